@@ -1,0 +1,22 @@
+"""The errors that cross module borders, and what each means for a run.
+
+A `UserError` is the user's to mend: scripts print its one sentence and exit with code 2. An
+`InfrastructureError` is nobody's wrong answer: it is retried, and never becomes a verdict, a pass rate or a
+reward.
+"""
+
+
+class CobaltError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class UserError(CobaltError):
+    """A mistake in the user's input; the message says what, where and what to do."""
+
+
+class InfrastructureError(CobaltError):
+    """A part of the system failed (sandbox, replica, engine); retry, never judge by it."""
+
+
+class ServiceDown(InfrastructureError):
+    """A service does not answer at all; the message says how to start it."""

@@ -1,0 +1,177 @@
+"""Problems and their tests, in the schema of the TACO-Cobalt data set.
+
+Reads one problem a line (JSONL) and checks it: the authors' released files load as they are, and so do files
+that lack `instruction` or the public/hidden split (the scripts then build the prompt from the question, and
+treat every test as hidden). Fields this module does not know are kept in `Problem.record`, because result
+files carry a problem's fields through every stage. It does not judge programs and does not build prompts.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+
+ProblemId = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class TestSuite:
+    """An ordered list of stdin/stdout tests; `inputs[i]` is fed to the program, `outputs[i]` is expected."""
+
+    __test__ = False  # the name starts with "Test": pytest must not collect it
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.outputs):
+            raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to_record(self) -> dict[str, list[str]]:
+        """The suite as the plain mapping that the judge's wire format uses."""
+        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+
+    def to_json(self) -> str:
+        """The suite as the JSON string that problem files hold."""
+        return json.dumps(self.to_record(), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, value: object) -> "TestSuite":
+        """Read a suite from a JSON string or a mapping `{"inputs": [...], "outputs": [...]}` of strings.
+
+        Raises:
+            UserError: the value has another shape, with the reason.
+        """
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except json.JSONDecodeError as error:
+                raise UserError(f"tests are not valid JSON ({error.msg})") from None
+        if not isinstance(value, Mapping):
+            raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
+        columns: list[tuple[str, ...]] = []
+        for name in ("inputs", "outputs"):
+            column = value.get(name)
+            if not isinstance(column, list | tuple):
+                raise UserError(f"tests have no list {name!r}")
+            if not all(isinstance(item, str) for item in column):
+                raise UserError(f"tests hold an item in {name!r} that is not a string")
+            columns.append(tuple(column))
+        return cls(*columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One programming problem.
+
+    Attributes:
+        id: Unique in its file; 0 and "" are ids like any other.
+        question: The statement as its source gave it.
+        instruction: The first user message, ready to send; None when the file has none.
+        tests: All tests.
+        public_tests: The tests whose failures are shown to the model; may be empty.
+        hidden_tests: The tests that decide `Pass@1`.
+        record: Every field of the line, as read.
+    """
+
+    id: ProblemId
+    question: str
+    instruction: str | None
+    tests: TestSuite
+    public_tests: TestSuite
+    hidden_tests: TestSuite
+    record: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, record: object) -> "Problem":
+        """Check one decoded line and read it.
+
+        Raises:
+            UserError: a required field is missing or malformed; the message names the field.
+        """
+        if not isinstance(record, Mapping):
+            raise UserError("a problem must be a JSON object")
+        if "id" not in record:
+            raise UserError("field 'id' is missing")
+        identifier = record["id"]
+        if not isinstance(identifier, str | int) or isinstance(identifier, bool):
+            raise UserError("field 'id' must be a string or an integer")
+        question = record.get("question", record.get("instruction"))
+        if not isinstance(question, str):
+            raise UserError("field 'question' is missing or not a string")
+        instruction = record.get("instruction")
+        if instruction is not None and not isinstance(instruction, str):
+            raise UserError("field 'instruction' is not a string")
+        tests = _suite(record, "test_cases")
+        if len(tests) == 0:
+            raise UserError("field 'test_cases': the test suite is empty")
+        public = _suite(record, "public_test_cases") if "public_test_cases" in record else TestSuite((), ())
+        hidden = _suite(record, "hidden_test_cases") if "hidden_test_cases" in record else tests
+        if len(hidden) == 0:
+            raise UserError("field 'hidden_test_cases': the test suite is empty")
+        return cls(identifier, question, instruction, tests, public, hidden, record)
+
+
+def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
+    if field not in record:
+        raise UserError(f"field {field!r} is missing")
+    try:
+        return TestSuite.parse(record[field])
+    except UserError as error:
+        raise UserError(f"field {field!r}: {error}") from None
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield `(line number, object)` for every non-blank line of a JSONL file, strictly.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not a JSON object (its number is named).
+    """
+    try:
+        handle = path.open(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    with handle:
+        try:
+            for number, line in enumerate(handle, 1):
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+                if not isinstance(value, dict):
+                    raise UserError(f"{path}, line {number}: not a JSON object")
+                yield number, value
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: not a UTF-8 text file") from None
+
+
+def load_problems(path: Path) -> list[Problem]:
+    """Read a whole problem file.
+
+    Raises:
+        UserError: unreadable file, bad line (its number and the field), duplicate id, or no problem at all.
+    """
+    problems: list[Problem] = []
+    first_seen: dict[ProblemId, int] = {}
+    for number, record in read_json_lines(path):
+        try:
+            problem = Problem.parse(record)
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+        if problem.id in first_seen:
+            raise UserError(
+                f"{path}, line {number}: id {problem.id!r} is already used on line {first_seen[problem.id]}"
+            )
+        first_seen[problem.id] = number
+        problems.append(problem)
+    if not problems:
+        raise UserError(f"{path}: the file holds no problem")
+    return problems
