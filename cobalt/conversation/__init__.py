@@ -1,0 +1,26 @@
+"""Conversations: prompt templates, turns, the thinking split and code extraction. No model, no judge."""
+
+from cobalt.conversation.extraction import extract_code
+from cobalt.conversation.prompts import PromptSet, load_prompts
+from cobalt.conversation.thinking import split_thinking
+from cobalt.conversation.turns import (
+    ALL_PUBLIC_PASSED,
+    HISTORY_CHARACTERS,
+    Message,
+    first_messages,
+    history_text,
+    program_of,
+)
+
+__all__ = [
+    "ALL_PUBLIC_PASSED",
+    "HISTORY_CHARACTERS",
+    "Message",
+    "PromptSet",
+    "extract_code",
+    "first_messages",
+    "history_text",
+    "load_prompts",
+    "program_of",
+    "split_thinking",
+]

@@ -1,0 +1,70 @@
+"""Prompt templates: three files a set, rendered by Jinja.
+
+A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`) and `feedback.jinja`
+(`feedback`). Two sets come with the package: `paper` (the paper's structure, in our words) and `pocket` (short,
+for the seed model). Any other folder can be named instead. A variable that a template uses and does not get is
+an error, not a blank.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from cobalt.errors import UserError
+
+BUILT_IN = Path(__file__).parent / "prompts"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """The three texts of one prompt set; build it with `load_prompts`."""
+
+    name: str
+    system: str
+    first_turn_template: jinja2.Template
+    feedback_template: jinja2.Template
+
+    def first_turn(self, question: str) -> str:
+        """The first user message for a problem statement."""
+        return self.first_turn_template.render(question=question)
+
+    def feedback(self, feedback: str) -> str:
+        """The user message that hands the judge's feedback back to the model."""
+        return self.feedback_template.render(feedback=feedback)
+
+
+def load_prompts(name: str) -> PromptSet:
+    """Load a built-in set by name (`paper`, `pocket`) or any folder by path.
+
+    Raises:
+        UserError: no such set, a file of it is missing, or a template does not render.
+    """
+    folder = BUILT_IN / name
+    if not folder.is_dir():
+        folder = Path(name)
+    if not folder.is_dir():
+        built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
+        raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
+                        " first_turn.jinja and feedback.jinja")  # fmt: skip
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
+    )
+    try:
+        prompts = PromptSet(
+            name=name,
+            system=environment.get_template("system.jinja").render().strip(),
+            first_turn_template=environment.get_template("first_turn.jinja"),
+            feedback_template=environment.get_template("feedback.jinja"),
+        )
+        prompts.first_turn("")
+        prompts.feedback("")
+    except jinja2.TemplateNotFound as error:
+        raise UserError(f"prompt set {folder}: the file {error.name} is missing") from None
+    except jinja2.TemplateError as error:
+        raise UserError(f"prompt set {folder}: {error}") from None
+    return prompts
