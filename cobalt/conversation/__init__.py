@@ -1,7 +1,7 @@
 """Conversations: prompt templates, turns, the thinking split and code extraction. No model, no judge."""
 
 from cobalt.conversation.extraction import extract_code
-from cobalt.conversation.prompts import PromptSet, load_prompts
+from cobalt.conversation.prompt_set import PromptSet, load_prompts
 from cobalt.conversation.thinking import split_thinking
 from cobalt.conversation.turns import (
     ALL_PUBLIC_PASSED,

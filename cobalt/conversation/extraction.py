@@ -1,32 +1,49 @@
-"""Find the program in an answer.
+"""Find the program in an answer: the content of its last fenced block.
 
-The program is the content of the last fenced block, as CommonMark defines fences: three or more back-ticks or
-tildes alone on their line, with any info string (`python`, `python3`, `c++ title="x"` or none), closed by a
-fence at least as long. So a four-backtick fence may hold three back-ticks, and CRLF line ends are line ends.
-A block that is never closed reaches to the end of the answer and counts: a response cut off by the token limit
-is judged by the program it was writing, never by an earlier draft.
+Fences are those of CommonMark (three or more back-ticks or tildes, any info string such as `python`, `python3`
+or `c++ title="x"`, closed by a fence at least as long, so that a four-backtick fence may hold three back-ticks),
+with three liberties that model output needs: any indentation, an opening fence at the end of a line of prose,
+and a closing fence right behind the last line of code. CRLF line ends are line ends. A block that is never
+closed reaches to the end of the answer and counts: a response cut off by the token limit is judged by the
+program it was writing, never by an earlier draft.
 
 Pass the answer only, not the thinking (`cobalt.conversation.thinking`). Nothing here repairs or runs code.
 """
 
-from functools import cache
+import re
 
-from markdown_it import MarkdownIt
-
-
-@cache
-def _parser() -> MarkdownIt:
-    # Only the fence rule: lists, quotes and HTML around a block must not change what is inside it.
-    return MarkdownIt("zero").enable("fence")
+_OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
+_OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
+_CLOSING = re.compile(r"^(?P<code>.*?)(?P<fence>`{3,}|~{3,})[ \t]*$")
 
 
 def extract_code(answer: str) -> str | None:
-    """The content of the last fenced block of `answer`, or None when it has no fence.
+    r"""The last fenced block of `answer`, or None when it has no fence.
 
-    The text is returned as written, with `\\n` line ends and without white space at its end; an empty block is
-    the empty program "".
+    The code comes as written, without the fence's own indentation and without white space at its end, its line
+    ends `\n`. An empty block is the empty program "".
     """
-    if "```" not in answer and "~~~" not in answer:
-        return None
-    blocks = [token.content for token in _parser().parse(answer) if token.type == "fence"]
-    return blocks[-1].rstrip() if blocks else None
+    last: list[str] | None = None
+    fence, indent = "", ""
+    for line in answer.replace("\r\n", "\n").split("\n"):
+        if not fence:
+            opening = _OPENING.match(line)
+            if opening:
+                fence, indent, last = opening["fence"], opening["indent"], []
+            elif prose := _OPENING_AFTER_PROSE.match(line):
+                fence, indent, last = prose["fence"], "", []
+            continue
+        assert last is not None
+        closing = _CLOSING.match(line) if fence[0] in line else None
+        if closing and closing["fence"].startswith(fence) and _closes(closing["code"], fence):
+            if closing["code"].strip():
+                last.append(closing["code"].removeprefix(indent))
+            fence = ""
+        else:
+            last.append(line.removeprefix(indent))
+    return None if last is None else "\n".join(last).rstrip()
+
+
+def _closes(before: str, fence: str) -> bool:
+    """Whether a fence behind `before` ends the block; tildes close only on a line of their own."""
+    return fence[0] == "`" or not before.strip()

@@ -7,7 +7,7 @@ block of the whole answer. The 6,000-character cap shortens only what later turn
 from typing import Literal, TypedDict
 
 from cobalt.conversation.extraction import extract_code
-from cobalt.conversation.prompts import PromptSet
+from cobalt.conversation.prompt_set import PromptSet
 from cobalt.conversation.thinking import split_thinking
 from cobalt.problem import Problem
 

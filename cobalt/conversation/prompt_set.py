@@ -1,9 +1,9 @@
 """Prompt templates: three files a set, rendered by Jinja.
 
 A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`) and `feedback.jinja`
-(`feedback`). Two sets come with the package: `paper` (the paper's structure, in our words) and `pocket` (short,
-for the seed model). Any other folder can be named instead. A variable that a template uses and does not get is
-an error, not a blank.
+(`feedback`). Two sets come with the package: `paper` (the paper's structure, in our words) and `pocket`
+(short, for the seed model). Any other folder can be named instead. A variable that a template uses and does not
+get is an error, not a blank.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def load_prompts(name: str) -> PromptSet:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
+        autoescape=False,
     )
     try:
         prompts = PromptSet(
