@@ -1,0 +1,90 @@
+"""The judge as its users reach it through Ray Serve: `ServeJudge`, over the deployment handle.
+
+Failures of the service are retried with backoff and never become a verdict. Ray is imported when the first
+program is judged. It starts neither Ray nor the service.
+"""
+
+import asyncio
+from typing import Any
+
+import tenacity
+
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.judge.verdict import ExecResult
+from cobalt.judge.wire import APP_NAME, SERVE_COMMAND, JudgeRequest
+from cobalt.problem import TestSuite
+
+
+class ServeJudge:
+    """A judge that asks the Ray Serve app of the given name.
+
+    Args:
+        app_name: Name of the Serve app.
+        attempts: How often a program is sent in all before its infrastructure failure is raised.
+        longest_wait: Longest pause between two attempts, in seconds.
+    """
+
+    def __init__(self, app_name: str = APP_NAME, *, attempts: int = 8, longest_wait: float = 20.0) -> None:
+        self._app_name = app_name
+        self._attempts = attempts
+        self._longest_wait = longest_wait
+        self._handle: Any = None
+
+    async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
+        """Have a program judged by the service.
+
+        Raises:
+            ServiceDown: no Ray cluster or no such app; the message says how to start it.
+            InfrastructureError: the service failed at every attempt.
+        """
+        payload = JudgeRequest(code, suite, stop_at_first_failure).to_payload()
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_is_transient),
+            stop=tenacity.stop_after_attempt(self._attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._longest_wait),
+            reraise=True,
+        )
+        return ExecResult.from_record(await retrying(self._ask, payload))
+
+    async def _ask(self, payload: dict[str, Any]) -> dict[str, Any]:
+        from ray.exceptions import RayError
+        from ray.serve.exceptions import RayServeException
+
+        if self._handle is None:
+            self._handle = await asyncio.to_thread(self._find)
+        try:
+            answer: dict[str, Any] = await self._handle.remote(payload)
+        except RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, UserError):
+                raise cause from None
+            raise InfrastructureError(f"the judge service failed: {_first_line(error)}") from error
+        except RayServeException as error:
+            self._handle = None
+            raise InfrastructureError(f"the judge service failed: {_first_line(error)}") from error
+        return answer
+
+    def _find(self) -> Any:
+        import ray
+        from ray import serve
+        from ray.serve.exceptions import RayServeException
+
+        advice = f"start it with `{SERVE_COMMAND}`"
+        if not ray.is_initialized():
+            try:
+                ray.init(address="auto", log_to_driver=False)
+            except ConnectionError:
+                raise ServiceDown(f"the judge is not running, nor is Ray: {advice}") from None
+        try:
+            return serve.get_app_handle(self._app_name)
+        except RayServeException:
+            raise ServiceDown(f"the judge (app {self._app_name!r}) is not running: {advice}") from None
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, InfrastructureError) and not isinstance(error, ServiceDown)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,106 @@
+"""The walls of a sandbox: the bubblewrap command line, and whether this machine can build them.
+
+A sandbox sees system libraries, one Python installation and nothing else of the host, all read-only; it has
+its own user, PID, IPC, UTS and network namespaces, and an empty environment. This module starts no program;
+limits on a running program are set inside (see `zygote`).
+"""
+
+import shutil
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.judge.settings import JudgeSettings
+
+BWRAP = "bwrap"
+PYTHON_HOME = "/python"
+PACKAGES = "/packages"
+
+MISSING_BWRAP = (
+    "bubblewrap is not installed, and programs are not run without isolation: "
+    "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
+)
+NO_NAMESPACES = (
+    "bubblewrap cannot create user namespaces here, and programs are not run without isolation: as root, set "
+    "`sysctl -w user.max_user_namespaces=15000` and, where these exist, `kernel.unprivileged_userns_clone=1` and "
+    "`kernel.apparmor_restrict_unprivileged_userns=0`; in a container, start it with "
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined` and `--cap-add SYS_ADMIN`"
+)
+
+# Where shared libraries live; which of these are links differs from one distribution to the next.
+_LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
+_USR_FOLDERS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def find_bwrap() -> str:
+    """The path of bubblewrap.
+
+    Raises:
+        UserError: it is not installed; the message says how to install it.
+    """
+    path = shutil.which(BWRAP)
+    if path is None:
+        raise UserError(MISSING_BWRAP)
+    return path
+
+
+def interpreter_inside(settings: JudgeSettings) -> str:
+    """The interpreter's path as seen inside a sandbox."""
+    interpreter = settings.interpreter
+    if interpreter.is_relative_to("/usr/bin"):
+        return str(interpreter)
+    return f"{PYTHON_HOME}/{interpreter.relative_to(_python_home(interpreter))}"
+
+
+def bwrap_command(settings: JudgeSettings, script: Path) -> list[str]:
+    """The command that builds a sandbox; what to run in it is appended.
+
+    Args:
+        settings: Names the interpreter and the optional packages.
+        script: A host file to show, read-only, as `/judge/<name>`.
+    """
+    command = [
+        find_bwrap(),
+        "--unshare-all",
+        "--unshare-user",
+        *("--uid", "0", "--gid", "0"),
+        *("--cap-add", "ALL"),
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+        *("--hostname", "sandbox"),
+    ]
+    for folder in _USR_FOLDERS:
+        if Path(folder).is_dir():
+            command += ["--ro-bind", folder, folder]
+    for folder in _LIBRARY_FOLDERS:
+        if Path(folder).is_symlink():
+            command += ["--symlink", str(Path(folder).readlink()), folder]
+        elif Path(folder).is_dir():
+            command += ["--ro-bind", folder, folder]
+    if Path("/etc/ld.so.cache").is_file():
+        command += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    interpreter = settings.interpreter
+    if interpreter.is_relative_to("/usr/bin"):
+        command += ["--ro-bind", str(interpreter), str(interpreter)]
+    else:
+        home = _python_home(interpreter)
+        command += ["--ro-bind", str(home), PYTHON_HOME]
+        command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
+    if settings.site_packages is not None:
+        command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
+    command += ["--ro-bind", str(script), f"/judge/{script.name}"]
+    command += ["--proc", "/proc", "--tmpfs", "/dev"]
+    for device in _DEVICES:
+        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        command += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
+    command += ["--symlink", "/proc/self/fd", "/dev/fd"]
+    # POSIX semaphores and shared memory go to the private temporary file system of each test.
+    command += ["--symlink", "/tmp", "/dev/shm", "--remount-ro", "/dev"]
+    command += ["--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
+    return command
+
+
+def _python_home(interpreter: Path) -> Path:
+    return interpreter.parent.parent

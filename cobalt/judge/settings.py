@@ -1,0 +1,114 @@
+"""The judge's settings: limits, comparison, concurrency and the Python that programs run under.
+
+One frozen model holds them all; `from_mapping` reads them from flags or environment variables as text. It
+checks values, never the machine.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cobalt.errors import UserError
+
+MIB = 1 << 20
+ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
+
+Comparison = Literal["strip", "lines", "float"]
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+class JudgeSettings(BaseModel):
+    """How programs are run and compared. The defaults are the paper's where it states a value.
+
+    Attributes:
+        cpu_seconds: CPU time of a test, program and descendants together (paper: 4 s).
+        wall_seconds: Wall time of a test, a guard for programs that sleep; default four times `cpu_seconds`
+            and at least 10 s, so that a busy machine does not decide a verdict.
+        suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
+            None: no budget besides that of each test.
+        memory_bytes: Address space of each process, and resident memory of all of a test's processes
+            together (paper: 1 GiB).
+        output_bytes: Standard output of a test; more is the verdict `output_limit`.
+        file_bytes: Largest file a program may write, and the size of its private temporary file system.
+        processes: Processes and threads a test may have at once.
+        open_files: File descriptors a process may have.
+        comparison: "strip": whole outputs stripped, exact (the paper's). "lines": line by line, stripped,
+            tokens equal as text or as decimal numbers. "float": as "lines", numbers within the tolerances.
+        float_absolute, float_relative: The tolerances of "float".
+        allow_top_level_return: Let a program `return` outside a function, which ends it.
+        concurrency: Sandboxes, and so tests at once; None: one for each usable core.
+        python: Interpreter that programs run under; None: the one this process runs.
+        site_packages: A folder of packages to offer to programs, read-only; None: standard library only, as
+            under `python -S` (paper).
+        unsafe: Run programs without isolation, as plain processes. Every result then says so.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu_seconds: float = Field(4.0, gt=0, le=3600)
+    wall_seconds: float | None = Field(None, gt=0)
+    suite_cpu_seconds: float | None = Field(None, gt=0)
+    memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
+    output_bytes: int = Field(16 * MIB, ge=1024)
+    file_bytes: int = Field(64 * MIB, ge=1024)
+    processes: int = Field(32, ge=1)
+    open_files: int = Field(128, ge=16)
+    comparison: Comparison = "strip"
+    float_absolute: float = Field(1e-6, ge=0)
+    float_relative: float = Field(1e-6, ge=0)
+    allow_top_level_return: bool = False
+    concurrency: int | None = Field(None, ge=1)
+    python: Path | None = None
+    site_packages: Path | None = None
+    unsafe: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.output_bytes > self.file_bytes:
+            raise ValueError("output_bytes must not exceed file_bytes")
+        if self.wall_seconds is not None and self.wall_seconds < self.cpu_seconds:
+            raise ValueError("wall_seconds must not be below cpu_seconds")
+        return self
+
+    @property
+    def wall_limit(self) -> float:
+        """The wall guard of a test, in seconds."""
+        return self.wall_seconds if self.wall_seconds is not None else max(10.0, 4.0 * self.cpu_seconds)
+
+    @property
+    def sandboxes(self) -> int:
+        """How many sandboxes a pool holds."""
+        return self.concurrency if self.concurrency is not None else usable_cores()
+
+    @property
+    def interpreter(self) -> Path:
+        """The interpreter that programs run under, links and virtual environments resolved."""
+        return Path(self.python if self.python is not None else sys.executable).resolve()
+
+    @classmethod
+    def from_mapping(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
+        """Read settings from key=value arguments and, below them, `COBALT_JUDGE_<NAME>` variables.
+
+        Raises:
+            UserError: an unknown name or a bad value; the message names it.
+        """
+        values: dict[str, Any] = {}
+        for name in cls.model_fields:
+            text = (environment or {}).get(ENVIRONMENT_PREFIX + name.upper())
+            if text is not None:
+                values[name] = text
+        values.update(arguments)
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"]) or "settings"
+            raise UserError(f"judge setting {name!r}: {first['msg']}") from None

@@ -1,0 +1,188 @@
+"""What the judge says about a program: a kind and its costs for each test, and the result of a whole suite.
+
+Values only, readable from and writable to JSON. It runs nothing and compares nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from cobalt.errors import UserError
+
+
+class VerdictKind(StrEnum):
+    """The outcome of one test. A failure of the judge itself is none of these: it is an InfrastructureError."""
+
+    PASSED = "passed"
+    WRONG_ANSWER = "wrong_answer"
+    RUNTIME_ERROR = "runtime_error"
+    COMPILE_ERROR = "compile_error"
+    TIME_LIMIT = "time_limit"  # CPU time
+    WALL_LIMIT = "wall_limit"  # the wider guard: a program that sleeps or waits
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    NOT_RUN = "not_run"  # after an early stop, or beyond the suite's CPU budget
+    NO_CODE = "no_code"
+
+
+NO_CODE_FEEDBACK = (
+    "No program was found in the response: the solution must be given in one fenced ```python code block."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one test.
+
+    Attributes:
+        kind: What happened.
+        cpu_seconds: CPU time of the program and of all processes it started.
+        wall_seconds: Time from its start to its end; waiting for a free sandbox is not in it.
+        exit_status: Exit code, negative for a signal; None when it was not run or the judge ended it.
+        peak_memory_bytes: Largest resident size of a process of the program; None when it was not run.
+    """
+
+    kind: VerdictKind
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    exit_status: int | None = None
+    peak_memory_bytes: int | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """The verdict as JSON-able values."""
+        return {
+            "kind": self.kind.value,
+            "cpu_seconds": self.cpu_seconds,
+            "wall_seconds": self.wall_seconds,
+            "exit_status": self.exit_status,
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Verdict":
+        """Read what `to_record` wrote.
+
+        Raises:
+            UserError: the record has no known kind.
+        """
+        try:
+            kind = VerdictKind(record["kind"])
+        except (KeyError, ValueError):
+            raise UserError(f"a verdict record has no known kind: {dict(record)!r}") from None
+        return cls(
+            kind,
+            float(record.get("cpu_seconds", 0.0)),
+            float(record.get("wall_seconds", 0.0)),
+            record.get("exit_status"),
+            record.get("peak_memory_bytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """A program's result on a suite; the three lists have one entry per test, in the suite's order.
+
+    Attributes:
+        passing: Whether each test passed.
+        feedback: For each failed test the text a model is shown; "" for a passed one.
+        verdicts: The typed outcome of each test.
+        comparison: The mode that outputs were compared under ("strip", "lines" or "float").
+        isolated: False when the judge ran with its explicit `unsafe` setting.
+        queue_seconds: How long the program waited for a free sandbox.
+        run_seconds: Wall time from the first test's start to the last one's end.
+    """
+
+    passing: list[bool]
+    feedback: list[str]
+    verdicts: list[Verdict]
+    comparison: str = "strip"
+    isolated: bool = True
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not len(self.passing) == len(self.feedback) == len(self.verdicts):
+            raise UserError(
+                f"a result has {len(self.passing)} outcomes, {len(self.feedback)} feedback texts "
+                f"and {len(self.verdicts)} verdicts"
+            )
+
+    @property
+    def pass_rate(self) -> float:
+        """Passed tests over all tests, run or not; 0.0 for an empty suite."""
+        return sum(self.passing) / len(self.passing) if self.passing else 0.0
+
+    @property
+    def all_passed(self) -> bool:
+        """True when there is at least one test and every test passed."""
+        return bool(self.passing) and all(self.passing)
+
+    def first_failure(self) -> str | None:
+        """The feedback of the first failing test in list order; None when none failed."""
+        for passed, text in zip(self.passing, self.feedback, strict=True):
+            if not passed:
+                return text
+        return None
+
+    def to_record(self) -> dict[str, Any]:
+        """The result as JSON-able values; `passing` and `feedback` as in the authors' files, plus the rest."""
+        return {
+            "passing": list(self.passing),
+            "feedback": list(self.feedback),
+            "verdicts": [verdict.to_record() for verdict in self.verdicts],
+            "comparison": self.comparison,
+            "isolated": self.isolated,
+            "queue_seconds": self.queue_seconds,
+            "run_seconds": self.run_seconds,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "ExecResult":
+        """Read what `to_record` wrote, or a recorded file's bare `passing` and `feedback`.
+
+        Without recorded verdicts each kind is inferred from its feedback text, and its costs are zero.
+
+        Raises:
+            UserError: a list is missing or malformed, or the lists differ in length.
+        """
+        passing, feedback = record.get("passing"), record.get("feedback")
+        if not isinstance(passing, list) or not isinstance(feedback, list):
+            raise UserError("an execution result needs the lists 'passing' and 'feedback'")
+        texts = ["" if text is None else str(text) for text in feedback]
+        passed = [bool(item) for item in passing]
+        recorded = record.get("verdicts")
+        if recorded is None:
+            verdicts = [
+                Verdict(_kind_of_text(ok, text)) for ok, text in zip(passed, texts, strict=False)
+            ]
+        else:
+            verdicts = [Verdict.from_record(item) for item in recorded]
+        return cls(
+            passed,
+            texts,
+            verdicts,
+            str(record.get("comparison", "strip")),
+            bool(record.get("isolated", True)),
+            float(record.get("queue_seconds", 0.0)),
+            float(record.get("run_seconds", 0.0)),
+        )
+
+    @classmethod
+    def no_code(cls, n_tests: int) -> "ExecResult":
+        """The result of a response without a code block: every one of its `n_tests` tests fails."""
+        return cls(
+            [False] * n_tests,
+            [NO_CODE_FEEDBACK] * n_tests,
+            [Verdict(VerdictKind.NO_CODE)] * n_tests,
+        )
+
+
+def _kind_of_text(passed: bool, text: str) -> VerdictKind:
+    if passed:
+        return VerdictKind.PASSED
+    if "TimeoutError:" in text:
+        return VerdictKind.TIME_LIMIT
+    if "Expected Output:" in text:
+        return VerdictKind.WRONG_ANSWER
+    return VerdictKind.RUNTIME_ERROR

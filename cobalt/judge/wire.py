@@ -1,0 +1,59 @@
+"""The judge's wire format: requests in and results out, the same over HTTP and over a deployment handle.
+
+A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, where `test_cases` may be its
+JSON string, with an optional `"stop_at_first_failure": bool`. The answer is `ExecResult.to_record()`. It
+sends nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.problem import TestSuite
+
+APP_NAME = "evaluator"
+SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """One program and the suite to run it on."""
+
+    code: str
+    suite: TestSuite
+    stop_at_first_failure: bool = False
+
+    def to_payload(self) -> dict[str, Any]:
+        """The request as it travels."""
+        return {
+            "code": self.code,
+            "test_cases": self.suite.to_record(),
+            "stop_at_first_failure": self.stop_at_first_failure,
+        }
+
+    @classmethod
+    def parse(cls, payload: object) -> "JudgeRequest":
+        """Check a payload and read it.
+
+        Raises:
+            UserError: a field is missing, malformed or unknown; the message names it.
+        """
+        if not isinstance(payload, Mapping):
+            raise UserError('a judge request must be a JSON object {"code": ..., "test_cases": ...}')
+        unknown = sorted(set(map(str, payload)) - {"code", "test_cases", "stop_at_first_failure"})
+        if unknown:
+            raise UserError(f"a judge request has no field {unknown[0]!r}")
+        code = payload.get("code")
+        if not isinstance(code, str):
+            raise UserError("field 'code' is missing or not a string")
+        if "test_cases" not in payload:
+            raise UserError("field 'test_cases' is missing")
+        try:
+            suite = TestSuite.parse(payload["test_cases"])
+        except UserError as error:
+            raise UserError(f"field 'test_cases': {error}") from None
+        stop = payload.get("stop_at_first_failure", False)
+        if not isinstance(stop, bool):
+            raise UserError("field 'stop_at_first_failure' must be true or false")
+        return cls(code, suite, stop)
