@@ -127,30 +127,40 @@ def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
         raise UserError(f"field {field!r}: {error}") from None
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` for every non-blank line of a JSONL file, strictly.
+
+    Args:
+        path: The file.
+        ignore_last_bytes: How many bytes at the file's end to leave out.
 
     Raises:
         UserError: the file cannot be read, or a line is not a JSON object (its number is named).
     """
     try:
-        handle = path.open(encoding="utf-8")
+        handle = path.open("rb")
+        remaining = path.stat().st_size - ignore_last_bytes
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     with handle:
         try:
             for number, line in enumerate(handle, 1):
+                remaining -= len(line)
+                if remaining < 0:
+                    return
                 if not line.strip():
                     continue
                 try:
                     value = json.loads(line)
                 except json.JSONDecodeError as error:
                     raise UserError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+                except UnicodeDecodeError:
+                    raise UserError(f"{path}, line {number}: not UTF-8 text") from None
                 if not isinstance(value, dict):
                     raise UserError(f"{path}, line {number}: not a JSON object")
                 yield number, value
-        except UnicodeDecodeError:
-            raise UserError(f"{path}: not a UTF-8 text file") from None
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def load_problems(path: Path) -> list[Problem]:

@@ -1,0 +1,46 @@
+"""What every script does around its one call of the library: flags, logging, errors and exit codes.
+
+Exit codes: 0 done; 1 finished with failures that a rerun retries, or a part of the system failed; 2 the user's
+mistake; 130 interrupted.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import tyro
+from rich.console import Console
+from rich.logging import RichHandler
+
+from cobalt.errors import InfrastructureError, UserError
+
+Arguments = TypeVar("Arguments")
+
+
+def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], int]) -> None:
+    """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
+
+    Flags accept `_` and `-` alike. A `UserError` becomes one sentence on stderr and exit code 2, an
+    `InfrastructureError` one sentence and exit code 1, Ctrl-C exit code 130; anything else is a bug and keeps its
+    traceback.
+    """
+    arguments = tyro.cli(arguments_type, use_underscores=True, config=(tyro.conf.FlagCreatePairsOff,))
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        code = function(arguments)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 2
+    except InfrastructureError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
+        code = 130
+    sys.exit(code)

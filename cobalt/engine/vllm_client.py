@@ -1,0 +1,64 @@
+"""The vLLM service as the loops reach it: the deployment handle of a Ray Serve app.
+
+Ray is imported when the first call is made. It starts neither Ray nor the service.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tenacity
+
+from cobalt.conversation import Message
+from cobalt.engine.base import Call, Completion, GenerationSettings
+from cobalt.errors import InfrastructureError
+from cobalt.serve_client import find_app, is_transient, last_line
+
+APP_NAME = "vllm_actor"
+SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} --route-prefix /{APP_NAME}"
+
+
+class ServeEngine:
+    """An engine that asks the Ray Serve app of the given name.
+
+    Args:
+        app_name: Name of the Serve app.
+        attempts: How often a call is made in all before its failure is raised; a replica that died is back in
+            about a minute.
+    """
+
+    def __init__(self, app_name: str = APP_NAME, *, attempts: int = 8) -> None:
+        self._app_name = app_name
+        self._attempts = attempts
+        self._handle: Any = None
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """Draw completions; see `Engine.generate`."""
+        answer = await self._call("generate", list(conversation), settings.model_dump())
+        return [Completion(**item) for item in answer]
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The service's decisive settings; see `Engine.describe`."""
+        answer: Mapping[str, Any] = await self._call("describe")
+        return answer
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(is_transient),
+            stop=tenacity.stop_after_attempt(self._attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
+            reraise=True,
+        )
+        return await retrying(self._call_once, method, *arguments)
+
+    async def _call_once(self, method: str, *arguments: Any) -> Any:
+        from ray.exceptions import RayError
+        from ray.serve.exceptions import RayServeException
+
+        if self._handle is None:
+            self._handle = await find_app(self._app_name, f"start it with `{SERVE_COMMAND}`")
+        try:
+            return await getattr(self._handle, method).remote(*arguments)
+        except (RayError, RayServeException) as error:
+            raise InfrastructureError(f"the engine service failed: {last_line(error)}") from error

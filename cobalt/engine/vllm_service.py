@@ -1,0 +1,244 @@
+"""A vLLM engine as a Ray Serve app, for GPUs and CPUs alike; `vllm_engine_actor.py` is its entry point.
+
+Each replica is one `AsyncLLM`: requests of all callers are batched continuously, and each call returns when its own
+completions are finished. Conversations are rendered by the model's chat template straight to token ids, so that no
+special token is added twice. Imports Ray, and vLLM only inside a replica.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ray import serve
+from ray.serve.schema import LoggingConfig
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from cobalt.conversation import Message
+from cobalt.conversation.thinking import OPEN
+from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.errors import UserError
+from cobalt.settings import read_settings
+
+ENVIRONMENT_PREFIX = "COBALT_VLLM_"
+
+
+class VllmSettings(BaseModel):
+    """The engine and its deployment.
+
+    Attributes:
+        model: Hub name, or a folder with a Hugging Face model. Required.
+        num_replicas: Engines (paper: 2).
+        tensor_parallel_size: GPUs of one engine (paper: 2).
+        device: "auto" takes GPUs if the Ray cluster has any, and the CPU otherwise.
+        dtype: Weights and activations; "auto" is the model's own.
+        max_model_len: Longest prompt and completion together, in tokens; None: the model's own limit.
+        max_num_seqs: Completions in one batch.
+        gpu_memory_utilization: Share of a GPU's memory that vLLM may take.
+        kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
+        cpu_threads: Threads for the model's arithmetic on a CPU.
+        enforce_eager: No CUDA graphs (paper: True); slower, starts faster.
+        trust_remote_code: Run code that comes with the model.
+        seed: Seed of the engine; calls that carry a seed of their own do not depend on it.
+        max_ongoing_requests: Calls that a replica takes at once.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: str
+    num_replicas: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(1, ge=1)
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    dtype: str = "auto"
+    max_model_len: int | None = Field(None, ge=1)
+    max_num_seqs: int = Field(256, ge=1)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    kv_cache_gib: int = Field(1, ge=1)
+    cpu_threads: int = Field(1, ge=1)
+    enforce_eager: bool = False
+    trust_remote_code: bool = False
+    seed: int = 0
+    max_ongoing_requests: int = Field(4096, ge=1)
+
+
+class GenerateRequest(BaseModel):
+    """What HTTP callers send: a conversation and how to continue it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, str]] = Field(min_length=1)
+    temperature: float = 0.6
+    top_p: float = 0.95
+    max_tokens: int = 8192
+    n: int = 1
+    enable_thinking: bool = False
+    seed: int | None = None
+
+
+class VllmEngineActor:
+    """One replica: one engine."""
+
+    def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
+        if not on_gpu:
+            # Read by vLLM's CPU build when it is imported and when it starts its workers.
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)
+            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+            os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        options: dict[str, Any] = {}
+        if on_gpu:
+            options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        else:
+            # vLLM 0.28 rewinds a request's own random generator after each piece of a prompt, which a CPU generator
+            # cannot do; whole prompts need no rewinding.
+            options["enable_chunked_prefill"] = False
+        self._engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=settings.model,
+                tensor_parallel_size=settings.tensor_parallel_size,
+                dtype=settings.dtype,
+                max_model_len=settings.max_model_len,
+                max_num_seqs=settings.max_num_seqs,
+                enforce_eager=settings.enforce_eager,
+                trust_remote_code=settings.trust_remote_code,
+                seed=settings.seed,
+                enable_prefix_caching=True,
+                disable_log_stats=True,
+                **options,
+            )
+        )
+        self._settings = settings
+        self._tokenizer = self._engine.get_tokenizer()
+        self._sampling_params = SamplingParams
+        self._tokens_prompt = TokensPrompt
+        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._limit: int = self._engine.model_config.max_model_len
+        self._numbers = itertools.count()
+        # One thread: rendering is in the way of nothing, and the tokenizer is not shared between threads.
+        self._renderer = ThreadPoolExecutor(max_workers=1)
+
+    async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Continue one conversation; returns `n` completions as mappings (see `Completion`)."""
+        wanted = GenerationSettings(**settings)
+        loop = asyncio.get_running_loop()
+        tokens, opened = await loop.run_in_executor(
+            self._renderer, self._render, list(conversation), wanted.enable_thinking
+        )
+        room = self._limit - len(tokens)
+        if room < 1:
+            message = f"the conversation has {len(tokens)} tokens, the model takes {self._limit} with the response"
+            completion = Completion(
+                text="", finish_reason="prompt_too_long", prompt_tokens=len(tokens), message=message
+            )
+            return [completion.model_dump()] * wanted.n
+        parameters = self._sampling_params(
+            n=wanted.n,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            max_tokens=min(wanted.max_tokens, room),
+            seed=wanted.seed,
+            output_kind=self._final_only,
+            skip_special_tokens=False,
+        )
+        final = None
+        prompt = self._tokens_prompt(prompt_token_ids=tokens)
+        async for output in self._engine.generate(prompt, parameters, str(next(self._numbers))):
+            final = output
+        assert final is not None
+        return [
+            {
+                "text": opened + self._clean(output.text),
+                "finish_reason": output.finish_reason,
+                "prompt_tokens": len(tokens),
+                "completion_tokens": len(output.token_ids),
+                "message": "",
+            }
+            for output in sorted(final.outputs, key=lambda output: output.index)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """The settings that decide this engine's answers, and the model's fingerprint where it is a folder."""
+        decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
+        decisive["max_model_len"] = self._limit
+        return decisive
+
+    async def check_health(self) -> None:
+        """Raise when the engine has died, so that Serve replaces the replica."""
+        await self._engine.check_health()
+
+    async def __call__(self, request: Request) -> JSONResponse:
+        """`POST` a `GenerateRequest` as JSON; the answer holds `responses` and the full `completions`."""
+        if request.method != "POST":
+            return JSONResponse({"error": "send a conversation by POST"}, 405)
+        try:
+            body = GenerateRequest(**json.loads(await request.body()))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            return JSONResponse({"error": f"field {name!r}: {first['msg']}"}, 422)
+        except (ValueError, TypeError):
+            return JSONResponse({"error": "the body must be one JSON object"}, 400)
+        try:
+            completions = await self.generate(body.messages, body.model_dump(exclude={"messages"}))  # type: ignore[arg-type]
+        except (ValidationError, UserError) as error:
+            return JSONResponse({"error": str(error)}, 422)
+        return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.shutdown()
+
+    def _render(self, conversation: list[Message], enable_thinking: bool) -> tuple[list[int], str]:
+        """Token ids of a conversation, and the thinking tag if the template opens it in the prompt."""
+        text = self._tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True, enable_thinking=enable_thinking
+        )
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return tokens, OPEN + "\n" if text.rstrip().endswith(OPEN) else ""
+
+    def _clean(self, text: str) -> str:
+        """Drop the end-of-turn token; other special tokens stay, thinking tags may be among them."""
+        end = self._tokenizer.eos_token
+        return text.removesuffix(end) if end else text
+
+
+def build(arguments: Mapping[str, Any]) -> serve.Application:
+    """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
+
+    Raises:
+        UserError: an unknown setting, a bad value, or a model that cannot be found.
+    """
+    import ray
+
+    settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
+    path = Path(settings.model)
+    if settings.model.startswith((".", "/", "~")) or path.exists():
+        if not (path / "config.json").is_file():
+            raise UserError(f"no model in {path}: it has no config.json; give a model folder or a hub name")
+        # Replicas do not run in this process's working folder.
+        settings = settings.model_copy(update={"model": str(path.resolve())})
+    on_gpu = settings.device == "gpu" or (settings.device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
+    resources: dict[str, float] = {"num_cpus": 0.1}
+    if on_gpu:
+        resources["num_gpus"] = settings.tensor_parallel_size
+    deployment = serve.deployment(
+        name="VllmEngineActor",
+        num_replicas=settings.num_replicas,
+        max_ongoing_requests=settings.max_ongoing_requests,
+        ray_actor_options=resources,
+        health_check_timeout_s=120,
+        logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
+    )(VllmEngineActor)
+    return deployment.bind(settings, on_gpu)

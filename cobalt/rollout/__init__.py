@@ -1,0 +1,1 @@
+"""The loops over problems: single turn, multi turn, hidden-test evaluation."""

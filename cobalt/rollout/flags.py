@@ -1,0 +1,70 @@
+"""The flags that the inference scripts share, and what they build. Parsing is `cobalt.cli`'s."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.engine import Engine, GenerationSettings
+from cobalt.errors import UserError
+from cobalt.settings import read_settings
+
+
+@dataclass(frozen=True)
+class InferenceFlags:
+    """Flags of single-turn and multi-turn inference; names and defaults are the paper's where it has them."""
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """Problems (JSONL, one a line)."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Result (JSONL). What made it goes beside it, as .run.json. An existing result is resumed."""
+    num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
+    """Samples for each problem."""
+    temperature: float = 0.6
+    """Sampling temperature."""
+    top_p: float = 0.95
+    """Nucleus sampling probability."""
+    max_tokens: int = 8192
+    """Most tokens of one response."""
+    enable_thinking: bool = False
+    """Switch thinking on in the chat template; the history then keeps answers only, cut to 6,000 characters."""
+    prompts: str = "paper"
+    """Prompt set: paper, pocket, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
+    seed: int = 0
+    """Seed of the run; the same seed gives the same records."""
+    concurrency: int = 64
+    """Problems worked on at a time."""
+
+    def generation(self) -> GenerationSettings:
+        """The sampling settings that the flags ask for.
+
+        Raises:
+            UserError: a value out of range; it is named.
+        """
+        if self.concurrency < 1:
+            raise UserError(f"concurrency is {self.concurrency}: it must be 1 or more")
+        values = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "n": self.num_completions,
+            "enable_thinking": self.enable_thinking,
+            "seed": self.seed,
+        }
+        return read_settings(GenerationSettings, values, {}, "")
+
+
+@dataclass(frozen=True)
+class VllmFlags(InferenceFlags):
+    """Flags of the scripts that use the vLLM service."""
+
+    replay_file: Path | None = None
+    """Judge the responses recorded in this file again instead of asking vLLM."""
+
+    def engine(self) -> Engine:
+        """The vLLM service, or the replay that the flags ask for."""
+        from cobalt.engine.replay import ReplayEngine
+        from cobalt.engine.vllm_client import ServeEngine
+
+        return ReplayEngine(self.replay_file) if self.replay_file else ServeEngine()

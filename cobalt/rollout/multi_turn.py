@@ -1,0 +1,180 @@
+"""Multi turn: programs are judged on the public tests, the first failure goes back, the model tries again.
+
+The protocol is the paper's (facts, sections 1.3 and 1.5): the first turn is shared (`responses` of a single-turn
+file) or drawn here, each sample then is a conversation of its own, and an episode goes on for the given number of
+turns even when every public test passes. Conversations do not wait for one another.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, first_messages, history_text, load_prompts
+from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, Judge
+from cobalt.manifest import open_manifest
+from cobalt.problem import Problem, load_problems
+from cobalt.rollout.judging import ProblemJudge
+from cobalt.rollout.runner import run_all
+from cobalt.rollout.single_turn import completion_columns, seeded
+
+
+@dataclass(frozen=True, slots=True)
+class MultiTurnRun:
+    """One multi-turn run.
+
+    Attributes:
+        input_file: Problems, or the records of a single-turn run, whose `responses` are then the first turn.
+        output_file: Result; resumed when it exists.
+        generation: Sampling; `n` is used only where the input has no `responses`.
+        turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
+        prompts: Prompt set, by name or folder.
+        concurrency: Problems worked on at a time.
+    """
+
+    input_file: Path
+    output_file: Path
+    generation: GenerationSettings
+    turns: int = 8
+    prompts: str = "paper"
+    concurrency: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """One finished conversation: its messages, and one entry per turn in the two lists."""
+
+    messages: list[Message]
+    completions: list[Completion]
+    results: list[ExecResult]
+
+
+async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int:
+    """Make the run's records.
+
+    A record is the input record's fields and `conversations` [sample][message], each ending with the feedback on its
+    last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`,
+    `completion_tokens` and `errors`, all [turn][sample].
+
+    Returns:
+        How many problems failed.
+
+    Raises:
+        UserError: bad input, or a result that other settings made.
+        ServiceDown: engine or judge is not running.
+    """
+    if run.turns < 0:
+        raise UserError(f"turns is {run.turns}: it must be 0 or more")
+    problems = load_problems(run.input_file)
+    for problem in problems:
+        if len(problem.public_tests) == 0:
+            raise UserError(
+                f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'),"
+                " and feedback comes from them"
+            )
+        _recorded_first_turn(problem)
+    prompts = load_prompts(run.prompts)
+    arguments = {
+        "stage": "multi_turn",
+        "generation": run.generation.model_dump(),
+        "turns": run.turns,
+        "prompts": run.prompts,
+        "engine": dict(await engine.describe()),
+    }
+    open_manifest(run.output_file, arguments, [run.input_file])
+
+    async def work(problem: Problem) -> dict[str, Any]:
+        messages = first_messages(problem, prompts)
+        first = _recorded_first_turn(problem)
+        if first is None:
+            call = Call(problem.id, turn=0)
+            first = await engine.generate(messages, seeded(run.generation, call), call)
+        judge_response = ProblemJudge(judge, problem.public_tests)
+        conversations = await asyncio.gather(
+            *(
+                _converse(run, engine, judge_response, prompts, problem, sample, list(messages), completion)
+                for sample, completion in enumerate(first)
+            )
+        )
+        return dict(problem.record) | {"instruction": messages[-1]["content"]} | _columns(conversations, run.turns)
+
+    return await run_all(
+        problems,
+        lambda problem: problem.id,
+        work,
+        run.output_file,
+        concurrency=run.concurrency,
+        description="multi turn",
+    )
+
+
+async def _converse(
+    run: MultiTurnRun,
+    engine: Engine,
+    judge_response: ProblemJudge,
+    prompts: PromptSet,
+    problem: Problem,
+    sample: int,
+    messages: list[Message],
+    completion: Completion,
+) -> _Conversation:
+    """Carry one conversation from its first completion through `run.turns` more."""
+    one = run.generation.model_copy(update={"n": 1})
+    done = _Conversation(messages, [], [])
+    for turn in range(run.turns + 1):
+        if turn > 0:
+            call = Call(problem.id, turn, sample)
+            [completion] = await engine.generate(messages, seeded(one, call), call)
+        result = await judge_response(completion.text)
+        done.completions.append(completion)
+        done.results.append(result)
+        feedback = result.first_failure()
+        messages += [
+            {"role": "assistant", "content": history_text(completion.text, run.generation.enable_thinking)},
+            {"role": "user", "content": prompts.feedback(ALL_PUBLIC_PASSED if feedback is None else feedback)},
+        ]
+    return done
+
+
+def _columns(conversations: list[_Conversation], turns: int) -> dict[str, Any]:
+    """The record's fields, [turn][sample] but for the conversations."""
+    columns: dict[str, Any] = {
+        "conversations": [conversation.messages for conversation in conversations],
+        "raw_responses": [],
+        "public_pass_rates": [],
+        "public_exec_results": [],
+        "finish_reasons": [],
+        "completion_tokens": [],
+        "errors": [],
+    }
+    for turn in range(turns + 1):
+        results = [conversation.results[turn] for conversation in conversations]
+        completions = [conversation.completions[turn] for conversation in conversations]
+        columns["raw_responses"].append([completion.text for completion in completions])
+        columns["public_pass_rates"].append([result.pass_rate for result in results])
+        columns["public_exec_results"].append([result.to_record() for result in results])
+        for name, values in completion_columns(completions).items():
+            columns[name].append(values)
+    return columns
+
+
+def _recorded_first_turn(problem: Problem) -> list[Completion] | None:
+    """The cached first turn of a single-turn record, or None.
+
+    Raises:
+        UserError: `responses` is there but is not a non-empty list of strings.
+    """
+    responses = problem.record.get("responses")
+    if responses is None:
+        return None
+    if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
+        raise UserError(f"problem {problem.id!r}: field 'responses' must be a non-empty list of strings")
+    reasons = problem.record.get("finish_reasons", ["stop"] * len(responses))
+    tokens = problem.record.get("completion_tokens", [0] * len(responses))
+    errors = problem.record.get("errors", [""] * len(responses))
+    return [
+        Completion(text=text, finish_reason=reason, completion_tokens=count, message=message)
+        for text, reason, count, message in zip(responses, reasons, tokens, errors, strict=True)
+    ]

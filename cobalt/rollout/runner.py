@@ -1,0 +1,116 @@
+"""Run one piece of work for each problem of a file, many at a time, and keep what is finished.
+
+A problem that fails is written to `<output>.errors.jsonl` and left out of the result, so that running the same
+command again retries it; the others go on. Losing a service altogether ends the run. What the work is, the caller
+says.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from cobalt.errors import ServiceDown, UserError
+from cobalt.problem import ProblemId
+from cobalt.records import RecordFile, sort_records
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+
+def errors_path(output_file: Path) -> Path:
+    """Where the failures of a run are written; the file exists only while there are any."""
+    return output_file.with_suffix(".errors.jsonl")
+
+
+async def run_all(
+    items: Sequence[Item],
+    identify: Callable[[Item], ProblemId],
+    work: Callable[[Item], Awaitable[Mapping[str, Any]]],
+    output_file: Path,
+    *,
+    concurrency: int,
+    description: str,
+) -> int:
+    """Do `work` for every item that `output_file` does not hold yet.
+
+    Args:
+        items: All items of the run, in the order that the finished file shall have.
+        identify: The id of an item.
+        work: Makes the record of one item; the record's `id` must be the item's.
+        output_file: The result file, opened for appending; created if missing.
+        concurrency: How many items are worked on at a time.
+        description: Label of the progress bar.
+
+    Returns:
+        How many items failed.
+
+    Raises:
+        ServiceDown: a service is gone; what is finished is kept.
+        UserError: the file holds ids that are not among the items.
+    """
+    order = [identify(item) for item in items]
+    failures: list[dict[str, Any]] = []
+    with RecordFile(output_file) as output:
+        strangers = output.done - set(order)
+        if strangers:
+            raise UserError(
+                f"{output_file} holds id {min(strangers, key=str)!r}, which the input does not have:"
+                " name another output file"
+            )
+        pending = [item for item in items if identify(item) not in output.done]
+        if output.done:
+            logger.info("%s holds %d of %d problems; resuming", output_file, len(output.done), len(items))
+        queue = iter(pending)
+        with tqdm(total=len(items), initial=len(output.done), desc=description, unit="problem") as progress:
+
+            async def worker() -> None:
+                for item in queue:
+                    try:
+                        record = await work(item)
+                    except ServiceDown:
+                        raise
+                    except Exception as error:
+                        logger.exception("problem %r failed", identify(item))
+                        failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+                    else:
+                        await asyncio.to_thread(output.append, record)
+                    progress.update(1)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(concurrency, len(pending))):
+                        group.create_task(worker())
+            except* ServiceDown as errors:
+                raise _first(errors) from None
+            finally:
+                _write_failures(errors_path(output_file), failures)
+    if not failures:
+        sort_records(output_file, order)
+    else:
+        logger.error(
+            "%d of %d problems failed (%s); run the same command again to retry them",
+            len(failures),
+            len(items),
+            errors_path(output_file),
+        )
+    return len(failures)
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:
+    if failures:
+        path.write_text("".join(json.dumps(item) + "\n" for item in failures), encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)

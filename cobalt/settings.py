@@ -1,0 +1,52 @@
+"""Settings of a service from three places: `key=value` arguments, environment variables, a file.
+
+Arguments win over the environment, the environment over the file (named by the argument or variable `config`), the
+file over the defaults. Unknown names are errors everywhere but in the environment, which others share.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from cobalt.errors import UserError
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def read_settings(
+    model: type[Settings], arguments: Mapping[str, Any], environment: Mapping[str, str], prefix: str
+) -> Settings:
+    """Build `model` from arguments, `<prefix><NAME>` variables and the YAML or JSON file they may name.
+
+    Raises:
+        UserError: an unknown name, a bad value (it is named), or an unreadable file.
+    """
+    given = dict(arguments)
+    config = given.pop("config", environment.get(prefix + "CONFIG"))
+    values = _read_file(Path(config)) if config else {}
+    for name in model.model_fields:
+        text = environment.get(prefix + name.upper())
+        if text is not None:
+            values[name] = text
+    values.update(given)
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "the settings together"
+        raise UserError(f"setting {name!r}: {first['msg']}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise UserError(f"the settings file {path} is not valid YAML or JSON") from None
+    if not isinstance(content, dict):
+        raise UserError(f"the settings file {path} must hold one mapping of names to values")
+    return content

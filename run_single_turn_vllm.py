@@ -1,0 +1,34 @@
+"""Single turn with vLLM: flags in, one call of `cobalt.rollout.single_turn`."""
+
+import asyncio
+from dataclasses import dataclass
+
+from cobalt.cli import run_script
+from cobalt.judge import ServeJudge
+from cobalt.rollout.flags import VllmFlags
+from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+
+
+@dataclass(frozen=True)
+class Arguments(VllmFlags):
+    """Draw n programs for each problem from the vLLM service and judge each on all of its tests.
+
+    Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
+    """
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    run = SingleTurnRun(
+        arguments.input_file,
+        arguments.output_file,
+        arguments.generation(),
+        prompts=arguments.prompts,
+        concurrency=arguments.concurrency,
+    )
+    failed = asyncio.run(run_single_turn(run, arguments.engine(), ServeJudge()))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

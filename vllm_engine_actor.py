@@ -1,0 +1,19 @@
+"""vLLM as a Ray Serve app.
+
+    serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \
+        --name vllm_actor --route-prefix /vllm_actor
+
+Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
+defaults are in `cobalt.engine.vllm_service.VllmSettings`.
+"""
+
+from typing import Any
+
+from ray.serve import Application
+
+from cobalt.engine.vllm_service import build
+
+
+def app(args: dict[str, Any]) -> Application:
+    """Build the app from the arguments of `serve run`."""
+    return build(args)
