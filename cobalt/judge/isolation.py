@@ -12,6 +12,8 @@ from cobalt.errors import UserError
 from cobalt.judge.settings import JudgeSettings
 
 BWRAP = "bwrap"
+INSIDE = Path(__file__).parent / "inside"
+START = f"/judge/{INSIDE.name}/start.py"
 PYTHON_HOME = "/python"
 PACKAGES = "/packages"
 
@@ -25,6 +27,9 @@ NO_NAMESPACES = (
     "`kernel.apparmor_restrict_unprivileged_userns=0`; in a container, start it with "
     "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined` and `--cap-add SYS_ADMIN`"
 )
+
+# A fixed hash seed: the order of a set of strings, and with it a verdict, is the same every time.
+ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}  # noqa: S108
 
 # Where shared libraries live; which of these are links differs from one distribution to the next.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
@@ -52,12 +57,11 @@ def interpreter_inside(settings: JudgeSettings) -> str:
     return f"{PYTHON_HOME}/{interpreter.relative_to(_python_home(interpreter))}"
 
 
-def bwrap_command(settings: JudgeSettings, script: Path) -> list[str]:
-    """The command that builds a sandbox; what to run in it is appended.
+def bwrap_command(settings: JudgeSettings) -> list[str]:
+    """The command that builds a sandbox; what to run in it is appended. `INSIDE` is shown in it.
 
-    Args:
-        settings: Names the interpreter and the optional packages.
-        script: A host file to show, read-only, as `/judge/<name>`.
+    Raises:
+        UserError: bubblewrap is not installed.
     """
     command = [
         find_bwrap(),
@@ -69,6 +73,7 @@ def bwrap_command(settings: JudgeSettings, script: Path) -> list[str]:
         "--new-session",
         "--clearenv",
         *("--hostname", "sandbox"),
+        *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
     ]
     for folder in _USR_FOLDERS:
         if Path(folder).is_dir():
@@ -89,7 +94,7 @@ def bwrap_command(settings: JudgeSettings, script: Path) -> list[str]:
         command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
-    command += ["--ro-bind", str(script), f"/judge/{script.name}"]
+    command += ["--ro-bind", str(INSIDE), f"/judge/{INSIDE.name}"]
     command += ["--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]

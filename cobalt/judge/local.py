@@ -1,4 +1,4 @@
-"""The judge itself: a pool of sandboxes in this process, and the way from a run to a verdict.
+"""The judge itself: a pool of sandboxes in this process, and the suite's course through them.
 
 `Judge` is what the rest of the library asks for; `LocalJudge` runs here, `cobalt.judge.client.ServeJudge`
 asks the service. Nothing here knows Ray or HTTP.
@@ -6,15 +6,24 @@ asks the service. Nothing here knows Ray or HTTP.
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
-from cobalt.judge.comparison import outputs_match
-from cobalt.judge.feedback import failure_text, not_run_text
-from cobalt.judge.sandbox import Run, Sandbox
+from cobalt.errors import InfrastructureError
+from cobalt.judge.feedback import not_run_text
+from cobalt.judge.grading import compile_error, grade
+from cobalt.judge.sandbox import Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
+
+ATTEMPTS = 3
+# A suite is spread over idle sandboxes in shares of at least this many tests: each share compiles again.
+TESTS_PER_SHARE = 4
+
+_Graded = tuple[Verdict, str]
 
 
 class Judge(Protocol):
@@ -23,6 +32,11 @@ class Judge(Protocol):
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare.
 
+        Args:
+            code: A Python program that reads standard input and writes standard output.
+            suite: The tests.
+            stop_at_first_failure: Mark the tests after the first failing one, in list order, `not_run`.
+
         Raises:
             InfrastructureError: the judge failed, not the program.
         """
@@ -30,74 +44,181 @@ class Judge(Protocol):
 
 
 class LocalJudge:
-    """A pool of sandboxes in this process; use as an async context manager."""
+    """A pool of sandboxes in this process; use as an async context manager, in one event loop.
+
+    Entering it builds every sandbox, and raises UserError where programs cannot be isolated.
+    """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
         self.settings = settings if settings is not None else JudgeSettings()
-        self._free: asyncio.Queue[Sandbox] = asyncio.Queue()
+        self.restarts = 0  # sandboxes replaced since the start
+        self._idle: asyncio.Queue[Sandbox] = asyncio.Queue()
+        self._all: set[Sandbox] = set()
+        self._open = False
 
     async def __aenter__(self) -> Self:
-        for _ in range(self.settings.sandboxes):
-            self._free.put_nowait(Sandbox(self.settings))
+        self._idle = asyncio.Queue()
+        self._open = True
+        try:
+            for _ in range(self.settings.sandboxes):
+                sandbox = Sandbox(self.settings)
+                await sandbox.start()
+                self._all.add(sandbox)
+                self._idle.put_nowait(sandbox)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        await self.close()
+
+    async def close(self) -> None:
+        """End every sandbox; programs still being judged fail with InfrastructureError."""
+        self._open = False
+        sandboxes, self._all = self._all, set()
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare; see `Judge`."""
+        course = _Course(code, suite, self.settings, stop_at_first_failure)
         queued = time.monotonic()
-        sandbox = await self._free.get()
-        started = time.monotonic()
-        passing, feedback, verdicts = [], [], []
-        try:
-            for given, expected in zip(suite.inputs, suite.outputs, strict=True):
-                if stop_at_first_failure and not all(passing):
-                    verdict, text = Verdict(VerdictKind.NOT_RUN), not_run_text("an earlier test failed")
-                else:
-                    run = await sandbox.run(code, given.encode("utf-8", "surrogatepass"))
-                    verdict, text = self._verdict(run, given, expected)
-                passing.append(verdict.kind is VerdictKind.PASSED)
-                feedback.append(text)
-                verdicts.append(verdict)
-        finally:
-            self._free.put_nowait(sandbox)
+        async with self._borrowed() as first:
+            started = time.monotonic()
+            helpers = min(self._idle.qsize(), (len(suite) - 1) // TESTS_PER_SHARE)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._help(course)) for _ in range(helpers)]
+                failure = await _attempt(course, first)
+                for task in tasks:
+                    failure = await task or failure
+        attempts = 1
+        while failure is not None:
+            if attempts == ATTEMPTS:
+                raise failure
+            attempts += 1
+            async with self._borrowed() as another:
+                failure = await _attempt(course, another)
         ended = time.monotonic()
+        return course.result(queue_seconds=started - queued, run_seconds=ended - started)
+
+    async def _help(self, course: "_Course") -> InfrastructureError | None:
+        async with self._borrowed() as sandbox:
+            return await _attempt(course, sandbox)
+
+    @asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[Sandbox]:
+        if not self._open:
+            raise InfrastructureError("the judge is not open")
+        sandbox = await self._idle.get()
+        try:
+            if not sandbox.healthy:
+                sandbox = await self._replaced(sandbox)
+            yield sandbox
+        finally:
+            # A broken one goes back as well: whoever takes it next replaces it, outside any cancellation.
+            self._idle.put_nowait(sandbox)
+
+    async def _replaced(self, broken: Sandbox) -> Sandbox:
+        await broken.close()
+        sandbox = Sandbox(self.settings)
+        await sandbox.start()
+        if not self._open:
+            await sandbox.close()
+            raise InfrastructureError("the judge was closed")
+        self._all.discard(broken)
+        self._all.add(sandbox)
+        self.restarts += 1
+        return sandbox
+
+
+class _Course:
+    """One program's way through its suite: which tests are taken, which are done."""
+
+    def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
+        self.source = code.encode("utf-8", "surrogatepass")
+        self.suite = suite
+        self.settings = settings
+        self._stop = stop
+        self._waiting = list(range(len(suite) - 1, -1, -1))
+        self._done: list[_Graded | None] = [None] * len(suite)
+
+    def take(self) -> int | None:
+        """The next test to run; None when none is left or the rest need not run."""
+        if not self._waiting or self._cut() is not None:
+            return None
+        return self._waiting.pop()
+
+    def give_back(self, index: int) -> None:
+        """Put a test back whose sandbox broke."""
+        self._waiting.append(index)
+        self._waiting.sort(reverse=True)
+
+    def settle(self, index: int, graded: _Graded) -> None:
+        """Record a test's outcome."""
+        self._done[index] = graded
+
+    def fail_all(self, message: str) -> None:
+        """Record that the program does not compile."""
+        self._waiting.clear()
+        for index, given in enumerate(self.suite.inputs):
+            self._done[index] = compile_error(message, given, self.settings)
+
+    def _cut(self) -> tuple[int, str] | None:
+        """After how many tests the rest count as not run, and why; judged on the finished ones in list order."""
+        spent, budget = 0.0, self.settings.suite_cpu_seconds
+        for index, graded in enumerate(self._done):
+            if graded is None:
+                return None
+            spent += graded[0].cpu_seconds
+            if self._stop and graded[0].kind is not VerdictKind.PASSED:
+                return index + 1, "an earlier test failed"
+            if budget is not None and spent > budget:
+                return index + 1, f"the suite's budget of {budget:g} s of CPU time was spent"
+        return None
+
+    def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
+        """The whole suite's result. Tests that ran although the suite was cut before them count as not run."""
+        kept, reason = self._cut() or (len(self._done), "")
+        graded = [
+            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), not_run_text(reason))
+            for index, item in enumerate(self._done)
+        ]
         return ExecResult(
-            passing, feedback, verdicts, self.settings.comparison, not self.settings.unsafe,
-            started - queued, ended - started,
+            [verdict.kind is VerdictKind.PASSED for verdict, _ in graded],
+            [text for _, text in graded],
+            [verdict for verdict, _ in graded],
+            self.settings.comparison,
+            not self.settings.unsafe,
+            queue_seconds,
+            run_seconds,
         )
 
-    def _verdict(self, run: Run, given: str, expected: str) -> tuple[Verdict, str]:
-        settings = self.settings
-        kinds = {
-            "compile": VerdictKind.COMPILE_ERROR,
-            "cpu": VerdictKind.TIME_LIMIT,
-            "wall": VerdictKind.WALL_LIMIT,
-            "memory": VerdictKind.MEMORY_LIMIT,
-            "output": VerdictKind.OUTPUT_LIMIT,
-        }
-        if run.end != "exit":
-            kind = kinds[run.end]
-        elif run.status != 0:
-            kind = VerdictKind.RUNTIME_ERROR
-        elif outputs_match(run.stdout, expected, settings):
-            kind = VerdictKind.PASSED
-        else:
-            kind = VerdictKind.WRONG_ANSWER
-        verdict = Verdict(kind, run.cpu_seconds, run.wall_seconds, run.status, run.peak_memory_bytes)
-        if kind is VerdictKind.PASSED:
-            return verdict, ""
-        limits = {
-            VerdictKind.TIME_LIMIT: f"{settings.cpu_seconds:g} s",
-            VerdictKind.WALL_LIMIT: f"{settings.wall_limit:g} s",
-            VerdictKind.MEMORY_LIMIT: f"{settings.memory_bytes >> 20} MiB",
-            VerdictKind.OUTPUT_LIMIT: f"{settings.output_bytes >> 10} KiB",
-        }
-        text = failure_text(
-            kind, given, run.stdout.decode("utf-8", "surrogateescape"), expected,
-            run.stderr.decode("utf-8", "replace"), limits.get(kind, ""),
-        )
-        return verdict, text
+
+async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | None:
+    """Run tests in one sandbox until none is left; returns the failure that ended it early."""
+    index = course.take()
+    if index is None:
+        return None
+    try:
+        failure = await sandbox.open_program(course.source)
+        if failure is not None:
+            course.fail_all(failure)
+            index = None
+        while index is not None:
+            run = await sandbox.run(course.suite.inputs[index].encode("utf-8", "surrogatepass"))
+            course.settle(
+                index, grade(run, course.suite.inputs[index], course.suite.outputs[index], course.settings)
+            )
+            index = course.take()
+        if sandbox.healthy:
+            await sandbox.close_program()
+    except InfrastructureError as error:
+        if index is not None:
+            course.give_back(index)
+        return error
+    except asyncio.CancelledError:
+        sandbox.healthy = False  # its compiler still holds the program
+        raise
+    return None

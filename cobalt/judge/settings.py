@@ -30,8 +30,9 @@ class JudgeSettings(BaseModel):
 
     Attributes:
         cpu_seconds: CPU time of a test, program and descendants together (paper: 4 s).
-        wall_seconds: Wall time of a test, a guard for programs that sleep; default four times `cpu_seconds`
-            and at least 10 s, so that a busy machine does not decide a verdict.
+        wall_seconds: Wall time of a test, a guard for programs that sleep or wait; default three times
+            `cpu_seconds` and at least 10 s. Time that a program stands ready to run while a busy machine runs
+            others does not count.
         suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
             None: no budget besides that of each test.
         memory_bytes: Address space of each process, and resident memory of all of a test's processes
@@ -81,7 +82,7 @@ class JudgeSettings(BaseModel):
     @property
     def wall_limit(self) -> float:
         """The wall guard of a test, in seconds."""
-        return self.wall_seconds if self.wall_seconds is not None else max(10.0, 4.0 * self.cpu_seconds)
+        return self.wall_seconds if self.wall_seconds is not None else max(10.0, 3.0 * self.cpu_seconds)
 
     @property
     def sandboxes(self) -> int:

@@ -1,0 +1,65 @@
+"""From the facts of a run to its verdict and the text a model is shown.
+
+The only place where expected outputs meet a program's output. It runs nothing.
+"""
+
+import re
+
+from cobalt.judge.comparison import outputs_match
+from cobalt.judge.feedback import failure_text
+from cobalt.judge.isolation import PYTHON_HOME
+from cobalt.judge.sandbox import Run
+from cobalt.judge.settings import JudgeSettings
+from cobalt.judge.verdict import Verdict, VerdictKind
+
+# Where the standard library lies is the sandbox's business, not the program's.
+_LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
+
+
+def grade(run: Run, given: str, expected: str, settings: JudgeSettings) -> tuple[Verdict, str]:
+    """The verdict of one run, and its feedback text ("" when it passed).
+
+    CPU time decides before anything else does, so that a program that ends by itself just beyond its limit
+    gets the verdict of one that was stopped there.
+    """
+    errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
+    kind = _kind(run, errors, expected, settings)
+    ended_by_judge = run.end != "exit"
+    verdict = Verdict(
+        kind, run.cpu_seconds, run.wall_seconds, None if ended_by_judge else run.status, run.peak_memory_bytes
+    )
+    if kind is VerdictKind.PASSED:
+        return verdict, ""
+    limits = {
+        VerdictKind.TIME_LIMIT: f"{settings.cpu_seconds:g} s",
+        VerdictKind.WALL_LIMIT: f"{settings.wall_limit:g} s",
+        VerdictKind.MEMORY_LIMIT: f"{settings.memory_bytes >> 20} MiB",
+        VerdictKind.OUTPUT_LIMIT: f"{settings.output_bytes} bytes",
+    }
+    if kind is VerdictKind.RUNTIME_ERROR and not errors.strip():
+        errors = f"The program ended with exit status {run.status}."
+        if run.status < 0:
+            errors = f"The program was ended by signal {-run.status}."
+    output = run.stdout.decode("utf-8", "surrogateescape")
+    return verdict, failure_text(kind, given, output, expected, errors, limits.get(kind, ""))
+
+
+def compile_error(message: str, given: str, settings: JudgeSettings) -> tuple[Verdict, str]:
+    """The verdict and feedback of a test whose program does not compile."""
+    verdict = Verdict(VerdictKind.COMPILE_ERROR)
+    return verdict, failure_text(verdict.kind, given, "", "", message, "")
+
+
+def _kind(run: Run, errors: str, expected: str, settings: JudgeSettings) -> VerdictKind:
+    if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
+        return VerdictKind.TIME_LIMIT
+    if run.end == "wall":
+        return VerdictKind.WALL_LIMIT
+    if run.end == "memory":
+        return VerdictKind.MEMORY_LIMIT
+    if run.output_bytes > settings.output_bytes:
+        return VerdictKind.OUTPUT_LIMIT
+    if run.status != 0:
+        out_of_memory = errors.strip().rpartition("\n")[2].startswith("MemoryError")
+        return VerdictKind.MEMORY_LIMIT if out_of_memory else VerdictKind.RUNTIME_ERROR
+    return VerdictKind.PASSED if outputs_match(run.stdout, expected, settings) else VerdictKind.WRONG_ANSWER

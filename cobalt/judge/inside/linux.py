@@ -1,0 +1,192 @@
+"""The Linux system calls that Python 3.11 has no function for: namespaces, mounts, capabilities, seccomp.
+
+Thin calls that raise OSError; no policy but the list of system calls that programs are denied.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_PR_SET_SECUREBITS = 28
+_PR_SET_NO_NEW_PRIVS = 38
+# No capability from being user 0, none kept over a change of user, none raised as ambient; all locked.
+_SECUREBITS = 0b11101011
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def unshare(flags: int) -> None:
+    """Give this process (for PID: its next children) new namespaces."""
+    _check(_libc.unshare(flags))
+
+
+def enter_pid_namespace(descriptor: int) -> None:
+    """Choose the PID namespace of this process's next children."""
+    _check(_libc.setns(descriptor, CLONE_NEWPID))
+
+
+def mount(kind: bytes, target: bytes, flags: int, data: bytes | None = None) -> None:
+    """Mount a new file system of the given kind."""
+    _check(_libc.mount(kind, target, kind, ctypes.c_ulong(flags), data))
+
+
+def lock_privileges() -> None:
+    """Make capabilities unobtainable for this process and what it executes; needs CAP_SETPCAP."""
+    _check(_libc.prctl(_PR_SET_SECUREBITS, ctypes.c_ulong(_SECUREBITS), 0, 0, 0))
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0))
+
+
+def drop_capabilities() -> None:
+    """Empty every capability set of this process."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)))
+
+
+def set_dumpable() -> None:
+    """Let this process read its own /proc entries, which a change of user forbids."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(1), 0, 0, 0))
+
+
+# Seccomp: what a program never needs and a kernel exploit, or a leak from one test to the next, would. The
+# order of the two columns: x86_64, aarch64; None where an architecture has no such call.
+_DENIED: dict[str, tuple[int | None, int | None]] = {
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "adjtimex": (159, 171),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238),
+    "modify_ldt": (154, None),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "move_pages": (279, 239),
+    "mq_open": (240, 180),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "perf_event_open": (298, 241),
+    "personality": (135, 92),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "shmget": (29, 194),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+}
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_CLONE = (56, 220)
+_CLONE3 = 435
+_SOCKET = (41, 198)
+# Unix, IPv4 and IPv6. Others reach beyond the network namespace (vsock) or are only attack surface.
+_SOCKET_FAMILIES = (1, 2, 10)
+_NAMESPACE_FLAGS = 0x7E020000  # every CLONE_NEW* that clone takes
+
+_LOAD, _EQUAL, _GREATER_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+
+
+def seccomp_program() -> bytes | None:
+    """The filter for this machine's architecture; None where the calls' numbers are not known here."""
+    known = _ARCHITECTURES.get(platform.machine())
+    if known is None:
+        return None
+    column, audit = known
+    code: list[tuple[int, int, int, int]] = [
+        (_LOAD, 0, 0, 4),  # the architecture
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),  # the call's number
+    ]
+
+    def refuse(number: int, error: int) -> None:
+        code.extend([(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | error)])
+
+    if column == 0:  # the x32 numbers, a second door to every call
+        code.extend([(_GREATER_EQUAL, 0, 1, 0x40000000), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)])
+    for numbers in _DENIED.values():
+        number = numbers[column]
+        if number is not None:
+            refuse(number, errno.EPERM)
+    refuse(_CLONE3, errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; libc falls back to clone
+    # The arguments' low halves start at byte 16.
+    code.extend([
+        (_EQUAL, 0, 4, _CLONE[column]),
+        (_LOAD, 0, 0, 16),
+        (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 5, _SOCKET[column]),
+        (_LOAD, 0, 0, 16),
+        *((_EQUAL, 3 - place, 0, family) for place, family in enumerate(_SOCKET_FAMILIES)),
+        (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
+        (_RETURN, 0, 0, _ALLOW),
+    ])
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+
+
+class SeccompFilter:
+    """A filter kept ready, with the memory that the kernel reads it from."""
+
+    def __init__(self, program: bytes) -> None:
+        self._program = ctypes.create_string_buffer(program, len(program))
+        self._header = struct.pack("HP", len(program) // 8, ctypes.addressof(self._program))
+
+    def install(self) -> None:
+        """Put the filter on this process and its descendants, for good; needs no_new_privs."""
+        _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), self._header, 0, 0))

@@ -1,0 +1,350 @@
+"""The processes of a sandbox: a warm interpreter that forks one process for each program, and that one, one for each test.
+
+    zygote     waits for a program; never touches its source
+    compiler   forked for a program: compiles it, then for each test forks
+    test       in its own PID, IPC and mount namespaces: drops every privilege, becomes the program
+
+The compiler measures and ends the test's processes from outside their namespaces: they cannot see it, signal
+it, or reach its descriptors, and the only things that come back from them are an exit status and what they
+wrote to two anonymous files.
+
+What this protects against: reading or writing anything of the host or of another test; the network; exhausting
+memory, processes, disk, descriptors or output; outliving the test; forging a result. What it does not: defects
+of the kernel itself (a system call filter narrows them); side channels through shared hardware; telling the
+time and the machine's kind. Limits on memory of several processes together are enforced by looking every 50 ms.
+
+Frames on the socket, both ways: a letter and two lengths, then a JSON object and bytes.
+    to here    P limits, source | T {}, input | E (end of the program)
+    from here  R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import types
+from typing import Any
+
+from . import linux, program
+
+HEADER = struct.Struct("!cII")
+TICK_SECONDS = 0.05
+LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
+STDERR_BYTES = 65536
+STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
+
+_READY = 3  # a test's descriptor, until the program starts
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# Imported once here, so that a program's own import of them costs nothing.
+_WARM = (
+    "_sitebuiltins", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal",
+    "enum", "fractions", "functools", "heapq", "io", "itertools", "math", "operator", "queue", "random", "re",
+    "statistics", "string", "sys", "typing",
+)  # fmt: skip
+
+
+class _Closed(Exception):
+    """The judge has gone."""
+
+
+def serve(arguments: list[str]) -> tuple[list[types.CodeType], types.ModuleType]:
+    """Serve programs until the judge goes; returns only in a test's process, with what to execute there.
+
+    Args:
+        arguments: The script's; the second is the socket's descriptor, the third a JSON object of options:
+            `isolated`, `uid` (the user programs run as; 0 to stay), `packages` (a folder or null).
+    """
+    socket, options = int(arguments[1]), json.loads(arguments[2])
+    hidden = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
+    for name in _WARM:
+        importlib.import_module(name)
+    _provide_exits()
+    filter_program = linux.seccomp_program() if options["isolated"] else None
+    options["filter"] = linux.SeccompFilter(filter_program) if filter_program is not None else None
+    options["hidden"] = hidden
+    if options["isolated"]:
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    _send(socket, b"R", {"filter": filter_program is not None}, b"")
+    try:
+        while True:
+            kind, limits, source = _receive(socket)
+            if kind != b"P":
+                continue  # the rest of a program whose compiler died
+            compiler = os.fork()
+            if compiler == 0:
+                return _serve_program(socket, options, limits, source)
+            _, raw = os.waitpid(compiler, 0)
+            status = os.waitstatus_to_exitcode(raw)
+            if status != 0:
+                _send(socket, b"X", {"status": status}, b"")
+    except _Closed:
+        os._exit(0)
+
+
+def _provide_exits() -> None:
+    # Python's `site` module makes these; programs run without it, as under `python -S`.
+    import builtins
+
+    quitter = importlib.import_module("_sitebuiltins").Quitter
+    for name in ("exit", "quit"):
+        setattr(builtins, name, quitter(name, "Ctrl-D (i.e. EOF)"))
+
+
+def _serve_program(
+    socket: int, options: dict[str, Any], limits: dict[str, Any], source: bytes
+) -> tuple[list[types.CodeType], types.ModuleType]:
+    failure, codes = None, []
+    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
+    try:
+        codes = program.compile_source(source, limits["allow_top_level_return"])
+    except program.CompileFailure as error:
+        failure = str(error)
+    for kind, values in before:
+        resource.setrlimit(kind, values)
+    _send(socket, b"C", {"failure": failure}, b"")
+    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if options["isolated"] else -1
+    try:
+        while True:
+            kind, _, given = _receive(socket)
+            if kind != b"T":
+                os._exit(0)
+            if _run_test(socket, options, limits, given, own_pid_namespace):
+                return codes, _become_program(options, limits, source)
+    except _Closed:
+        os._exit(0)
+
+
+def _run_test(
+    socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytes, own_pid_namespace: int
+) -> bool:
+    """Fork a test and report its end; True in the test's own process, its standard files in place."""
+    files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    _write_all(files[0], given)
+    os.lseek(files[0], 0, os.SEEK_SET)
+    # Only a test whose walls all stand writes here, and closes it before the program starts: a failed set-up
+    # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
+    ready, walls_stand = os.pipe()
+    if options["isolated"]:
+        linux.unshare(linux.CLONE_NEWPID)
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        for number, descriptor in enumerate((*files, walls_stand)):
+            os.dup2(descriptor, number)
+        return True
+    os.close(walls_stand)
+    if options["isolated"]:
+        linux.enter_pid_namespace(own_pid_namespace)
+    end = _watch(child, started, limits, options["isolated"])
+    if not options["isolated"]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    _, raw, usage = os.wait4(child, 0)
+    wall = time.monotonic() - started
+    cpu = usage.ru_utime + usage.ru_stime
+    size = os.fstat(files[1]).st_size
+    facts = {
+        "ready": os.read(ready, 1) == b"1",
+        "end": end,
+        "status": os.waitstatus_to_exitcode(raw),
+        "cpu": cpu,
+        "wall": wall,
+        "peak": usage.ru_maxrss * 1024,
+        "size": size,
+    }
+    # Beyond the limit only what feedback shows is of use.
+    output = _contents(files[1], size, limits["output_bytes"])
+    errors = _contents(files[2], os.fstat(files[2]).st_size, STDERR_BYTES)
+    facts["output"] = len(output)
+    for descriptor in (*files, ready):
+        os.close(descriptor)
+    _send(socket, b"D", facts, output + errors)
+    return False
+
+
+def _watch(child: int, started: float, limits: dict[str, Any], isolated: bool) -> str:
+    """Wait for a test's end, and bring it about at a limit; says which."""
+    descriptor = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    try:
+        while True:
+            if poll.poll(TICK_SECONDS * 1000):
+                return "exit"
+            end = _excess(child, time.monotonic() - started, limits, isolated)
+            if end is not None:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return end
+    finally:
+        os.close(descriptor)
+
+
+def _excess(child: int, wall: float, limits: dict[str, Any], isolated: bool) -> str | None:
+    """Which limit a test's processes have passed together after `wall` seconds, if any."""
+    # Every process in this namespace but its first, the zygote and this one belongs to the test.
+    pids = [child]
+    if isolated:
+        others = (1, os.getppid(), os.getpid())
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]  # noqa: PTH208
+    ticks = pages = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+                fields = stat.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        # Times of the process and of its ended children; its resident pages.
+        ticks += sum(map(int, fields[11:15]))
+        pages += int(fields[21])
+    if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
+        return "cpu"
+    if pages * _PAGE_BYTES > limits["memory_bytes"] and len(pids) > 1 and _proportional(pids) > limits["memory_bytes"]:
+        return "memory"
+    limit = limits["wall_seconds"]
+    if wall > limit and (wall > LONGEST_STARVATION * limit or wall - _starved(pids) > limit):
+        return "wall"
+    return None
+
+
+def _starved(pids: list[int]) -> float:
+    """Seconds that the processes stood ready to run while others had the cores: no fault of the program's."""
+    nanoseconds = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", "rb") as stat:  # noqa: PTH123
+            nanoseconds += int(stat.read().split()[1])
+    return nanoseconds / 1e9
+
+
+def _proportional(pids: list[int]) -> int:
+    """Memory of the processes in bytes, what they share counted once."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:  # noqa: PTH123
+            for line in rollup:
+                if line.startswith(b"Pss:"):
+                    total += int(line.split()[1]) * 1024
+    return total
+
+
+def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes) -> types.ModuleType:
+    """Shed everything of the compiler: namespaces, privileges, descriptors, modules."""
+    try:
+        if options["isolated"]:
+            _shed_privileges(options, limits)
+        else:
+            os.setsid()
+            _set_limits(limits, 0)
+        os.closerange(_READY + 1, 1 << 20)
+        with open(program.FILE_NAME, "wb") as file:  # noqa: PTH123 - shown in tracebacks
+            file.write(source)
+        if options["filter"] is not None:
+            options["filter"].install()
+        os.write(_READY, b"1")
+        os.close(_READY)
+    except BaseException as error:  # noqa: BLE001 - a wall that cannot be built must not become a verdict
+        os.write(2, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    return program.prepare(options["packages"], options["hidden"])
+
+
+def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
+    quiet = linux.MS_NOSUID | linux.MS_NODEV
+    size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777".encode()
+    linux.mount(b"tmpfs", b"/tmp", quiet, size)  # noqa: S108
+    linux.mount(b"proc", b"/proc", quiet | linux.MS_NOEXEC)
+    os.chdir("/tmp")  # noqa: S108
+    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write("1000")  # the kernel, short of memory, ends the program and not the judge
+    linux.lock_privileges()
+    uid = options["uid"]
+    # The limit on processes counts a user's; without a user of their own, the sandbox's three count too.
+    _set_limits(limits, 0 if uid else 3)
+    if uid:
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    linux.drop_capabilities()
+    linux.set_dumpable()
+
+
+def _set_limits(limits: dict[str, Any], others: int) -> None:
+    seconds = int(limits["cpu_seconds"]) + 1
+    for kind, value in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_NPROC, limits["processes"] + others),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(kind, (value, value))
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+
+
+def _contents(descriptor: int, size: int, limit: int) -> bytes:
+    """A file's whole contents, or where it is larger than the limit its two ends."""
+    if size > limit:
+        return _read_at(descriptor, 4096, 0) + _read_at(descriptor, 4096, size - 4096)
+    return _read_at(descriptor, size, 0)
+
+
+def _read_at(descriptor: int, count: int, offset: int) -> bytes:
+    parts: list[bytes] = []
+    while count > 0:
+        part = os.pread(descriptor, count, offset)
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def _send(socket: int, kind: bytes, facts: dict[str, Any], data: bytes) -> None:
+    head = json.dumps(facts).encode()
+    _write_all(socket, HEADER.pack(kind, len(head), len(data)) + head + data)
+
+
+def _receive(socket: int) -> tuple[bytes, dict[str, Any], bytes]:
+    kind, head, data = HEADER.unpack(_read_exactly(socket, HEADER.size))
+    facts = json.loads(_read_exactly(socket, head)) if head else {}
+    return kind, facts, _read_exactly(socket, data)
+
+
+def _read_exactly(descriptor: int, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count > 0:
+        part = os.read(descriptor, min(count, 1 << 20))
+        if not part:
+            raise _Closed
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BrokenPipeError:
+            raise _Closed from None
