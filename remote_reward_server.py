@@ -4,11 +4,17 @@ Settings are `key=value` arguments of `serve run` or `COBALT_JUDGE_<NAME>` envir
 units and defaults are in `cobalt.judge.settings` and `cobalt.judge.service`.
 """
 
+import sys
+
 from ray.serve import Application
 
+from cobalt.errors import UserError
 from cobalt.judge.service import build
 
 
 def app(args: dict[str, str]) -> Application:
-    """Build the app from the arguments of `serve run`."""
-    return build(args)
+    """Build the app from the arguments of `serve run`; ends with one sentence where it cannot serve."""
+    try:
+        return build(args)
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -2,7 +2,7 @@
 
 `LocalJudge` runs sandboxes in this process; `ServeJudge` asks the Ray Serve app of `remote_reward_server.py`.
 Importing this package imports neither Ray nor anything that needs a network. `python -m cobalt.judge` has the
-self-check. What sandboxes protect against, and what they do not, is said in `cobalt.judge.zygote`.
+self-check. What sandboxes protect against, and what they do not, is said in `cobalt.judge.inside.zygote`.
 """
 
 from cobalt.judge.client import ServeJudge

@@ -29,7 +29,13 @@ NO_NAMESPACES = (
 )
 
 # A fixed hash seed: the order of a set of strings, and with it a verdict, is the same every time.
-ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}  # noqa: S108
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "LD_BIND_NOW": "1",  # links resolved once, not again in every test's copy of the interpreter
+}
 
 # Where shared libraries live; which of these are links differs from one distribution to the next.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")

@@ -208,9 +208,7 @@ async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | N
             index = None
         while index is not None:
             run = await sandbox.run(course.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            course.settle(
-                index, grade(run, course.suite.inputs[index], course.suite.outputs[index], course.settings)
-            )
+            course.settle(index, grade(run, course.suite.inputs[index], course.suite.outputs[index], course.settings))
             index = course.take()
         if sandbox.healthy:
             await sandbox.close_program()

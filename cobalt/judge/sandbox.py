@@ -129,8 +129,7 @@ class Sandbox:
         await self._send(b"P", self._limits, source)
         kind, facts, _ = await self._reply(self._settings.wall_limit)
         if kind == b"C":
-            failure = cast("str | None", facts["failure"])
-            return failure
+            return cast("str | None", facts["failure"])
         self.healthy = False
         # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end.
         if kind == b"X" and facts["status"] != -9:

@@ -5,21 +5,29 @@ and the deployment's size.
 """
 
 import json
+import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 from ray import serve
 from ray.serve.schema import LoggingConfig
+from ray.util import metrics
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge.doctor import require_isolation
+from cobalt.judge.isolation import find_bwrap
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import JudgeSettings, usable_cores
+from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest
+
+logger = logging.getLogger(__name__)
 
 CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
 
@@ -31,21 +39,54 @@ class ServiceSettings(JudgeSettings):
         num_replicas: Processes that hold sandboxes; None: one for every eight usable cores.
         replica_cpus: CPUs that Ray reserves for each replica. Small, because the sandboxes share the
             machine with engines by the kernel's scheduler rather than by Ray's count.
-        max_ongoing_requests: Programs a replica takes at once; None: twice its sandboxes, and the rest
-            wait, visibly, in Serve's queue.
+        max_ongoing_requests: Programs a replica takes at once. Many, so that programs wait in the replica, where
+            the wait is measured and reported as queue time, rather than in Serve's router, whose repeated asking
+            for a free place costs more CPU than the tests.
     """
 
     num_replicas: int | None = Field(None, ge=1)
     replica_cpus: float = Field(0.1, ge=0)
-    max_ongoing_requests: int | None = Field(None, ge=1)
+    max_ongoing_requests: int = Field(1000, ge=1)
+
+
+class _Metrics:
+    """What Prometheus is told, through Ray: verdicts, queue time apart from run time, replaced sandboxes."""
+
+    def __init__(self) -> None:
+        seconds = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]
+        self._verdicts = metrics.Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ("kind",))
+        self._queue = metrics.Histogram("cobalt_judge_queue_seconds", "Wait for a free sandbox", seconds)
+        self._run = metrics.Histogram("cobalt_judge_run_seconds", "Wall time of a suite", seconds)
+        self._restarts = metrics.Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start")
+
+    def observe(self, result: ExecResult, restarts: int) -> None:
+        """Record one judged program."""
+        for kind, count in Counter(verdict.kind for verdict in result.verdicts).items():
+            self._verdicts.inc(count, {"kind": kind.value})
+        self._queue.observe(result.queue_seconds)
+        self._run.observe(result.run_seconds)
+        self._restarts.set(restarts)
 
 
 class Evaluator:
-    """One replica: a pool of sandboxes behind Serve."""
+    """One replica: a pool of sandboxes behind Serve.
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    It starts only where the self-check finds that isolation holds, or under the explicit `unsafe` setting.
+    """
+
+    async def __init__(self, settings: JudgeSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+        await require_isolation(settings)
+        if settings.unsafe:
+            logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
         self._judge = LocalJudge(settings)
-        self._started = False
+        await self._judge.__aenter__()
+        self._metrics = _Metrics()
+
+    async def __del__(self) -> None:
+        """End the sandboxes when Serve stops the replica; were it killed instead, they end by themselves."""
+        judge: LocalJudge | None = getattr(self, "_judge", None)
+        if judge is not None:
+            await judge.close()
 
     async def __call__(self, payload: Request | Mapping[str, Any]) -> JSONResponse | dict[str, Any]:
         """Judge one program; a mapping comes from a handle, a request from HTTP."""
@@ -55,12 +96,10 @@ class Evaluator:
 
     async def _answer(self, payload: object) -> dict[str, Any]:
         request = JudgeRequest.parse(payload)
-        if not self._started:
-            self._started = True
-            await self._judge.__aenter__()
         result = await self._judge.judge(
             request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
         )
+        self._metrics.observe(result, self._judge.restarts)
         return result.to_record()
 
     async def _answer_http(self, request: Request) -> JSONResponse:
@@ -82,19 +121,20 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments and, below them, `COBALT_JUDGE_*` variables.
 
     Raises:
-        UserError: an unknown setting or a bad value.
+        UserError: an unknown setting, a bad value, or no bubblewrap on this machine.
     """
     settings = ServiceSettings.from_mapping(arguments, os.environ)
+    if not settings.unsafe:
+        find_bwrap()
     replicas = settings.num_replicas or math.ceil(usable_cores() / CORES_PER_REPLICA)
     sandboxes = settings.concurrency or max(1, usable_cores() // replicas)
-    ongoing = settings.max_ongoing_requests or 2 * sandboxes
     judge_settings = JudgeSettings(
         **settings.model_dump(include=set(JudgeSettings.model_fields) - {"concurrency"}), concurrency=sandboxes
     )
     deployment = serve.deployment(
         name="Evaluator",
         num_replicas=replicas,
-        max_ongoing_requests=ongoing,
+        max_ongoing_requests=settings.max_ongoing_requests,
         ray_actor_options={"num_cpus": settings.replica_cpus},
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )(Evaluator)

@@ -153,9 +153,7 @@ class ExecResult:
         passed = [bool(item) for item in passing]
         recorded = record.get("verdicts")
         if recorded is None:
-            verdicts = [
-                Verdict(_kind_of_text(ok, text)) for ok, text in zip(passed, texts, strict=False)
-            ]
+            verdicts = [Verdict(_kind_of_text(ok, text)) for ok, text in zip(passed, texts, strict=False)]
         else:
             verdicts = [Verdict.from_record(item) for item in recorded]
         return cls(

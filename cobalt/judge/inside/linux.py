@@ -165,18 +165,20 @@ def seccomp_program() -> bytes | None:
             refuse(number, errno.EPERM)
     refuse(_CLONE3, errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; libc falls back to clone
     # The arguments' low halves start at byte 16.
-    code.extend([
-        (_EQUAL, 0, 4, _CLONE[column]),
-        (_LOAD, 0, 0, 16),
-        (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
-        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, 5, _SOCKET[column]),
-        (_LOAD, 0, 0, 16),
-        *((_EQUAL, 3 - place, 0, family) for place, family in enumerate(_SOCKET_FAMILIES)),
-        (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
-        (_RETURN, 0, 0, _ALLOW),
-    ])
+    code.extend(
+        [
+            (_EQUAL, 0, 4, _CLONE[column]),
+            (_LOAD, 0, 0, 16),
+            (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+            (_RETURN, 0, 0, _ALLOW),
+            (_EQUAL, 0, 5, _SOCKET[column]),
+            (_LOAD, 0, 0, 16),
+            *((_EQUAL, 3 - place, 0, family) for place, family in enumerate(_SOCKET_FAMILIES)),
+            (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+    )
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 

@@ -3,6 +3,9 @@
 Compiling executes nothing of the program. What runs it is `start`; processes and limits are `zygote`'s.
 """
 
+# pathlib would be loaded into every program's process.
+# ruff: noqa: PTH109
+
 import ast
 import atexit
 import builtins
@@ -76,35 +79,32 @@ def _returns(node: ast.AST) -> bool:
 class _ModuleStatements(ast.NodeTransformer):
     """Rewrites what may stand in a module but not in a function whose names are global."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:  # noqa: N802
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return node
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         return node
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
 
-    def visit_Global(self, node: ast.Global) -> ast.AST:  # noqa: N802
+    def visit_Global(self, node: ast.Global) -> ast.AST:
         return ast.copy_location(ast.Pass(), node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         if node.value is None:
             return ast.copy_location(ast.Pass(), node)
         return ast.copy_location(ast.Assign([node.target], node.value), node)
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
-    """The names that a module's statement binds in the module's namespace."""
+    """The names that a module's statement binds in the module's namespace, in its decorators excepted."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
-            inner: list[ast.expr] = list(node.decorator_list)
-            for child in inner:
-                yield from _bound_names(child)
             return
         case ast.Lambda():
             return

@@ -4,12 +4,15 @@ Programs are executed here, in a script's outermost frame, so that they have the
 have when Python runs them.
 """
 
+# pathlib would be loaded into every program's process.
+# ruff: noqa: PTH100, PTH120
+
 import os
 import sys
 
 if __name__ == "__main__":
     # Not the folder itself: its modules must not become importable to programs under their bare names.
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from inside import program, zygote  # type: ignore[import-not-found]
 
     codes, main = zygote.serve(sys.argv)

@@ -1,4 +1,4 @@
-"""The processes of a sandbox: a warm interpreter that forks one process for each program, and that one, one for each test.
+"""The processes of a sandbox: a warm interpreter, forked for each program, and that fork once more for each test.
 
     zygote     waits for a program; never touches its source
     compiler   forked for a program: compiles it, then for each test forks
@@ -17,6 +17,9 @@ Frames on the socket, both ways: a letter and two lengths, then a JSON object an
     to here    P limits, source | T {}, input | E (end of the program)
     from here  R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
 """
+
+# pathlib would be loaded into every program's process.
+# ruff: noqa: PTH123, PTH208
 
 import contextlib
 import gc
@@ -114,14 +117,14 @@ def _serve_program(
         codes = program.compile_source(source, limits["allow_top_level_return"])
     except program.CompileFailure as error:
         failure = str(error)
-    for kind, values in before:
-        resource.setrlimit(kind, values)
+    for limit, values in before:
+        resource.setrlimit(limit, values)
     _send(socket, b"C", {"failure": failure}, b"")
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if options["isolated"] else -1
     try:
         while True:
-            kind, _, given = _receive(socket)
-            if kind != b"T":
+            request, _, given = _receive(socket)
+            if request != b"T":
                 os._exit(0)
             if _run_test(socket, options, limits, given, own_pid_namespace):
                 return codes, _become_program(options, limits, source)
@@ -200,11 +203,11 @@ def _excess(child: int, wall: float, limits: dict[str, Any], isolated: bool) -> 
     pids = [child]
     if isolated:
         others = (1, os.getppid(), os.getpid())
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]  # noqa: PTH208
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]
     ticks = pages = 0
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+            with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
@@ -225,7 +228,7 @@ def _starved(pids: list[int]) -> float:
     """Seconds that the processes stood ready to run while others had the cores: no fault of the program's."""
     nanoseconds = 0
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", "rb") as stat:  # noqa: PTH123
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", "rb") as stat:
             nanoseconds += int(stat.read().split()[1])
     return nanoseconds / 1e9
 
@@ -234,7 +237,7 @@ def _proportional(pids: list[int]) -> int:
     """Memory of the processes in bytes, what they share counted once."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:  # noqa: PTH123
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
             for line in rollup:
                 if line.startswith(b"Pss:"):
                     total += int(line.split()[1]) * 1024
@@ -250,7 +253,7 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
             os.setsid()
             _set_limits(limits, 0)
         os.closerange(_READY + 1, 1 << 20)
-        with open(program.FILE_NAME, "wb") as file:  # noqa: PTH123 - shown in tracebacks
+        with open(program.FILE_NAME, "wb") as file:  # shown in tracebacks
             file.write(source)
         if options["filter"] is not None:
             options["filter"].install()
@@ -266,10 +269,10 @@ def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
     quiet = linux.MS_NOSUID | linux.MS_NODEV
     size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777".encode()
-    linux.mount(b"tmpfs", b"/tmp", quiet, size)  # noqa: S108
+    linux.mount(b"tmpfs", b"/tmp", quiet, size)
     linux.mount(b"proc", b"/proc", quiet | linux.MS_NOEXEC)
-    os.chdir("/tmp")  # noqa: S108
-    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+    os.chdir("/tmp")
+    with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # the kernel, short of memory, ends the program and not the judge
     linux.lock_privileges()
     uid = options["uid"]

@@ -1,0 +1,212 @@
+"""A self-check: does isolation really hold on this machine? Says so in plain words.
+
+Runs small programs that try to get out, or to take more than they may, and looks at what came of it. The service
+runs it at its start and refuses to serve when a check fails. It is no proof: the tests' attack suite is longer.
+"""
+
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.judge.local import LocalJudge
+from cobalt.judge.settings import MIB, JudgeSettings
+from cobalt.judge.verdict import VerdictKind
+from cobalt.problem import TestSuite
+
+HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's outcome: what should hold, whether it does, and if not what was seen."""
+
+    claim: str
+    holds: bool
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    claim: str
+    code: str
+    expected: VerdictKind = VerdictKind.PASSED
+
+
+_HOST_FILE = """
+path, folder = input(), input()
+found = []
+for target in (path, folder, "/root", "/home", "/etc/passwd", "/proc/1/root" + path):
+    try:
+        found.append((target, open(target).read(10) if "." in target else __import__("os").listdir(target)))
+    except OSError:
+        pass
+print(found or "held")
+"""
+_ENVIRONMENT = """
+import os
+input(); input()
+known = {"HOME", "LANG", "LC_CTYPE", "LD_BIND_NOW", "LD_LIBRARY_PATH", "OPENBLAS_NUM_THREADS", "PWD", "PYTHONHASHSEED"}
+print(sorted(set(os.environ) - known) or "held")
+"""
+_NETWORK = """
+import socket
+input(); input(); port = int(input())
+try:
+    socket.create_connection(("127.0.0.1", port), 1)
+    print("reached a server on the host")
+except OSError:
+    names = [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]]
+    print("held" if names in ([], ["lo"]) else names)
+"""
+_PRIVILEGES = """
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+wanted = {"CapEff": "0" * 16, "CapPrm": "0" * 16, "CapAmb": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+print({name: status.get(name) for name in wanted if status.get(name) != wanted[name]} or "held")
+"""
+_PROCESSES = """
+import os
+others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+print(others or "held")
+"""
+_READ_ONLY = """
+import os
+written = []
+library = os.path.dirname(os.__file__)
+for folder in ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/judge", "/judge/inside", "/python", library):
+    try:
+        open(folder + "/planted", "w").close()
+        written.append(folder)
+    except OSError:
+        pass
+print(written or "held")
+"""
+_FORK_BOMB = """
+import os, time
+count = 0
+try:
+    while count < 4000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        count += 1
+except OSError:
+    print("held")
+else:
+    print(f"{count} processes")
+"""
+_NOTHING_STAYS = """
+import os
+seen = [name for name in os.listdir("/tmp") + os.listdir("/dev/shm") if name != "main.py"]
+open("/tmp/left", "w").write("x")
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        import time
+        time.sleep(600)
+    os._exit(0)
+print(seen or "held")
+"""
+
+_CHECKS = (
+    _Check("a program runs", 'print("held")'),
+    _Check("the host's files and home are out of sight", _HOST_FILE),
+    _Check("the host's environment is out of sight", _ENVIRONMENT),
+    _Check("the network is out of reach", _NETWORK),
+    _Check("a program has no privileges, and its system calls are filtered", _PRIVILEGES),
+    _Check("other processes are out of sight", _PROCESSES),
+    _Check("everything but a private temporary folder is read-only", _READ_ONLY),
+    _Check("a fork bomb stops at the limit on processes", _FORK_BOMB),
+    _Check("nothing that a test leaves behind reaches the next", _NOTHING_STAYS),
+    _Check("memory is limited", "x = bytearray(1 << 40)", VerdictKind.MEMORY_LIMIT),
+    _Check("output is limited", "while True: print('x' * 65536)", VerdictKind.OUTPUT_LIMIT),
+    _Check("an endless loop ends at the CPU limit", "while True: pass", VerdictKind.TIME_LIMIT),
+    _Check("a sleeping program ends at the wall limit", "import time; time.sleep(600)", VerdictKind.WALL_LIMIT),
+)
+
+
+async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Finding]:
+    """Run every check, one after another, under the given settings with short time limits; some seconds.
+
+    The first finding says whether a sandbox can be built at all; if not, it is the only one.
+
+    Raises:
+        InfrastructureError: a sandbox broke for a reason that is no missing wall.
+    """
+    base = settings if settings is not None else JudgeSettings()
+    changes = {
+        "cpu_seconds": 0.5,
+        "wall_seconds": 1.0,
+        "output_bytes": min(base.output_bytes, MIB),
+        "comparison": "strip",
+        "concurrency": 1,
+    }
+    brief = JudgeSettings.model_validate(
+        {name: value for name, value in base if name in JudgeSettings.model_fields} | changes
+    )
+    judge = LocalJudge(brief)
+    claim = "sandboxes can be built"
+    try:
+        await judge.__aenter__()
+    except UserError as error:
+        yield Finding(claim, False, str(error))
+        return
+    try:
+        yield Finding(claim, True)
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
+            secret = Path(folder) / "secret.txt"
+            secret.write_text("secret", encoding="utf-8")
+            given = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
+            for check in _CHECKS:
+                yield await _run(judge, check, given)
+    finally:
+        await judge.close()
+
+
+async def require_isolation(settings: JudgeSettings) -> None:
+    """Return only if every check holds; does nothing under the `unsafe` setting.
+
+    Raises:
+        UserError: a check failed; the message names it.
+    """
+    if settings.unsafe:
+        return
+    async with _closing(examine(settings)) as findings:
+        async for finding in findings:
+            if not finding.holds:
+                raise UserError(
+                    f"programs cannot be isolated here: it does not hold that {finding.claim} ({finding.seen}); "
+                    "`python -m cobalt.judge doctor` has the details"
+                )
+
+
+@asynccontextmanager
+async def _closing(findings: AsyncIterator[Finding]) -> AsyncIterator[AsyncIterator[Finding]]:
+    try:
+        yield findings
+    finally:
+        await findings.aclose()  # type: ignore[attr-defined]
+
+
+async def _run(judge: LocalJudge, check: _Check, given: str) -> Finding:
+    # Twice, since some checks are about what the first run leaves for the second.
+    result = await judge.judge(check.code, TestSuite((given, given), (HELD, HELD)))
+    wrong = [place for place, verdict in enumerate(result.verdicts) if verdict.kind is not check.expected]
+    if not wrong:
+        return Finding(check.claim, True)
+    place = wrong[0]
+    return Finding(check.claim, False, f"{result.verdicts[place].kind}: {result.feedback[place]}"[:1000])
+
+
+def summary(findings: list[Finding]) -> str:
+    """One sentence on the whole examination."""
+    failed = sum(not finding.holds for finding in findings)
+    if failed:
+        return (
+            f"Isolation does NOT hold here: {failed} of {len(findings)} checks failed. Do not judge untrusted programs."
+        )
+    return f"Isolation holds here: all {len(findings)} checks passed (user {os.geteuid()})."

@@ -1,0 +1,63 @@
+"""Judge real, recorded programs again and compare with what was recorded about them.
+
+Two kinds of file: responses of a model with a recorded verdict (`recorded_response`,
+`recorded_all_tests_pass`), and problems with accepted human solutions (`human_solutions`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.conversation.extraction import extract_code
+from cobalt.errors import UserError
+from cobalt.judge.local import Judge
+from cobalt.judge.verdict import ExecResult
+from cobalt.problem import TestSuite, read_json_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One program judged again: what was recorded, and what this judge says."""
+
+    name: str
+    recorded: bool
+    result: ExecResult
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both say the same of the whole suite."""
+        return self.result.all_passed == self.recorded
+
+
+async def recheck(path: Path, judge: Judge) -> list[Comparison]:
+    """Judge every recorded program of a file again, in the file's order.
+
+    Raises:
+        UserError: the file cannot be read, or a line has neither kind of program.
+    """
+    entries: list[tuple[str, bool, str | None, TestSuite]] = []
+    for number, record in read_json_lines(path):
+        try:
+            suite = TestSuite.parse(record.get("test_cases"))
+            entries.extend((name, recorded, code, suite) for name, recorded, code in _programs(record))
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+
+    async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Comparison:
+        if code is None:
+            return Comparison(name, recorded, ExecResult.no_code(len(suite)))
+        return Comparison(name, recorded, await judge.judge(code, suite))
+
+    return list(await asyncio.gather(*(one(*entry) for entry in entries)))
+
+
+def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
+    name = str(record.get("id"))
+    response, solutions = record.get("recorded_response"), record.get("human_solutions")
+    if isinstance(response, str):
+        return [(name, bool(record.get("recorded_all_tests_pass")), extract_code(response))]
+    if isinstance(solutions, list):
+        return [(f"{name}, solution {place}", True, code) for place, code in enumerate(solutions)]
+    raise UserError("the record has neither 'recorded_response' nor 'human_solutions'")
