@@ -43,7 +43,7 @@ class VllmSettings(BaseModel):
         gpu_memory_utilization: Share of a GPU's memory that vLLM may take.
         kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
         cpu_threads: Threads for the model's arithmetic on a CPU.
-        enforce_eager: No CUDA graphs (paper: True); slower, starts faster.
+        enforce_eager: No CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that carry a seed of their own do not depend on it.
         max_ongoing_requests: Calls that a replica takes at once.
@@ -61,7 +61,7 @@ class VllmSettings(BaseModel):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     kv_cache_gib: int = Field(1, ge=1)
     cpu_threads: int = Field(1, ge=1)
-    enforce_eager: bool = False
+    enforce_eager: bool = True
     trust_remote_code: bool = False
     seed: int = 0
     max_ongoing_requests: int = Field(4096, ge=1)
@@ -103,6 +103,8 @@ class VllmEngineActor:
             # vLLM 0.28 rewinds a request's own random generator after each piece of a prompt, which a CPU generator
             # cannot do; whole prompts need no rewinding.
             options["enable_chunked_prefill"] = False
+            if settings.tensor_parallel_size == 1:
+                options["distributed_executor_backend"] = "uni"  # one process less to start and to talk to
         self._engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=settings.model,

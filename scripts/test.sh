@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Set up and run every check: ruff, mypy, unit tests, then the tests with the real sandbox, Ray Serve and vLLM.
+#   scripts/test.sh           everything
+#   scripts/test.sh --fast    without Ray and vLLM, under a minute
+# Further arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fast=no
+if [ "${1:-}" = --fast ]; then
+  fast=yes
+  shift
+fi
+bash scripts/setup.sh
+export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
+ruff check .
+ruff format --check .
+mypy
+if [ "$fast" = yes ]; then
+  exec pytest -m "not services and not slow" --timeout 60 "$@"
+fi
+exec pytest --timeout 900 "$@"
