@@ -81,6 +81,11 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         *("--hostname", "sandbox"),
         *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
     ]
+    # Made beforehand, because bubblewrap closes the folders it makes on the way to others, and programs run as
+    # another user. The judge's own stays closed.
+    for folder in ("/usr", "/usr/bin", "/usr/share", "/etc"):
+        command += ["--perms", "0755", "--dir", folder]
+    command += ["--perms", "0700", "--dir", "/judge"]
     for folder in _USR_FOLDERS:
         if Path(folder).is_dir():
             command += ["--ro-bind", folder, folder]

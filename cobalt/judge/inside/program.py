@@ -17,6 +17,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Iterator
+from os import _exit
 
 FILE_NAME = "main.py"
 
@@ -183,7 +184,7 @@ def leave(module: types.ModuleType, status: int) -> None:
     except BaseException:  # noqa: BLE001 - whatever a program's own hooks raise, the process ends here
         status = status or 1
     finally:
-        os._exit(status)
+        _exit(status)
 
 
 def _flush(stream: object, status: int) -> int:
