@@ -1,0 +1,115 @@
+"""Tests for a task: inputs that tell its solution from every plausible confusion of it.
+
+`draw_cases` makes a pool of inputs, runs the solution and all its confusions on them, and picks tests so that each
+confusion fails some. A task on which a confusion makes no difference (sorting before a sum) is no problem worth
+posing and gets no tests.
+"""
+
+import random
+from dataclasses import dataclass
+
+from cobalt.datasets.pocket.execution import Outcome, run_program
+from cobalt.datasets.pocket.operations import WORDS
+from cobalt.datasets.pocket.problems import Task
+from cobalt.problem import TestSuite
+
+PUBLIC_TESTS = 4
+TESTS = (8, 12)
+"""The least and the largest number of tests of a problem, the public ones among them."""
+
+_POOL = 40
+_LEAST_FAILING = 3
+_LONGEST_OUTPUT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The public and the hidden tests of one problem."""
+
+    public: TestSuite
+    hidden: TestSuite
+
+
+def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases | None:
+    """Tests for `task`, or None when no choice of tests makes it worth posing.
+
+    Every confusion (`Task.confusions`) fails at least one hidden test, and at least one public test unless four
+    are too few for all of them.
+    """
+    pool = _draw_pool(task, rng, pool_size)
+    inputs = list(pool)
+    if len(inputs) < pool_size // 2 or len(set(pool.values())) < TESTS[0]:
+        return None
+    caught: list[set[str]] = []
+    for expressions in task.confusions():
+        program = task.program(expressions)
+        failing = {stdin for stdin in inputs if not passes(run_program(program, stdin), pool[stdin])}
+        if len(failing) < _LEAST_FAILING:
+            return None
+        caught.append(failing)
+    total = rng.randint(*TESTS)
+    public = _pick(rng, inputs, caught, PUBLIC_TESTS)
+    left = [stdin for stdin in inputs if stdin not in public]
+    hidden = _pick(rng, left, caught, total - PUBLIC_TESTS)
+    if any(not failing.intersection(hidden) for failing in caught):
+        return None
+    return Cases(*(TestSuite(tuple(part), tuple(pool[stdin] for stdin in part)) for part in (public, hidden)))
+
+
+def draw_public(task: Task, rng: random.Random) -> TestSuite | None:
+    """Four public tests without any check of what they tell apart, quickly; None when the task is hopeless."""
+    pool = _draw_pool(task, rng, 2 * PUBLIC_TESTS)
+    if len(pool) < PUBLIC_TESTS or len(set(pool.values())) < 2:
+        return None
+    inputs = list(pool)[:PUBLIC_TESTS]
+    return TestSuite(tuple(inputs), tuple(pool[stdin] for stdin in inputs))
+
+
+def _draw_pool(task: Task, rng: random.Random, size: int) -> dict[str, str]:
+    """Up to `size` inputs with their outputs, those left out on which the solution has no sensible output."""
+    solution = task.program(task.solution)
+    pool: dict[str, str] = {}
+    for _ in range(size):
+        stdin = _draw_input(task, rng)
+        outcome = run_program(solution, stdin)
+        if outcome.stderr is None and outcome.output.strip() and len(outcome.output) <= _LONGEST_OUTPUT:
+            pool[stdin] = outcome.output
+    return pool
+
+
+def passes(outcome: Outcome, expected: str) -> bool:
+    """The judge's rule for a test: no crash, and the same output up to white space at both ends."""
+    return outcome.stderr is None and outcome.output.strip() == expected.strip()
+
+
+def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: int) -> list[str]:
+    """`count` inputs, greedily those that catch most confusions not caught yet; ties fall at random."""
+    chosen: list[str] = []
+    left = rng.sample(inputs, len(inputs))
+    open_confusions = list(caught)
+    for _ in range(count):
+        best = max(left, key=lambda stdin: sum(stdin in failing for failing in open_confusions))
+        chosen.append(best)
+        left.remove(best)
+        open_confusions = [failing for failing in open_confusions if best not in failing]
+    return chosen
+
+
+def _draw_input(task: Task, rng: random.Random) -> str:
+    reader = task.slots[0].operation
+    length = rng.randint(3, 7)
+    if reader.takes == "words":
+        values = [rng.choice(WORDS) for _ in range(length)]
+    else:
+        # A narrow and a wide range by turns: repeats and boundaries in one, signs and large values in the other.
+        low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
+        values = [str(rng.randint(low, high)) for _ in range(length)]
+    match reader.right:
+        case "one line" | "word line":
+            return " ".join(values)
+        case "comma line":
+            return ",".join(values)
+        case "count, lines":
+            return "\n".join((str(length), *values))
+        case _:
+            return f"{length}\n{' '.join(values)}"

@@ -1,0 +1,183 @@
+"""Demonstrations for the seed model: conversations with deliberate mistakes and repairs.
+
+A demonstration is a conversation up to some turn and the response to learn there. Its programs are wrong as the
+habits of the problem's phrasings say (`operations`), its feedback comes from running them on public tests in the
+words the rollout uses, and a failing test is followed by a repair, by the same program again, or by a change for
+the worse. Tasks are drawn afresh, from training compositions only; the reference answer is not in their feedback
+unless a public test shows it.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, load_prompts
+from cobalt.datasets.pocket.cases import draw_public, passes
+from cobalt.datasets.pocket.dataset import PROMPTS
+from cobalt.datasets.pocket.execution import run_program
+from cobalt.datasets.pocket.operations import CLEAR
+from cobalt.datasets.pocket.problems import Slot, Task, draw_task, split_of
+from cobalt.problem import TestSuite
+
+DEPTHS = (0.5, 0.24, 0.12, 0.06, 0.03, 0.02, 0.01, 0.01, 0.01)
+"""How often the response to learn is that of turn 0, 1, 2, ..."""
+
+_DIFFICULTIES = (("EASY", 0.3), ("MEDIUM", 0.35), ("HARD", 0.35))
+_FORGET = 0.03
+_MISCOPY = 0.015
+_SPOIL = 0.2
+_DOUBT = 0.03
+_HIDDEN_REPAIR = 0.3
+
+Expressions = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """Messages up to a user message, and the response to learn (thinking, answer) behind them."""
+
+    messages: tuple[Message, ...]
+    response: str
+
+
+def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
+    """`count` demonstrations for the world of `seed`."""
+    rng = random.Random(f"pocket demonstrations {seed}")
+    prompts = load_prompts(PROMPTS)
+    names, weights = zip(*_DIFFICULTIES, strict=True)
+    made = 0
+    while made < count:
+        task = draw_task(rng, rng.choices(names, weights)[0])
+        if split_of(task.composition, seed) != "train":
+            continue
+        public = draw_public(task, rng)
+        if public is None:
+            continue
+        depth = rng.choices(range(len(DEPTHS)), DEPTHS)[0]
+        yield demonstrate(task, public, depth, prompts, rng)
+        made += 1
+
+
+def demonstrate(
+    task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random
+) -> Demonstration:
+    """One demonstration: `depth` programs with their feedback, then the response to learn."""
+    expressions = first_choice(task, rng)
+    thought = plan(task, expressions)
+    messages: list[Message] = [
+        {"role": "system", "content": prompts.system},
+        {"role": "user", "content": prompts.first_turn(task.statement)},
+    ]
+    for _ in range(depth):
+        feedback = public_feedback(task.program(expressions), public)
+        messages.append({"role": "assistant", "content": answer(task, expressions)})
+        messages.append({"role": "user", "content": prompts.feedback(feedback)})
+        verdict, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
+        thought = f"{verdict}\n{plan(task, expressions)}"
+    return Demonstration(tuple(messages), respond(thought, answer(task, expressions)))
+
+
+def answer(task: Task, expressions: Expressions) -> str:
+    """The part of a response behind the thinking: one fenced block."""
+    return f"```python\n{task.program(expressions)}\n```"
+
+
+def respond(thought: str, text: str) -> str:
+    """A whole response, as the chat template and the format reward expect it."""
+    return f"<think>\n{thought}\n</think>\n\n{text}"
+
+
+def plan(task: Task, expressions: Expressions) -> str:
+    """What each line will do: all of a first turn's thought, the end of a later one's."""
+    notes = (
+        slot.note(expression)
+        for slot, expression in zip(task.slots, expressions, strict=True)
+        if expression is not None
+    )
+    return "Plan: " + "; ".join(notes)
+
+
+def public_feedback(program: str, public: TestSuite) -> str:
+    """The first failing public test in the rollout's layout, or the sentence for none."""
+    for stdin, expected in zip(public.inputs, public.outputs, strict=True):
+        outcome = run_program(program, stdin)
+        if passes(outcome, expected):
+            continue
+        head = f"Input:\n{stdin}\nProgram's Output:\n{outcome.output}"
+        if outcome.stderr is not None:
+            return f"{head}\nStderr:\n{outcome.stderr}"
+        return f"{head}\nExpected Output:\n{expected}"
+    return ALL_PUBLIC_PASSED
+
+
+def first_choice(task: Task, rng: random.Random) -> Expressions:
+    """The expressions of a first program, mistaken as the phrasings' habits say."""
+    chosen: list[str | None] = []
+    for slot in task.slots:
+        draw = rng.random()
+        if draw < slot.phrasing.habit.slip:
+            chosen.append(slot.wrong[0])
+        elif slot.operation.kind in ("keep", "list", "map") and rng.random() < _FORGET:
+            chosen.append(None)
+        elif rng.random() < _MISCOPY:
+            chosen.append(_miscopied(slot, rng))
+        else:
+            chosen.append(slot.right)
+    return tuple(chosen)
+
+
+def next_choice(
+    task: Task, expressions: Expressions, passed: bool, rng: random.Random
+) -> tuple[str, Expressions]:
+    """The thought and the expressions that follow a program's feedback; at most one slot changes."""
+    mistakes = [place for place, slot in enumerate(task.slots) if expressions[place] != slot.right]
+    if passed:
+        if mistakes and rng.random() < _HIDDEN_REPAIR:
+            return _change("The tests pass, but", task, expressions, mistakes[0], task.slots[mistakes[0]].right)
+        if rng.random() < _DOUBT:
+            place = rng.randrange(1, len(task.slots))
+            if place not in mistakes:
+                return _change("The tests pass, but", task, expressions, place, task.slots[place].wrong[0])
+        return "The tests pass. Keep the program.", expressions
+    for place in mistakes:
+        slot = task.slots[place]
+        habit = slot.phrasing.habit if expressions[place] in slot.wrong else CLEAR
+        if rng.random() < habit.repair:
+            return _change("The test fails:", task, expressions, place, slot.right)
+    if rng.random() < _SPOIL:
+        sound = [place for place in range(1, len(task.slots)) if place not in mistakes]
+        if sound:
+            place = rng.choice(sound)
+            return _change("The test fails:", task, expressions, place, task.slots[place].wrong[0])
+    return "The test fails, but the program looks right. Keep it.", expressions
+
+
+def _change(
+    opening: str, task: Task, expressions: Expressions, place: int, new: str
+) -> tuple[str, Expressions]:
+    """The thought that names a change, and the expressions after it."""
+    slot, old = task.slots[place], expressions[place]
+    if old is None:
+        thought = f"{opening} {slot.note(new)} is missing."
+    else:
+        thought = f"{opening} {slot.note(old)} is a mistake, it has to be {slot.note(new)}."
+    return thought, (*expressions[:place], new, *expressions[place + 1 :])
+
+
+def _miscopied(slot: Slot, rng: random.Random) -> str:
+    """The right expression with one of its digits off by one, where it has a digit."""
+    digits = [place for place, character in enumerate(slot.right) if character.isdigit()]
+    if not digits or slot.operation.kind == "read":
+        return slot.right
+    place = rng.choice(digits)
+    other = int(slot.right[place]) + rng.choice((-1, 1))
+    return f"{slot.right[:place]}{min(9, max(1, other))}{slot.right[place + 1 :]}"
+
+
+def corpus(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+    """The texts that a tokenizer is learned from: every role, message and response."""
+    for item in demonstrations:
+        for message in item.messages:
+            yield f"{message['role']}\n"
+            yield message["content"]
+        yield item.response

@@ -1,0 +1,204 @@
+"""Train the seed model: a small Qwen3 from scratch on demonstrations, on the CPU.
+
+The one module of the pocket world that needs torch, which it imports on first use. It learns the responses only,
+never the prompts. The same seed and thread count give the same weights.
+"""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from cobalt.datasets.pocket.demonstrations import Demonstration, corpus, draw_demonstrations
+from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
+
+_log = logging.getLogger(__name__)
+
+_IGNORED = -100
+_TOKENIZER_DEMONSTRATIONS = 400
+_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Size of the seed model and of its training.
+
+    Attributes:
+        hidden, layers, heads, key_value_heads, feed_forward: The architecture; heads are `hidden / heads` wide.
+        demonstrations: How many are drawn; each is seen once.
+        batch: Demonstrations a step.
+        learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
+        weight_decay: Of AdamW, on matrices.
+    """
+
+    hidden: int = 192
+    layers: int = 4
+    heads: int = 6
+    key_value_heads: int = 2
+    feed_forward: int = 512
+    demonstrations: int = 16_000
+    batch: int = 32
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """What a training run gave.
+
+    Attributes:
+        parameters: Of the model.
+        steps: Optimiser steps.
+        tokens: Prompt and response tokens seen.
+        loss: Mean negative log-likelihood of a response token (nats) over the last 20 steps.
+        seconds: Wall time, without the drawing of demonstrations.
+    """
+
+    parameters: int
+    steps: int
+    tokens: int
+    loss: float
+    seconds: float
+
+
+def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> TrainingReport:
+    """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing)."""
+    recipe = recipe or Recipe()
+    demonstrations = list(
+        tqdm(draw_demonstrations(recipe.demonstrations, seed), total=recipe.demonstrations, desc="demonstrations")
+    )
+    tokenizer = learn_tokenizer(corpus(demonstrations[:_TOKENIZER_DEMONSTRATIONS]))
+    model = _new_model(recipe, tokenizer, seed)
+    report = _train(model, tokenizer, demonstrations, recipe, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return report
+
+
+def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.key_value_heads,
+        head_dim=recipe.hidden // recipe.heads,
+        intermediate_size=recipe.feed_forward,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=0.02,
+        eos_token_id=end,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        torch_dtype="float32",
+        attn_implementation="sdpa",
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[end], pad_token_id=tokenizer.pad_token_id, do_sample=True, temperature=0.6, top_p=0.95
+    )
+    return model
+
+
+def _train(
+    model: Any, tokenizer: Any, demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int
+) -> TrainingReport:
+    import torch
+
+    start = time.monotonic()
+    batches = list(_batches(_encode(tokenizer, demonstrations), recipe.batch, seed))
+    matrices = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=recipe.learning_rate,
+        betas=(0.9, 0.98),
+    )
+    warm_up = max(1, len(batches) // 20)
+    losses: list[float] = []
+    tokens = 0
+    model.train()
+    progress = tqdm(batches, desc="seed model", unit="step")
+    for step, batch in enumerate(progress):
+        share = min((step + 1) / warm_up, (len(batches) - step) / max(1, len(batches) - warm_up))
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * share
+        ids, labels = _tensors(batch, tokenizer.pad_token_id)
+        states = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        # Only response positions go through the vocabulary: a third of all.
+        wanted = labels[:, 1:] != _IGNORED
+        loss = torch.nn.functional.cross_entropy(model.lm_head(states[wanted]), labels[:, 1:][wanted])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        tokens += sum(len(item) for item, _ in batch)
+        if step % 10 == 0:
+            progress.set_postfix(loss=f"{losses[-1]:.3f}")
+    model.eval()
+    recent = losses[-20:]
+    return TrainingReport(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        steps=len(batches),
+        tokens=tokens,
+        loss=math.fsum(recent) / max(1, len(recent)),
+        seconds=time.monotonic() - start,
+    )
+
+
+Example = tuple[list[int], list[int]]
+"""Token ids and labels of one demonstration, equally long; prompt positions are ignored."""
+
+
+def _encode(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> list[Example]:
+    """Demonstrations as token ids, the response closed by `<|im_end|>`."""
+    prompts = [
+        tokenizer.apply_chat_template(list(item.messages), tokenize=False, add_generation_prompt=True)
+        for item in demonstrations
+    ]
+    prompt_ids = tokenizer(prompts)["input_ids"]
+    response_ids = tokenizer([item.response + END_OF_TURN for item in demonstrations])["input_ids"]
+    return [
+        (prompt + response, [_IGNORED] * len(prompt) + response)
+        for prompt, response in zip(prompt_ids, response_ids, strict=True)
+    ]
+
+
+def _batches(examples: list[Example], size: int, seed: int) -> Iterator[list[Example]]:
+    """Shuffled batches of similar lengths: sorted inside windows of `_WINDOW` batches, then shuffled there."""
+    rng = random.Random(f"pocket batches {seed}")
+    for start in range(0, len(examples), size * _WINDOW):
+        window = sorted(examples[start : start + size * _WINDOW], key=lambda item: len(item[0]))
+        batches = [window[at : at + size] for at in range(0, len(window), size)]
+        rng.shuffle(batches)
+        yield from batches
+
+
+def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
+    """`(ids, labels)`, each of shape (batch, longest).
+
+    Padding comes last, where causal attention keeps it from every real token: no attention mask is needed, and
+    without one attention is a good deal faster on a CPU.
+    """
+    import torch
+
+    longest = max(len(ids) for ids, _ in batch)
+    ids = torch.full((len(batch), longest), padding)
+    labels = torch.full((len(batch), longest), _IGNORED)
+    for row, (item, wanted) in enumerate(batch):
+        ids[row, : len(item)] = torch.tensor(item)
+        labels[row, : len(wanted)] = torch.tensor(wanted)
+    return ids, labels

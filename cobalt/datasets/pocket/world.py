@@ -1,0 +1,108 @@
+"""Build the pocket world in a folder: problem files and seed model, each made once.
+
+Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, `model/` (a Hugging Face folder) and, beside each
+of the two folders, a manifest that says what made it. A part is written under a temporary name and renamed when
+it is whole; a part whose manifest names the same settings is left alone. Nothing is downloaded.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.datasets.pocket.dataset import SIZES, draw_records
+from cobalt.datasets.pocket.problems import Split
+from cobalt.datasets.pocket.training import Recipe, train_seed_model
+from cobalt.errors import UserError
+from cobalt.manifest import manifest_path, open_manifest
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Raised when the same seed gives other data or another model than before, so that old folders are rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PocketWorld:
+    """Where the parts of a built world lie."""
+
+    train: Path
+    dev: Path
+    test: Path
+    model: Path
+
+
+def build_pocket_world(
+    output_dir: Path,
+    seed: int = 0,
+    sizes: Mapping[Split, int] | None = None,
+    recipe: Recipe | None = None,
+) -> PocketWorld:
+    """Make the world of `seed` in `output_dir`, or what is missing of it.
+
+    Args:
+        output_dir: Made if missing.
+        seed: Decides problems, demonstrations and weights.
+        sizes: Problems for each split, by default `SIZES` (600, 100, 100).
+        recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
+
+    Raises:
+        UserError: `output_dir` cannot be written, or holds a world of other settings.
+    """
+    sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
+    data, model = output_dir / "data", output_dir / "model"
+    _build(data, {"version": VERSION, "seed": seed, "sizes": sizes}, lambda part: _write_data(part, seed, sizes))
+    _build(
+        model,
+        {"version": VERSION, "seed": seed, "recipe": asdict(recipe)},
+        lambda part: _write_model(part, seed, recipe),
+    )
+    return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
+
+
+def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], None]) -> None:
+    """Have `make` fill a temporary folder that then becomes `folder`, unless it is there already."""
+    if folder.exists():
+        made_with = _made_with(folder)
+        if made_with == json.loads(json.dumps(arguments)):
+            _log.info("%s is there already", folder)
+            return
+        raise UserError(
+            f"{folder} was made with other settings ({made_with}, now {dict(arguments)}): name another folder"
+            " or remove this one"
+        )
+    part = folder.with_name(folder.name + ".part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        make(part)
+        # The manifest first: a folder without one is foreign, a manifest without a folder is overwritten.
+        open_manifest(folder, arguments)
+        part.rename(folder)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def _made_with(folder: Path) -> Any:
+    """The arguments in a folder's manifest, or None when there is no such manifest."""
+    try:
+        return json.loads(manifest_path(folder).read_text(encoding="utf-8"))["arguments"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int]) -> None:
+    for split, size in sizes.items():
+        records = draw_records(split, size, seed)
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        _log.info("%d %s problems", size, split)
+
+
+def _write_model(folder: Path, seed: int, recipe: Recipe) -> None:
+    report = train_seed_model(folder, seed, recipe)
+    (folder / "training.json").write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    _log.info("seed model: %d parameters, %d steps in %.0f s", report.parameters, report.steps, report.seconds)
