@@ -4,6 +4,8 @@ Ray is imported inside the functions: floors 0 and 1 import without it.
 """
 
 import asyncio
+import os
+import socket
 from typing import Any
 
 from cobalt.errors import InfrastructureError, ServiceDown
@@ -28,6 +30,7 @@ def _find_app(name: str, advice: str) -> Any:
     from ray.serve.exceptions import RayServeException
 
     if not ray.is_initialized():
+        _check_address(name, advice)
         try:
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError:
@@ -36,6 +39,20 @@ def _find_app(name: str, advice: str) -> Any:
         return serve.get_app_handle(name)
     except RayServeException:
         raise ServiceDown(f"app {name!r} is not running: {advice}") from None
+
+
+def _check_address(name: str, advice: str) -> None:
+    """Fail at once where `RAY_ADDRESS` names a place that nobody listens at; Ray itself would try for minutes."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        raise ServiceDown(
+            f"app {name!r} cannot be reached, because no Ray answers at RAY_ADDRESS={address}: {advice}"
+        ) from None
 
 
 def is_transient(error: BaseException) -> bool:

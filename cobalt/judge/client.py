@@ -4,15 +4,15 @@ Failures of the service are retried with backoff and never become a verdict. Ray
 program is judged. It starts neither Ray nor the service.
 """
 
-import asyncio
 from typing import Any
 
 import tenacity
 
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import APP_NAME, SERVE_COMMAND, JudgeRequest
 from cobalt.problem import TestSuite
+from cobalt.serve_client import find_app, is_transient, last_line
 
 
 class ServeJudge:
@@ -39,7 +39,7 @@ class ServeJudge:
         """
         payload = JudgeRequest(code, suite, stop_at_first_failure).to_payload()
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_is_transient),
+            retry=tenacity.retry_if_exception(is_transient),
             stop=tenacity.stop_after_attempt(self._attempts),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._longest_wait),
             reraise=True,
@@ -51,40 +51,15 @@ class ServeJudge:
         from ray.serve.exceptions import RayServeException
 
         if self._handle is None:
-            self._handle = await asyncio.to_thread(self._find)
+            self._handle = await find_app(self._app_name, f"start it with `{SERVE_COMMAND}`")
         try:
             answer: dict[str, Any] = await self._handle.remote(payload)
         except RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, UserError):
                 raise cause from None
-            raise InfrastructureError(f"the judge service failed: {_first_line(error)}") from error
+            raise InfrastructureError(f"the judge service failed: {last_line(error)}") from error
         except RayServeException as error:
             self._handle = None
-            raise InfrastructureError(f"the judge service failed: {_first_line(error)}") from error
+            raise InfrastructureError(f"the judge service failed: {last_line(error)}") from error
         return answer
-
-    def _find(self) -> Any:
-        import ray
-        from ray import serve
-        from ray.serve.exceptions import RayServeException
-
-        advice = f"start it with `{SERVE_COMMAND}`"
-        if not ray.is_initialized():
-            try:
-                ray.init(address="auto", log_to_driver=False)
-            except ConnectionError:
-                raise ServiceDown(f"the judge is not running, nor is Ray: {advice}") from None
-        try:
-            return serve.get_app_handle(self._app_name)
-        except RayServeException:
-            raise ServiceDown(f"the judge (app {self._app_name!r}) is not running: {advice}") from None
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, InfrastructureError) and not isinstance(error, ServiceDown)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,147 @@
+"""Conversations: the program of a response, what the history keeps, and prompts from files."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.conversation import (
+    HISTORY_CHARACTERS,
+    extract_code,
+    first_messages,
+    history_text,
+    load_prompts,
+    program_of,
+    split_thinking,
+)
+from cobalt.errors import UserError
+from cobalt.problem import Problem
+
+CODE_LINES = st.lists(
+    st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="`~")), max_size=8
+)
+
+
+@given(lines=CODE_LINES, info=st.sampled_from(["", "python", "python3", "py", "Python ", 'c++ title="x"']))
+def test_any_code_without_fences_comes_back_as_written(lines, info):
+    code = "\n".join(lines)
+    answer = f"Text before.\n\n```{info}\n{code}\n```\nText after."
+    assert extract_code(answer) == code.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("no block at all", None),
+        ("", None),
+        ("```python\nx = 1\n```", "x = 1"),
+        ("```python\nfirst\n```\ntext\n```python\nlast\n```", "last"),
+        ("```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2"),
+        ("```\nx = 1\n```", "x = 1"),
+        ("````python\ndoc = '''\n```\n'''\n````", "doc = '''\n```\n'''"),
+        ("~~~python\nx = 1\n~~~", "x = 1"),
+        ("~~~python\nx = '```'\n~~~", "x = '```'"),
+        ("```python\nearlier\n```\nNow:\n```python\ncut off", "cut off"),
+        ("1. Do it:\n\n     ```python\n     if x:\n         y()\n     ```", "if x:\n    y()"),
+        ("The program: ```python\nx = 1\n```", "x = 1"),
+        ("```python\nprint(1)```\nDone.", "print(1)"),
+        ("Use `x` and ```y``` inline.", None),
+        ("```python\nx = 1\n```\nThen ```z``` inline.", "x = 1"),
+        ("```python\n```", ""),
+        ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)"),
+    ],
+)
+def test_the_last_fenced_block_is_the_program(answer, code):
+    assert extract_code(answer) == code
+
+
+@given(st.text(alphabet="`~ab \n\r\t>", max_size=300))
+def test_extraction_never_fails_and_never_invents_text(text):
+    code = extract_code(text)
+    assert code is None or all(line in text.replace("\r\n", "\n") for line in code.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("response", "thinking", "answer"),
+    [
+        ("<think>\nhm\n</think>\n\nanswer", "hm", "answer"),
+        ("hm</think>answer", "hm", "answer"),
+        ("plain answer", "", "plain answer"),
+        ("<think>\nnever closed ```python\nx\n```", "never closed ```python\nx\n```", ""),
+        ("<think>a</think> b </think> c", "a</think> b", "c"),
+        ("", "", ""),
+    ],
+)
+def test_thinking_is_split_at_its_last_closing_tag(response, thinking, answer):
+    assert split_thinking(response) == (thinking, answer)
+
+
+def test_a_program_is_never_taken_from_the_thinking():
+    assert program_of("<think>```python\ndraft\n```</think>No code.") is None
+    assert program_of("<think>```python\ncut off while thinking") is None
+    assert program_of("<think>```python\ndraft\n```</think>```python\nfinal\n```") == "final"
+
+
+def test_the_history_keeps_the_first_6000_characters_of_the_answer_with_thinking_only():
+    long = "<think>t</think>" + "a" * (HISTORY_CHARACTERS + 50)
+    assert history_text(long, enable_thinking=True) == "a" * 6000
+    assert history_text(long, enable_thinking=False) == long
+
+
+def test_the_cap_shortens_the_history_but_not_the_judged_program():
+    program = "x = 1\n" * 2000 + "print(x)"
+    response = f"<think>t</think>\n```python\n{program}\n```"
+    assert program_of(response) == program
+    assert len(history_text(response, enable_thinking=True)) == 6000
+
+
+def problem(**fields):
+    tests = {"inputs": ["1"], "outputs": ["1"]}
+    return Problem.parse({"id": 1, "question": "Print {{ it }}.", "test_cases": tests} | fields)
+
+
+@pytest.mark.parametrize("name", ["paper", "pocket"])
+def test_built_in_prompts_carry_question_and_feedback_verbatim(name):
+    prompts = load_prompts(name)
+    assert "Print {{ it }}." in prompts.first_turn("Print {{ it }}.")
+    assert "Input:\n<1>&" in prompts.feedback("Input:\n<1>&")
+    messages = first_messages(problem(), prompts)
+    assert [message["role"] for message in messages] == ["system", "user"]
+
+
+def test_a_problems_own_instruction_wins_over_the_template():
+    messages = first_messages(problem(instruction="As it is."), load_prompts("paper"))
+    assert messages[-1] == {"role": "user", "content": "As it is."}
+
+
+def write_prompts(folder, **texts):
+    for name in ("system", "first_turn", "feedback"):
+        if name in texts:
+            (folder / f"{name}.jinja").write_text(texts[name])
+    return str(folder)
+
+
+def test_a_folder_of_templates_can_replace_the_built_in_ones(tmp_path):
+    prompts = load_prompts(
+        write_prompts(tmp_path, system="", first_turn="Q: {{ question }}", feedback="F {{ feedback }}")
+    )
+    assert first_messages(problem(), prompts) == [{"role": "user", "content": "Q: Print {{ it }}."}]
+    assert prompts.feedback("x") == "F x"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"system": "s", "first_turn": "q"}, "feedback.jinja is missing"),
+        ({"system": "s", "first_turn": "{{ nonsense }}", "feedback": "f"}, "'nonsense' is undefined"),
+        ({"system": "{% if", "first_turn": "q", "feedback": "f"}, "prompt set"),
+    ],
+)
+def test_a_broken_prompt_set_is_refused_with_the_reason(tmp_path, texts, message):
+    with pytest.raises(UserError, match="prompt set") as caught:
+        load_prompts(write_prompts(tmp_path, **texts))
+    assert message in str(caught.value)
+
+
+def test_an_unknown_prompt_set_names_the_built_in_ones():
+    with pytest.raises(UserError, match="give one of paper, pocket, or a folder"):
+        load_prompts("no-such-set")

@@ -1,0 +1,57 @@
+"""A result says what made it, and is not continued with other arguments or other data."""
+
+import json
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.manifest import manifest_path, open_manifest
+
+
+@pytest.fixture
+def run(tmp_path):
+    data = tmp_path / "data.jsonl"
+    data.write_text("one\n")
+    result = tmp_path / "run" / "result.jsonl"
+    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+    result.write_text('{"id": 1}\n')
+    return data, result
+
+
+def test_the_manifest_lies_beside_the_result_and_holds_what_made_it(run):
+    content = json.loads(manifest_path(run[1]).read_text())
+    assert content["arguments"] == {"n": 16, "engine": {"model": "m"}}
+    assert len(content["inputs"]["data.jsonl"]) == 64
+    assert {"command", "git", "packages", "python", "started"} <= content.keys()
+
+
+def test_resuming_with_the_same_arguments_is_allowed(run):
+    data, result = run
+    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+
+
+def test_resuming_with_other_arguments_is_refused_and_the_difference_named(run):
+    data, result = run
+    with pytest.raises(UserError, match="n was 16, now 4"):
+        open_manifest(result, {"n": 4, "engine": {"model": "m"}}, [data])
+
+
+def test_resuming_on_other_data_is_refused(run):
+    data, result = run
+    data.write_text("two\n")
+    with pytest.raises(UserError, match=r"content of input data\.jsonl differs"):
+        open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+
+
+def test_a_result_without_a_manifest_is_not_continued(run):
+    data, result = run
+    manifest_path(result).unlink()
+    with pytest.raises(UserError, match=r"not result\.run\.json"):
+        open_manifest(result, {"n": 16}, [data])
+
+
+def test_a_run_that_failed_before_its_first_record_may_start_anew_with_other_arguments(run):
+    data, result = run
+    result.unlink()
+    open_manifest(result, {"n": 4}, [data])
+    assert json.loads(manifest_path(result).read_text())["arguments"] == {"n": 4}

@@ -1,0 +1,56 @@
+"""pass@k is unbiased, and bootstrap intervals cover, repeat and shrink to a point where there is no spread."""
+
+import itertools
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.metrics import bootstrap_interval, pass_at_k
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_subsets_that_hold_a_right_program(sizes):
+    n, correct, k = sizes
+    outcomes = [True] * correct + [False] * (n - correct)
+    subsets = list(itertools.combinations(outcomes, k))
+    assert pass_at_k(n, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+@given(st.integers(1, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_pass_at_1_is_the_share_of_right_programs(sizes):
+    n, correct = sizes
+    assert pass_at_k(n, correct, 1) == pytest.approx(correct / n)
+
+
+@pytest.mark.parametrize(("n", "correct", "k"), [(0, 0, 1), (4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5)])
+def test_impossible_counts_are_refused(n, correct, k):
+    with pytest.raises(ValueError, match="must lie between"):
+        pass_at_k(n, correct, k)
+
+
+def test_the_interval_of_a_constant_is_the_constant():
+    assert bootstrap_interval([0.25] * 10) == pytest.approx((0.25, 0.25))
+
+
+def test_the_same_seed_gives_the_same_interval_and_it_holds_the_mean():
+    values = [0.0, 0.1, 0.9, 1.0, 0.4, 0.3]
+    lower, upper = bootstrap_interval(values, seed=3)
+    assert (lower, upper) == bootstrap_interval(values, seed=3)
+    assert lower <= statistics.mean(values) <= upper
+
+
+def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for trial in range(300):
+        lower, upper = bootstrap_interval(generator.binomial(16, 0.4, 100) / 16, resamples=1000, seed=trial)
+        covered += lower <= 0.4 <= upper
+    assert 0.91 <= covered / 300 <= 0.98
+
+
+def test_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one value"):
+        bootstrap_interval([])

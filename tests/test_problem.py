@@ -1,0 +1,94 @@
+"""Problems: the TACO-Cobalt schema is read as it is, and every malformed file is refused by line and field."""
+
+import json
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.problem import Problem, TestSuite, load_problems
+
+TESTS = json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["1", "4"]})
+RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases": TESTS}
+
+
+def write(path, *lines):
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
+    record = RECORD | {
+        "instruction": "Please square it.",
+        "public_test_cases": json.dumps({"inputs": ["1\n"], "outputs": ["1"]}),
+        "hidden_test_cases": json.dumps({"inputs": ["2\n"], "outputs": ["4"]}),
+        "some_later_field": [1, 2],
+    }
+    [problem] = load_problems(write(tmp_path / "p.jsonl", record))
+    assert problem.id == 0
+    assert problem.instruction == "Please square it."
+    assert problem.tests.outputs == ("1", "4")
+    assert problem.public_tests.inputs == ("1\n",)
+    assert problem.hidden_tests.inputs == ("2\n",)
+    assert problem.record["some_later_field"] == [1, 2]
+
+
+def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path):
+    [problem] = load_problems(write(tmp_path / "p.jsonl", RECORD))
+    assert len(problem.public_tests) == 0
+    assert problem.hidden_tests == problem.tests
+    assert problem.instruction is None
+
+
+@pytest.mark.parametrize("identifier", [0, "", -1, "a"])
+def test_zero_and_the_empty_string_are_ids(tmp_path, identifier):
+    [problem] = load_problems(write(tmp_path / "p.jsonl", RECORD | {"id": identifier}))
+    assert problem.id == identifier
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("{not json\n", "line 2: not valid JSON"),
+        ("[1]\n", "line 2: not a JSON object"),
+        ({key: value for key, value in RECORD.items() if key != "id"}, "line 2: field 'id' is missing"),
+        ({"id": 1, "test_cases": TESTS}, "line 2: field 'question' is missing"),
+        ({"id": 1, "question": "q"}, "line 2: field 'test_cases' is missing"),
+        (RECORD | {"id": True}, "field 'id' must be a string or an integer"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": [], "outputs": []}}, "the test suite is empty"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": [1], "outputs": ["1"]}}, "not a string"),
+        (RECORD | {"id": 1, "test_cases": "{"}, "field 'test_cases': tests are not valid JSON"),
+        (RECORD | {"id": 1, "hidden_test_cases": {"inputs": [], "outputs": []}}, "'hidden_test_cases'"),
+        (RECORD | {"id": 1, "instruction": 3}, "field 'instruction' is not a string"),
+        (RECORD, "line 2: id 0 is already used on line 1"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, message):
+    with pytest.raises(UserError, match="p.jsonl") as caught:
+        load_problems(write(tmp_path / "p.jsonl", RECORD, bad))
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_and_an_empty_file_are_user_errors(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        load_problems(tmp_path / "absent.jsonl")
+    with pytest.raises(UserError, match="holds no problem"):
+        load_problems(write(tmp_path / "empty.jsonl"))
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(json.dumps(RECORD).encode() + b'\n{"id": "\xff"}\n')
+    with pytest.raises(UserError, match="line 2"):
+        load_problems(path)
+
+
+def test_a_suite_survives_its_wire_form():
+    suite = TestSuite(("a", "ü\n"), ("1", "2"))
+    assert TestSuite.parse(suite.to_json()) == suite
+    assert TestSuite.parse(suite.to_record()) == suite
+
+
+def test_a_problem_must_be_an_object():
+    with pytest.raises(UserError, match="JSON object"):
+        Problem.parse(["id"])

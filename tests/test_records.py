@@ -1,0 +1,121 @@
+"""Result files: nothing finished is lost, nothing is counted twice, nothing malformed passes in silence."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.errors import UserError
+from cobalt.records import RecordFile, read_records, sort_records
+
+
+def test_records_come_back_in_order_and_ids_zero_and_empty_count_as_done(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as output:
+        for identifier in (0, "", "x"):
+            output.append({"id": identifier, "value": "é"})
+    with RecordFile(path) as output:
+        assert output.done == {0, "", "x"}
+    assert [record["id"] for record in read_records(path)] == [0, "", "x"]
+
+
+@given(cut=st.integers(min_value=0, max_value=200))
+def test_a_file_cut_anywhere_resumes_with_whole_records_only(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("records") / "r.jsonl"
+    with RecordFile(path) as output:
+        for identifier in range(5):
+            output.append({"id": identifier, "text": "x" * 20})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: min(cut, len(whole))])
+    complete = whole[: min(cut, len(whole))].count(b"\n")
+    assert len(read_records(path)) == complete
+    with RecordFile(path) as output:
+        assert output.done == set(range(complete))
+        for identifier in range(complete, 5):
+            output.append({"id": identifier, "text": "x" * 20})
+    assert path.read_bytes() == whole
+
+
+def test_a_malformed_line_inside_the_file_is_an_error_with_its_number(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": 1}\nnot json\n{"id": 2}\n')
+    with pytest.raises(UserError, match="line 2"):
+        RecordFile(path)
+
+
+def test_a_duplicate_id_is_an_error_that_names_both_lines(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}\n{"id": 1}\n')
+    with pytest.raises(UserError, match=r"line 3: id 1 is already used on line 1"):
+        read_records(path)
+
+
+def test_a_record_without_an_id_is_an_error(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"value": 1}\n')
+    with pytest.raises(UserError, match="field 'id' is missing"):
+        read_records(path)
+
+
+def test_two_processes_cannot_write_one_file(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path), pytest.raises(UserError, match="being written by another process"):
+        RecordFile(path)
+
+
+def test_an_unwritable_place_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        RecordFile(tmp_path / "file" / "r.jsonl")
+
+
+def test_lone_surrogates_from_a_model_can_be_written(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as output:
+        output.append({"id": 1, "text": "\ud800"})
+    assert len(read_records(path)) == 1
+
+
+def test_sorting_gives_the_input_order_whatever_order_records_finished_in(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as output:
+        for identifier in ("c", "a", "b"):
+            output.append({"id": identifier})
+    sort_records(path, ["a", "b", "c"])
+    assert [record["id"] for record in read_records(path)] == ["a", "b", "c"]
+    assert not list(tmp_path.glob("*.sorting"))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cobalt.records import RecordFile
+with RecordFile(Path(sys.argv[1])) as output:
+    for identifier in range(1000000):
+        if identifier not in output.done:
+            output.append({"id": identifier, "text": "x" * 5000})
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_file_that_resumes(tmp_path):
+    path = tmp_path / "r.jsonl"
+    for _ in range(3):
+        before = path.stat().st_size if path.exists() else 0
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)])
+        deadline = time.monotonic() + 30
+        while not path.exists() or path.stat().st_size < before + 20000:
+            assert time.monotonic() < deadline, "the writer wrote nothing"
+            os.sched_yield()
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    with RecordFile(path) as output:
+        done = output.done
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    assert ids == sorted(set(ids)) == list(range(len(ids)))
+    assert done == set(ids)

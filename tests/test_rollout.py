@@ -1,0 +1,231 @@
+"""The loops: protocol and schema of each stage, on recorded responses and the real judge."""
+
+import asyncio
+import json
+
+import pytest
+from support import square_problem, write_lines
+
+from cobalt.conversation import ALL_PUBLIC_PASSED
+from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
+from cobalt.engine.replay import ReplayEngine
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.records import read_records
+from cobalt.rollout.evaluate import run_evaluation, turn_metrics
+from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.runner import errors_path, run_all
+from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+
+RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
+DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
+CRASH = "```python\nraise ValueError('no')\n```"
+NO_CODE = "I do not know."
+SETTINGS = GenerationSettings(n=2, max_tokens=64, enable_thinking=True, seed=0)
+
+
+def replay(tmp_path, turns):
+    return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]))
+
+
+@pytest.fixture
+async def judge():
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        yield judge
+
+
+@pytest.mark.sandbox
+async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
+    run = SingleTurnRun(write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "s.jsonl", SETTINGS)
+    engine = replay(tmp_path, [[RIGHT, DOUBLE, CRASH, NO_CODE]])
+    assert await run_single_turn(run, engine, judge) == 0
+    [record] = read_records(run.output_file)
+    assert record["responses"] == [RIGHT, DOUBLE, CRASH, NO_CODE]
+    assert [result["passing"] for result in record["exec_results"]] == [
+        [True] * 4,
+        [True, False, False, False],
+        [False] * 4,
+        [False] * 4,
+    ]
+    assert [result["verdicts"][1]["kind"] for result in record["exec_results"]] == [
+        "passed",
+        "wrong_answer",
+        "runtime_error",
+        "no_code",
+    ]
+    assert record["instruction"].endswith("Print the square of a number.")
+    assert record["finish_reasons"] == ["stop"] * 4
+
+
+@pytest.mark.sandbox
+async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_after_success(tmp_path, judge):
+    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, RIGHT])])
+    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=2)
+    engine = replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]])
+    assert await run_multi_turn(run, engine, judge) == 0
+    [record] = read_records(run.output_file)
+    assert record["raw_responses"] == [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]]
+    assert record["public_pass_rates"] == [[0.5, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    for conversation in record["conversations"]:
+        roles = [message["role"] for message in conversation]
+        assert roles == ["system", "user"] + ["assistant", "user"] * 3
+        # With thinking on, the history holds answers only.
+        assert not any("<think>" in message["content"] for message in conversation)
+    mended = record["conversations"][0]
+    assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in mended[3]["content"]
+    assert ALL_PUBLIC_PASSED in mended[5]["content"]
+    assert ALL_PUBLIC_PASSED in mended[7]["content"]
+    shapes = {name: [len(turn) for turn in record[name]] for name in ("finish_reasons", "completion_tokens", "errors")}
+    assert set(map(tuple, shapes.values())) == {(2, 2, 2)}
+
+
+@pytest.mark.sandbox
+async def test_multi_turn_draws_the_first_turn_itself_when_none_is_cached(tmp_path, judge):
+    run = MultiTurnRun(write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", SETTINGS, turns=1)
+    assert await run_multi_turn(run, replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, RIGHT]]), judge) == 0
+    [record] = read_records(run.output_file)
+    assert record["raw_responses"][0] == [DOUBLE, RIGHT]
+
+
+@pytest.mark.sandbox
+async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_path, judge):
+    # The answer is longer than the history's cap: the program must come from the whole response all the same.
+    long = "<think>t</think>\n" + "a" * 7000 + "\n```python\nprint(int(input()) ** 2)\n```"
+    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, long])])
+    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    await run_multi_turn(run, replay(tmp_path, [[DOUBLE, long], [RIGHT, CRASH]]), judge)
+    assert await run_evaluation(run.output_file, tmp_path / "e.jsonl", judge) == 0
+    [record] = read_records(tmp_path / "e.jsonl")
+    assert record["public_pass_rates"][0][1] == 1.0
+    assert record["all_pass_rates"] == [[0.0, 1.0], [1.0, 0.0]]
+    assert record["hidden_verdicts"][1][1] == ["runtime_error", "runtime_error"]
+
+
+@pytest.mark.sandbox
+async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, judge):
+    conversation = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "```python\nprint(int(input()) ** 2)\n```"},
+        {"role": "user", "content": "f"},
+    ]
+    write_lines(tmp_path / "m.jsonl", [square_problem(0, conversations=[conversation])])
+    await run_evaluation(tmp_path / "m.jsonl", tmp_path / "e.jsonl", judge)
+    assert read_records(tmp_path / "e.jsonl")[0]["all_pass_rates"] == [[1.0]]
+
+
+@pytest.mark.sandbox
+async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
+    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE])])
+    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    await run_multi_turn(run, replay(tmp_path, [[DOUBLE]]), judge)
+    [record] = read_records(run.output_file)
+    assert record["finish_reasons"][1] == ["error"]
+    assert "holds no response" in record["errors"][1][0]
+    assert record["public_pass_rates"][1] == [0.0]
+
+
+async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
+    record = square_problem(0)
+    del record["public_test_cases"]
+    run = MultiTurnRun(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", SETTINGS)
+    with pytest.raises(UserError, match="problem 0 has no public tests"):
+        await run_multi_turn(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
+
+
+def evaluated(*samples):
+    return {"id": 0, "all_pass_rates": [list(sample) for sample in samples]}
+
+
+def test_turn_metrics_take_turns_and_samples_from_the_data():
+    metrics = turn_metrics([evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1))], "file")
+    assert [row.pass_at_1 for row in metrics] == [0.25, 0.75]
+    assert metrics[0].pass_rate == pytest.approx((0.5 + 0.125) / 2)
+    assert metrics[1].relative_change == pytest.approx(2.0)
+
+
+def test_the_relative_change_is_not_given_where_turn_0_is_zero():
+    metrics = turn_metrics([evaluated((0.9, 1.0))], "file")
+    assert [row.relative_change for row in metrics] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "no evaluated record"),
+        ([{"id": 3}], "record 3 has no 'all_pass_rates': run eval_multi_turn.py first"),
+        ([evaluated((1, 1)), evaluated((1,))], "1 turns where another has 2"),
+    ],
+)
+def test_records_that_cannot_be_averaged_are_refused(records, message):
+    with pytest.raises(UserError, match=message):
+        turn_metrics(records, "file")
+
+
+async def test_one_failing_problem_is_recorded_and_retried_and_the_others_finish(tmp_path):
+    output = tmp_path / "r.jsonl"
+    broken = {3}
+
+    async def work(item):
+        if item in broken:
+            raise InfrastructureError("replica died")
+        return {"id": item}
+
+    async def run():
+        return await run_all(range(6), lambda item: item, work, output, concurrency=2, description="test")
+
+    assert await run() == 1
+    assert {record["id"] for record in read_records(output)} == {0, 1, 2, 4, 5}
+    [failure] = [json.loads(line) for line in errors_path(output).read_text().splitlines()]
+    assert failure == {"id": 3, "error": "InfrastructureError: replica died"}
+    broken.clear()
+    assert await run() == 0
+    assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3, 4, 5]
+    assert not errors_path(output).exists()
+
+
+async def test_losing_a_service_ends_the_run_and_keeps_what_is_finished(tmp_path):
+    output = tmp_path / "r.jsonl"
+
+    async def work(item):
+        if item == 4:
+            raise ServiceDown("start it with `serve run`")
+        return {"id": item}
+
+    with pytest.raises(ServiceDown, match="serve run"):
+        await run_all(range(6), lambda item: item, work, output, concurrency=1, description="test")
+    assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3]
+
+
+async def test_an_interrupt_keeps_what_is_finished(tmp_path):
+    output = tmp_path / "r.jsonl"
+
+    async def work(item):
+        if item == 2:
+            await asyncio.Event().wait()
+        return {"id": item}
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await run_all(range(6), lambda item: item, work, output, concurrency=1, description="test")
+    assert [record["id"] for record in read_records(output)] == [0, 1]
+
+
+async def test_a_result_with_strange_ids_is_not_continued(tmp_path):
+    output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
+    with pytest.raises(UserError, match="holds id 9, which the input does not have"):
+        await run_all(range(2), lambda item: item, None, output, concurrency=1, description="test")
+
+
+def test_seeds_differ_by_call_and_depend_on_nothing_else():
+    calls = [Call(problem_id, turn, sample) for problem_id in (0, "0") for turn in (0, 1) for sample in (None, 0, 1)]
+    seeds = [derive_seed(0, call) for call in calls]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [derive_seed(0, call) for call in calls]
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert derive_seed(1, calls[0]) != seeds[0]
+
+
+def test_a_completion_refuses_fields_it_does_not_know():
+    with pytest.raises(ValueError, match="extra"):
+        Completion(text="", finish_reason="stop", unknown=1)

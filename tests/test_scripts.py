@@ -1,0 +1,134 @@
+"""The scripts as a user meets them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, square_problem, write_lines
+
+SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
+
+
+def run(*arguments, **environment):
+    # An address where no Ray listens: no test here may find a cluster of somebody else's.
+    outside = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"} | environment
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120
+    )
+
+
+def assert_user_error(finished, message):
+    assert finished.returncode == 2, finished.stderr
+    assert message in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_needs_no_cluster_and_imports_neither_ray_nor_torch(script):
+    finished = run("-X", "importtime", script, "--help")
+    assert finished.returncode == 0
+    assert "--input_file" in finished.stdout
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert not imported & {"ray", "torch", "vllm", "transformers", "verl"}
+
+
+def test_flags_take_underscores_and_dashes(tmp_path):
+    for flag in ("--input_file", "--input-file"):
+        finished = run("run_single_turn_vllm.py", flag, tmp_path / "absent.jsonl", "-o", tmp_path / "o.jsonl")
+        assert_user_error(finished, "cannot read")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{broken\n"], "line 1: not valid JSON"),
+        ([json.dumps(square_problem(1)) + "\n", '{"id": 2}\n'], "line 2: field 'question' is missing"),
+        ([json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))], "the test suite is empty"),
+        ([json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))], "1 inputs but 0 outputs"),
+        ([], "the file holds no problem"),
+    ],
+)
+@pytest.mark.parametrize("script", SCRIPTS[:2])
+def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(lines))
+    assert_user_error(run(script, "-i", path, "-o", tmp_path / "o.jsonl"), message)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "-1"], "setting 'temperature'"),
+        (["--top_p", "1.5"], "setting 'top_p'"),
+        (["-n", "0"], "setting 'n'"),
+        (["--concurrency", "0"], "concurrency is 0"),
+        (["--prompts", "none-such"], "no prompt set 'none-such'"),
+        (["--replay_file", "absent.jsonl"], "cannot read absent.jsonl"),
+        (["--no_such_flag"], "no_such_flag"),
+    ],
+)
+def test_bad_flags_are_named(tmp_path, flags, message):
+    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    assert_user_error(run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", *flags), message)
+
+
+def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
+    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl")
+    assert finished.returncode == 1
+    assert "serve run vllm_engine_actor:app" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
+    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])
+    finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
+    assert finished.returncode == 1
+    assert "serve run remote_reward_server:app" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_evaluating_a_file_that_is_not_multi_turn_says_what_to_run_first(tmp_path):
+    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    assert_user_error(
+        run("eval_multi_turn.py", "-i", path, "-o", tmp_path / "e.jsonl"), "run a multi-turn script first"
+    )
+
+
+def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
+    records = [square_problem(1, raw_responses=[["x"], ["y"]])]
+    source = write_lines(tmp_path / "m.jsonl", records)
+    from cobalt.manifest import open_manifest
+
+    open_manifest(tmp_path / "e.jsonl", {"stage": "evaluation"}, [source])
+    write_lines(tmp_path / "e.jsonl", [records[0] | {"all_pass_rates": [[0.0, 1.0]]}])
+    plot = tmp_path / "plot.png"
+    finished = run("eval_multi_turn.py", "-i", source, "-o", tmp_path / "e.jsonl", "--plot", plot)
+    assert finished.returncode == 0, finished.stderr
+    assert "n/a" in finished.stdout
+    assert "100.0" in finished.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    metrics = json.loads((tmp_path / "e.metrics.json").read_text())
+    assert [row["pass_at_1"] for row in metrics["turns"]] == [0.0, 1.0]
+
+
+def test_importing_the_lower_floors_is_light():
+    floors = [
+        "errors",
+        "problem",
+        "records",
+        "manifest",
+        "settings",
+        "metrics",
+        "conversation",
+        "judge",
+        "serve_client",
+    ]
+    heavy = {"ray", "torch", "vllm", "transformers", "datasets", "matplotlib"}
+    code = f"import sys, {', '.join('cobalt.' + name for name in floors)}; print({heavy} & set(sys.modules))"
+    finished = run("-c", code)
+    assert finished.stdout.strip() == "set()", finished.stderr
