@@ -60,61 +60,85 @@ def call(number, *arguments):
 READ_HOST = {
     "reads the repository": REFUSED + "verdict(refused(os.listdir, {repository!r}))",
     "reads a host file": REFUSED + "verdict(refused(open, {secret!r}))",
-    "reads a home": REFUSED + "verdict(refused(os.listdir, {home!r}), refused(os.listdir, '/root'), refused(os.listdir, '/home'))",
+    "reads a home": REFUSED
+    + "verdict(refused(os.listdir, {home!r}), refused(os.listdir, '/root'), refused(os.listdir, '/home'))",
     "reads the password file": REFUSED + "verdict(refused(open, '/etc/passwd'), refused(open, '/etc/shadow'))",
-    "reads the host's temporary folder": REFUSED + "verdict(repr(os.listdir('/tmp')) if os.listdir('/tmp') != ['main.py'] else None)",
-    "reads the environment": REFUSED + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if b'JUDGE_TEST_SECRET' in open('/proc/self/environ', 'rb').read() else None)",
+    "reads the host's temporary folder": REFUSED
+    + "verdict(repr(os.listdir('/tmp')) if os.listdir('/tmp') != ['main.py'] else None)",
+    "reads the environment": REFUSED
+    + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if b'JUDGE_TEST_SECRET' in open('/proc/self/environ', 'rb').read() else None)",
     "reads the first process's environment": REFUSED
     + "data = b''.join(open(f'/proc/{n}/environ', 'rb').read() for n in os.listdir('/proc') if n.isdigit())\n"
     + "verdict('seen' if b'JUDGE_TEST_SECRET' in data else None)",
-    "reads another process's command line": REFUSED + "verdict(*(n for n in os.listdir('/proc') if n.isdigit() and int(n) != os.getpid()))",
+    "reads another process's command line": REFUSED
+    + "verdict(*(n for n in os.listdir('/proc') if n.isdigit() and int(n) != os.getpid()))",
     "reaches out through a process's root": REFUSED + "verdict(refused(open, '/proc/1/root' + {secret!r}))",
-    "reaches out through the working folder": REFUSED + "verdict(refused(open, '/proc/self/cwd/../..' + {secret!r}), refused(open, '../../..' + {secret!r}))",
+    "reaches out through the working folder": REFUSED
+    + "verdict(refused(open, '/proc/self/cwd/../..' + {secret!r}), refused(open, '../../..' + {secret!r}))",
     "searches every descriptor": REFUSED
     + "names = sorted(int(n) for n in os.listdir('/proc/self/fd'))\nverdict(repr(names) if [n for n in names if n > 3] else None)",
     "writes to inherited descriptors": REFUSED + "verdict(*(refused(os.write, n, b'{{}}') for n in range(3, 256)))",
-    "reads the kernel's log": SYSCALL + "verdict(refused(open, '/dev/kmsg'), refused(open, '/proc/kmsg'), refused(call, 103, 10, 0, 0))",
-    "reads memory devices": REFUSED + "verdict(*(refused(open, '/dev/' + n, 'rb') for n in ('mem', 'kmem', 'port', 'vda', 'sda', 'kvm', 'fuse')))",
+    "reads the kernel's log": SYSCALL
+    + "verdict(refused(open, '/dev/kmsg'), refused(open, '/proc/kmsg'), refused(call, 103, 10, 0, 0))",
+    "reads memory devices": REFUSED
+    + "verdict(*(refused(open, '/dev/' + n, 'rb') for n in ('mem', 'kmem', 'port', 'vda', 'sda', 'kvm', 'fuse')))",
     "reads kernel memory": REFUSED + "verdict(refused(lambda: open('/proc/kcore', 'rb').read(1)))",
     "finds the judge's expected outputs in memory": REFUSED
     + "import gc\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
 }
 WRITE_HOST = {
-    "writes into the interpreter": REFUSED + "verdict(refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w'))",
-    "writes into system folders": REFUSED + "verdict(*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside')))",
-    "remounts read-write": SYSCALL + "verdict(refused(call, 165, None, b'/', None, 32, None), refused(call, 165, None, b'/usr/lib', None, 4128, None))",
-    "mounts a file system": SYSCALL + "verdict(refused(call, 165, b'none', b'/tmp', b'tmpfs', 0, None), refused(call, 430, b'tmpfs', 0))",
+    "writes into the interpreter": REFUSED
+    + "verdict(refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w'))",
+    "writes into system folders": REFUSED
+    + "verdict(*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside')))",
+    "remounts read-write": SYSCALL
+    + "verdict(refused(call, 165, None, b'/', None, 32, None), refused(call, 165, None, b'/usr/lib', None, 4128, None))",
+    "mounts a file system": SYSCALL
+    + "verdict(refused(call, 165, b'none', b'/tmp', b'tmpfs', 0, None), refused(call, 430, b'tmpfs', 0))",
     "unmounts its own folder": SYSCALL + "verdict(refused(call, 166, b'/tmp', 2), refused(call, 166, b'/proc', 2))",
     "changes its root": SYSCALL + "verdict(refused(os.chroot, '/tmp'), refused(call, 155, b'/tmp', b'/tmp'))",
-    "makes a device": REFUSED + "import stat\nverdict(refused(os.mknod, '/tmp/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0)))",
-    "sets kernel parameters": REFUSED + "verdict(*(refused(lambda: open('/proc/sys/' + n, 'w', 1).write('1\\n')) for n in ('kernel/core_pattern', 'kernel/hostname', 'vm/drop_caches', 'kernel/ns_last_pid')), refused(open, '/proc/sysrq-trigger', 'w'))",
+    "makes a device": REFUSED
+    + "import stat\nverdict(refused(os.mknod, '/tmp/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0)))",
+    "sets kernel parameters": REFUSED
+    + "verdict(*(refused(lambda: open('/proc/sys/' + n, 'w', 1).write('1\\n')) for n in ('kernel/core_pattern', 'kernel/hostname', 'vm/drop_caches', 'kernel/ns_last_pid')), refused(open, '/proc/sysrq-trigger', 'w'))",
     "writes to cgroups": REFUSED + "verdict(refused(os.listdir, '/sys/fs/cgroup'), refused(os.listdir, '/sys'))",
     "opens a file by handle": SYSCALL + "verdict(refused(call, 304, -100, ctypes.create_string_buffer(64), 0))",
 }
 NETWORK = {
-    "connects to the host": REFUSED + "import socket\nverdict(refused(socket.create_connection, ('127.0.0.1', {port}), 0.5))",
-    "connects to the world": REFUSED + "import socket\nverdict(refused(socket.create_connection, ('1.1.1.1', 53), 0.5))",
+    "connects to the host": REFUSED
+    + "import socket\nverdict(refused(socket.create_connection, ('127.0.0.1', {port}), 0.5))",
+    "connects to the world": REFUSED
+    + "import socket\nverdict(refused(socket.create_connection, ('1.1.1.1', 53), 0.5))",
     "resolves a name": REFUSED + "import socket\nverdict(refused(socket.getaddrinfo, 'example.com', 80))",
-    "connects to an abstract unix socket": REFUSED + "import socket\nverdict(refused(socket.socket(socket.AF_UNIX).connect, '\\0{abstract}'))",
-    "talks to the machine's host by vsock": REFUSED + "import socket\nverdict(refused(socket.socket, 40, socket.SOCK_STREAM))",
+    "connects to an abstract unix socket": REFUSED
+    + "import socket\nverdict(refused(socket.socket(socket.AF_UNIX).connect, '\\0{abstract}'))",
+    "talks to the machine's host by vsock": REFUSED
+    + "import socket\nverdict(refused(socket.socket, 40, socket.SOCK_STREAM))",
     "opens raw and packet sockets": REFUSED
     + "import socket\nverdict(refused(socket.socket, 17, 3), refused(socket.socket, 2, 3, 1), refused(socket.socket, 16, 3), refused(socket.socket, 38, 5))",
 }
 PRIVILEGES = {
     "becomes root": REFUSED + "verdict(refused(os.setuid, 0), refused(os.setgid, 0), refused(os.setgroups, [0]))",
-    "makes namespaces": SYSCALL + "verdict(*(refused(call, 272, flag) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000, 0x10020000)))",
-    "clones into namespaces": SYSCALL + "verdict(refused(call, 56, 0x10000000 | 17, 0, 0, 0, 0), refused(call, 435, ctypes.create_string_buffer(88), 88))",
+    "makes namespaces": SYSCALL
+    + "verdict(*(refused(call, 272, flag) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000, 0x10020000)))",
+    "clones into namespaces": SYSCALL
+    + "verdict(refused(call, 56, 0x10000000 | 17, 0, 0, 0, 0), refused(call, 435, ctypes.create_string_buffer(88), 88))",
     "enters namespaces": SYSCALL + "verdict(refused(call, 308, os.open('/proc/self/ns/net', 0), 0))",
     "traces a process": SYSCALL + "verdict(refused(call, 101, 16, 1, 0, 0), refused(call, 101, 0, 0, 0, 0))",
-    "reads another process's memory": SYSCALL + "verdict(refused(call, 310, 1, None, 0, None, 0, 0), refused(call, 311, 1, None, 0, None, 0, 0))",
-    "keeps a secret in a keyring": SYSCALL + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
+    "reads another process's memory": SYSCALL
+    + "verdict(refused(call, 310, 1, None, 0, None, 0, 0), refused(call, 311, 1, None, 0, None, 0, 0))",
+    "keeps a secret in a keyring": SYSCALL
+    + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
     "loads a bpf program": SYSCALL + "verdict(refused(call, 321, 0, None, 0), refused(call, 298, None, 0, -1, -1, 0))",
-    "uses io_uring and userfaultfd": SYSCALL + "verdict(refused(call, 425, 8, ctypes.create_string_buffer(120)), refused(call, 323, 0))",
+    "uses io_uring and userfaultfd": SYSCALL
+    + "verdict(refused(call, 425, 8, ctypes.create_string_buffer(120)), refused(call, 323, 0))",
     "makes memory files": REFUSED + "verdict(refused(os.memfd_create, 'hoard'))",
     "raises its limits": REFUSED
     + "import resource as r\nverdict(*(refused(r.setrlimit, k, (r.RLIM_INFINITY, r.RLIM_INFINITY)) for k in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NPROC, r.RLIMIT_FSIZE)))",
-    "raises its priority": REFUSED + "verdict(refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10)))",
-    "saves itself from the memory killer": REFUSED + "verdict(refused(lambda: open('/proc/self/oom_score_adj', 'w', 1).write('-1000\\n')))",
+    "raises its priority": REFUSED
+    + "verdict(refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10)))",
+    "saves itself from the memory killer": REFUSED
+    + "verdict(refused(lambda: open('/proc/self/oom_score_adj', 'w', 1).write('-1000\\n')))",
     "sets the clock": REFUSED + "import time\nverdict(refused(time.clock_settime, time.CLOCK_REALTIME, 0.0))",
     "reboots": SYSCALL + "verdict(refused(call, 169, 0xfee1dead, 672274793, 0x1234567, None))",
 }
@@ -157,8 +181,9 @@ ENDS: dict[str, tuple[str, VerdictKind]] = {
         FAT,
     ),
     "floods its output": ("while True: print('x' * 65536)", LOUD),
-    "floods its output past errors": ("import os\nwhile True:\n    try: os.write(1, b'x' * 65536)\n    except OSError: pass", SLOW),
+    "floods its output past errors": ("import os\nwhile True:\n    try: os.write(1, b'x' * 65536)\n    except OSError: pass", LOUD),
     "floods standard error": ("import sys\nwhile True: sys.stderr.write('x' * 65536)", CRASHED),
+    "lowers its own limit on CPU time": ("import resource as r\ntry: r.setrlimit(r.RLIMIT_CPU, (1, 1))\nexcept (OSError, ValueError): print('held', r.getrlimit(r.RLIMIT_CPU)[0] == 1)", WRONG),
     "ends without output": ("import os\nos._exit(0)", WRONG),
     "closes its descriptors": ("import os\nos.closerange(0, 256)", WRONG),
     "crashes": ("import ctypes\nctypes.string_at(0)", CRASHED),
@@ -302,7 +327,12 @@ def test_nothing_remains_after_a_judge_is_closed():
                     continue
                 if int(fields[1]) == me and fields[0] != "Z":
                     children.add(name)
-        folders = {f"{d}/{n}" for d in (tempfile.gettempdir(), "/dev/shm") for n in os.listdir(d) if "judge" in n or "sem." in n}
+        folders = {
+            f"{d}/{n}"
+            for d in (tempfile.gettempdir(), "/dev/shm")
+            for n in os.listdir(d)
+            if "judge" in n or "sem." in n
+        }
         return children, set(os.listdir("/proc/self/fd")), folders, Path("/proc/self/mountinfo").read_text()
 
     async def course() -> None:

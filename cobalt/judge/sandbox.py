@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import tempfile
@@ -26,7 +27,7 @@ from cobalt.judge.isolation import (
 )
 from cobalt.judge.settings import JudgeSettings
 
-End = Literal["exit", "cpu", "wall", "memory"]
+End = Literal["exit", "cpu", "wall", "memory", "output"]
 
 START_SECONDS = 60.0
 # A sandbox that is silent for this many wall limits, and a minute, has broken; inside, a starved test ends at
@@ -132,7 +133,7 @@ class Sandbox:
             return cast("str | None", facts["failure"])
         self.healthy = False
         # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end.
-        if kind == b"X" and facts["status"] != -9:
+        if kind == b"X" and facts["status"] != -signal.SIGKILL:
             return "The program could not be compiled within the limits on time and memory."
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
@@ -151,6 +152,9 @@ class Sandbox:
         if not facts["ready"]:
             self.healthy = False
             raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
+        if facts["end"] == "exit" and facts["status"] == -signal.SIGKILL and facts["cpu"] <= self._settings.cpu_seconds:
+            # The first process of a PID namespace cannot be killed from within it.
+            raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Run(
             facts["end"],
             facts["status"],

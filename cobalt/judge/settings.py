@@ -47,8 +47,8 @@ class JudgeSettings(BaseModel):
         allow_top_level_return: Let a program `return` outside a function, which ends it.
         concurrency: Sandboxes, and so tests at once; None: one for each usable core.
         python: Interpreter that programs run under; None: the one this process runs.
-        site_packages: A folder of packages to offer to programs, read-only; None: standard library only, as
-            under `python -S` (paper).
+        site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
+            None: standard library only, as under `python -S` (paper).
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
 

@@ -135,6 +135,11 @@ _CLONE3 = 435
 _SOCKET = (41, 198)
 # Unix, IPv4 and IPv6. Others reach beyond the network namespace (vsock) or are only attack surface.
 _SOCKET_FAMILIES = (1, 2, 10)
+# A program that lowers its own limit on CPU time is killed by the kernel, which must not look like a machine
+# that killed it for want of memory.
+_PRLIMIT = (302, 261)
+_SETRLIMIT = (160, 164)
+_RLIMIT_CPU = 0
 _NAMESPACE_FLAGS = 0x7E020000  # every CLONE_NEW* that clone takes
 
 _LOAD, _EQUAL, _GREATER_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -170,6 +175,20 @@ def seccomp_program() -> bytes | None:
             (_EQUAL, 0, 4, _CLONE[column]),
             (_LOAD, 0, 0, 16),
             (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+            (_RETURN, 0, 0, _ALLOW),
+            (_EQUAL, 0, 8, _PRLIMIT[column]),
+            (_LOAD, 0, 0, 24),
+            (_EQUAL, 0, 5, _RLIMIT_CPU),
+            (_LOAD, 0, 0, 32),  # both halves of the pointer to the new limit: null when it only reads
+            (_EQUAL, 0, 2, 0),
+            (_LOAD, 0, 0, 36),
+            (_EQUAL, 1, 0, 0),
+            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+            (_RETURN, 0, 0, _ALLOW),
+            (_EQUAL, 0, 4, _SETRLIMIT[column]),
+            (_LOAD, 0, 0, 16),
+            (_EQUAL, 0, 1, _RLIMIT_CPU),
             (_RETURN, 0, 0, _ERRNO | errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),
             (_EQUAL, 0, 5, _SOCKET[column]),

@@ -153,7 +153,7 @@ def _run_test(
     os.close(walls_stand)
     if options["isolated"]:
         linux.enter_pid_namespace(own_pid_namespace)
-    end = _watch(child, started, limits, options["isolated"])
+    end = _watch(child, files[1], started, limits, options["isolated"])
     if not options["isolated"]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
@@ -180,7 +180,7 @@ def _run_test(
     return False
 
 
-def _watch(child: int, started: float, limits: dict[str, Any], isolated: bool) -> str:
+def _watch(child: int, output: int, started: float, limits: dict[str, Any], isolated: bool) -> str:
     """Wait for a test's end, and bring it about at a limit; says which."""
     descriptor = os.pidfd_open(child)
     poll = select.poll()
@@ -190,6 +190,8 @@ def _watch(child: int, started: float, limits: dict[str, Any], isolated: bool) -
             if poll.poll(TICK_SECONDS * 1000):
                 return "exit"
             end = _excess(child, time.monotonic() - started, limits, isolated)
+            if end is None and os.fstat(output).st_size > limits["output_bytes"]:
+                end = "output"
             if end is not None:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return end
@@ -306,7 +308,8 @@ def _set_limits(limits: dict[str, Any], others: int) -> None:
 def _contents(descriptor: int, size: int, limit: int) -> bytes:
     """A file's whole contents, or where it is larger than the limit its two ends."""
     if size > limit:
-        return _read_at(descriptor, 4096, 0) + _read_at(descriptor, 4096, size - 4096)
+        end = min(4096, limit)
+        return _read_at(descriptor, end, 0) + _read_at(descriptor, end, size - end)
     return _read_at(descriptor, size, 0)
 
 

@@ -1,0 +1,466 @@
+"""The judge on honest programs: verdicts, semantics of a script, suites, its own failures, real data."""
+
+import asyncio
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.doctor import examine, require_isolation
+from cobalt.judge.recheck import recheck
+from cobalt.problem import TestSuite
+
+pytestmark = pytest.mark.sandbox
+
+SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
+PASSED = VerdictKind.PASSED
+MIB = 1 << 20
+
+
+class Bench:
+    """Judges in one event loop, by settings; made when first used."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.judges: dict[JudgeSettings, LocalJudge] = {}
+
+    def judge(self, code: str, tests: dict[str, str], *, stop: bool = False, **settings: object) -> ExecResult:
+        wanted = JudgeSettings(**({"concurrency": 1} | settings))
+        if wanted not in self.judges:
+            self.judges[wanted] = LocalJudge(wanted)
+            self.runner.run(self.judges[wanted].__aenter__())
+        suite = TestSuite(tuple(tests), tuple(tests.values()))
+        return self.runner.run(self.judges[wanted].judge(code, suite, stop_at_first_failure=stop))
+
+    def output(self, code: str, given: str = "", **settings: object) -> str:
+        """What the program prints, as its feedback shows it."""
+        text = self.judge(code, {given: "\0no output is this"}, **settings).feedback[0]
+        return text.partition("Program's Output:\n")[2].partition("\nExpected Output:")[0].partition("\nStderr:")[0]
+
+    def close(self) -> None:
+        for judge in self.judges.values():
+            self.runner.run(judge.close())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+VALID = {
+    "doubles its input": ("print(int(input()) * 2)", "21", "42"),
+    "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
+    "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
+    "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
+    "opens /dev/stdin": ("print(open('/dev/stdin').read().upper())", "abc", "ABC"),
+    "maps its input": ("import mmap\nprint(mmap.mmap(0, 0, prot=mmap.PROT_READ)[:].decode())", "abc", "abc"),
+    "uses a future import": ("from __future__ import annotations\ndef f(x: Missing): return x\nprint(f(1))", "", "1"),
+    "calls exit": ("print(1)\nexit()\nprint(2)", "", "1"),
+    "calls quit": ("print(1)\nquit()\nprint(2)", "", "1"),
+    "calls sys.exit(0)": ("import sys\nprint(1)\nsys.exit(0)", "", "1"),
+    "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
+    "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
+    "asks for its folder": ("import os\nprint(bool(os.getcwd()))", "", "True"),
+    "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0])", "", "0"),
+    "uses threads": (
+        "import threading\nr = []\nt = threading.Thread(target=lambda: r.append(1))\nt.start()\nt.join()\nprint(r)", "", "[1]",
+    ),
+    "recurses in a thread with a large stack": (
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\n"
+        "t = threading.Thread(target=lambda: print(f(50000)))\nt.start()", "", "50000",
+    ),
+    "recurses deeply": (
+        "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
+    ),
+    "recurses deeply through C": (
+        "import sys, functools\nsys.setrecursionlimit(10**6)\n@functools.lru_cache(None)\n"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(20000))", "", "20000",
+    ),
+    "recurses to the default limit": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(990))", "", "990"),
+    "uses a pool of processes": ("from multiprocessing import Pool\nif __name__ == '__main__':\n    with Pool(2) as p: print(p.map(abs, [-1, 2]))", "", "[1, 2]"),
+    "spawns a process": (
+        "import multiprocessing as m\ndef f(q): q.put(7)\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n"
+        "    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()", "", "7",
+    ),
+    "runs an event loop": ("import asyncio\nasync def f(): return 5\nprint(asyncio.run(f()))", "", "5"),
+    "prints at exit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye"),
+    "prints from a destructor": ("class A:\n    def __del__(self): print('gone')\na = A()", "", "gone"),
+    "leaves a file on descriptor 1 open": ("f = open(1, 'w', closefd=False)\nf.write('x')", "", "x"),
+    "replaces standard output": (
+        "import sys, io\nclass W(io.StringIO):\n    def flush(self): sys.__stdout__.write(self.getvalue())\nsys.stdout = W()\nprint('x')", "", "x",
+    ),
+    "pickles its own class": ("import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)", "", "A"),
+    "uses data classes and typing": (
+        "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
+    ),
+    "writes and reads a file": ("open('a.txt', 'w').write('x')\nprint(open('a.txt').read())", "", "x"),
+    "has a coding line": ("# -*- coding: latin-1 -*-\nprint(len('a'))", "", "1"),
+    "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
+    "warns when compiled": ("print(1 is 1)", "", "True"),
+    "is its own main module": ("import sys\nprint(__name__, sys.modules['__main__'].__dict__ is globals(), len(sys.argv))", "", "__main__ True 1"),
+    "imports most of the library": (
+        "import base64, bz2, ctypes, curses, decimal, hashlib, json, lzma, numbers, sqlite3, ssl, statistics, struct, uuid, zlib\nprint('x')", "", "x",
+    ),
+    "runs garbage collection": ("import gc\nprint(gc.isenabled(), gc.collect() >= 0)", "", "True True"),
+    "catches its own memory error": ("try: x = bytearray(1 << 40)\nexcept MemoryError: print('x')", "", "x"),
+    "has CRLF line ends": ("x = 1\r\nif x:\r\n    print(x)\r\n", "", "1"),
+    "handles an alarm": (
+        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rung'))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nsignal.pause()", "", "rung",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_judge_accepts_a_program_that(bench, name):
+    code, given, expected = VALID[name]
+    result = bench.judge(code, {given: expected})
+    assert result.all_passed, result.feedback
+
+
+def test_each_failure_has_its_kind(bench):
+    def kind(code: str, **settings: object) -> VerdictKind:
+        return bench.judge(code, {"": "1"}, **settings).verdicts[0].kind
+
+    assert kind("print(2)") is VerdictKind.WRONG_ANSWER
+    assert kind("1/0") is VerdictKind.RUNTIME_ERROR
+    assert kind("import sys\nsys.exit('no')") is VerdictKind.RUNTIME_ERROR
+    assert kind("print(") is VerdictKind.COMPILE_ERROR
+    assert kind("print(1)\0") is VerdictKind.COMPILE_ERROR
+    assert kind("x = " + "(" * 5000) is VerdictKind.COMPILE_ERROR
+    assert kind("x = " + "-" * 300000 + "1") is VerdictKind.COMPILE_ERROR
+    assert kind("return 1") is VerdictKind.COMPILE_ERROR
+    assert kind("while True: pass", cpu_seconds=0.3) is VerdictKind.TIME_LIMIT
+    assert kind("import time; time.sleep(60)", cpu_seconds=0.3, wall_seconds=0.4) is VerdictKind.WALL_LIMIT
+    assert kind("x = bytearray(1 << 40)") is VerdictKind.MEMORY_LIMIT
+    assert kind("print('x' * 2000)", output_bytes=1024) is VerdictKind.OUTPUT_LIMIT
+
+
+def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself(bench):
+    code = "import time\nwhile time.process_time() < 0.25: pass\nprint(1)"
+    assert bench.judge(code, {"": "1"}, cpu_seconds=0.2).verdicts[0].kind is VerdictKind.TIME_LIMIT
+    assert bench.judge(code, {"": "1"}, cpu_seconds=1.0).all_passed
+
+
+def test_sleep_costs_no_cpu_time(bench):
+    result = bench.judge("import time\ntime.sleep(0.3)\nprint(1)", {"": "1"}, cpu_seconds=0.2, wall_seconds=5)
+    assert result.all_passed
+    assert result.verdicts[0].cpu_seconds < 0.2 < result.verdicts[0].wall_seconds
+
+
+def test_traceback_has_the_program_s_own_lines_and_no_sandbox_paths(bench):
+    code = "import heapq\n\ndef f():\n    heapq.merge.no\n\nf()\n"
+    text = bench.judge(code, {"": ""}).feedback[0]
+    assert text == (
+        "Input:\n\nProgram's Output:\n\nStderr:\nTraceback (most recent call last):\n"
+        '  File "main.py", line 6, in <module>\n    f()\n'
+        '  File "main.py", line 4, in f\n    heapq.merge.no\n'
+        "AttributeError: 'function' object has no attribute 'no'"
+    )
+    library = bench.judge("import json\njson.loads('{')", {"": ""}).feedback[0]
+    assert 'File "json/__init__.py"' in library
+    assert "/python" not in library
+    assert "inside" not in library
+
+
+def test_syntax_error_shows_the_program_s_line(bench):
+    text = bench.judge("x = 1\nprint(x", {"": ""}).feedback[0]
+    assert 'File "main.py", line 2' in text
+    assert "SyntaxError: '(' was never closed" in text
+
+
+def test_end_of_input_is_an_eof_error(bench):
+    assert "EOFError" in bench.judge("input()\ninput()", {"1": ""}).feedback[0]
+
+
+def test_output_that_is_no_text_is_compared_as_bytes_and_shown_with_replacements(bench):
+    code = "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')"
+    result = bench.judge(code, {"": "\ufffd\ufffd"})
+    assert result.verdicts[0].kind is VerdictKind.WRONG_ANSWER
+    assert "Program's Output:\n\ufffd\ufffd\n" in result.feedback[0]
+
+
+def test_top_level_return_is_a_setting(bench):
+    code = (
+        "import sys\nfrom math import *\ndef helper(n):\n    return n + total\ntotal: int = 1\nfor k in range(3):\n    total += k\n"
+        "if input() == 'stop':\n    print(helper(0))\n    return\nimport os.path as p\nclass A:\n    y = total\n"
+        "squares = [(last := k * k) for k in range(4)]\nglobal total\nwith open('f', 'w') as f: pass\n"
+        "try: 1/0\nexcept ZeroDivisionError as e: pass\nprint(helper(A.y), last, sorted(n for n in globals() if n in ('p', 'A', 'squares', 'f', 'e')))\n"
+    )
+    assert bench.judge(code, {"stop": "4"}).verdicts[0].kind is VerdictKind.COMPILE_ERROR
+    code = code.replace("global total\n", "")
+    result = bench.judge(code, {"stop": "4", "go": "8 9 ['A', 'f', 'p', 'squares']"}, allow_top_level_return=True)
+    assert result.all_passed, result.feedback
+    failing = bench.judge("if 1:\n    1/0\nreturn", {"": ""}, allow_top_level_return=True)
+    assert 'File "main.py", line 2, in <module>' in failing.feedback[0]
+
+
+def test_site_packages_are_offered_only_by_setting(bench, tmp_path):
+    (tmp_path / "offered.py").write_text("value = 5", encoding="utf-8")
+    tmp_path.chmod(0o755)
+    assert bench.judge("import offered\nprint(offered.value)", {"": "5"}).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+    assert bench.judge("import offered\nprint(offered.value)", {"": "5"}, site_packages=tmp_path).all_passed
+
+
+def test_every_test_gets_an_entry_in_order(bench):
+    tests = {str(n): str(n * n) if n % 3 else "no" for n in range(20)}
+    result = bench.judge("print(int(input()) ** 2)", tests, concurrency=2)
+    assert result.passing == [n % 3 != 0 for n in range(20)]
+    assert len(result.verdicts) == len(result.feedback) == 20
+    assert (result.first_failure() or "").startswith("Input:\n0\n")
+
+
+def test_stopping_at_the_first_failure_gives_the_same_result_at_any_concurrency(bench):
+    tests = {str(n): str(n) if n < 9 else "no" for n in range(24)}
+    kinds = [
+        [verdict.kind for verdict in bench.judge("print(input())", tests, stop=True, concurrency=c).verdicts]
+        for c in (1, 3)
+    ]
+    assert kinds[0] == kinds[1]
+    assert kinds[0] == [PASSED] * 9 + [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 14
+
+
+def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_whole(bench):
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(1)"
+    result = bench.judge(code, {str(n): "1" for n in range(6)}, suite_cpu_seconds=0.5)
+    assert [verdict.kind for verdict in result.verdicts] == [PASSED] * 3 + [VerdictKind.NOT_RUN] * 3
+    assert result.pass_rate == 0.5
+
+
+def test_an_empty_suite_gives_an_empty_result(bench):
+    result = bench.judge("print(1)", {})
+    assert (result.passing, result.pass_rate, result.all_passed) == ([], 0.0, False)
+
+
+def test_large_inputs_and_outputs_pass_whole(bench):
+    text = "x" * (5 * MIB)
+    assert bench.judge("print(input())", {text: text}).all_passed
+
+
+def test_queue_time_is_apart_from_run_time(bench):
+    code = "import time\ntime.sleep(0.2)\nprint(1)"
+
+    async def course() -> list[ExecResult]:
+        async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=0.2, wall_seconds=0.4)) as judge:
+            return await asyncio.gather(*(judge.judge(code, TestSuite(("",), ("1",))) for _ in range(5)))
+
+    results = asyncio.run(course())
+    assert all(result.all_passed for result in results)
+    assert max(result.queue_seconds for result in results) > 0.7
+    assert max(result.run_seconds for result in results) < 0.7
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found, level = [], [pid]
+    while level:
+        level = [child for child, parent in parents.items() if parent in level]
+        found += level
+    return found
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, -1])
+def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
+    # In order of depth: bubblewrap outside, bubblewrap inside, zygote, then the compiler and the test itself.
+    code = "import time\ntime.sleep(0.05)\nprint(input())"
+    tests = tuple(str(n) for n in range(12))
+
+    async def course() -> list[ExecResult]:
+        others = set(_descendants(os.getpid()))
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            work = [asyncio.create_task(judge.judge(code, TestSuite(tests, tests))) for _ in range(2)]
+            for _ in range(2):
+                await asyncio.sleep(0.3)
+                pids = [pid for pid in _descendants(os.getpid()) if pid not in others]
+                os.kill(pids[depth], signal.SIGKILL)
+            return await asyncio.gather(*work)
+
+    results = asyncio.run(course())
+    assert all(result.all_passed for result in results)
+
+
+def test_a_cancelled_program_leaves_the_judge_fit_for_use():
+    async def course() -> ExecResult:
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            task = asyncio.create_task(judge.judge("import time\ntime.sleep(100)", TestSuite(("",), ("",))))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return await judge.judge("print(1)", TestSuite(("",), ("1",)))
+
+    assert asyncio.run(course()).all_passed
+
+
+def test_a_closed_judge_is_an_infrastructure_error():
+    async def course() -> None:
+        judge = LocalJudge(JudgeSettings(concurrency=1))
+        with pytest.raises(InfrastructureError):
+            await judge.judge("print(1)", TestSuite(("",), ("1",)))
+
+    asyncio.run(course())
+
+
+def test_without_bubblewrap_the_judge_says_how_to_install_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    async def course() -> None:
+        async with LocalJudge():
+            pass
+
+    with pytest.raises(UserError, match="apt-get install bubblewrap"):
+        asyncio.run(course())
+
+
+def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_path):
+    real = shutil.which("bwrap")
+    fake = tmp_path / "bwrap"
+    # What the real one meets where the kernel allows no more user namespaces: nested, with the count set to zero.
+    fake.write_text(
+        f"#!/bin/sh\nexec {real} --unshare-user --cap-add ALL --bind / / --proc /proc --dev /dev sh -c "
+        f'\'echo 0 > /proc/sys/user/max_user_namespaces && exec {real} "$@"\' sh "$@"\n',
+        encoding="utf-8",
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def course() -> None:
+        async with LocalJudge(JudgeSettings(concurrency=1)):
+            pass
+
+    with pytest.raises(UserError, match=r"max_user_namespaces"):
+        asyncio.run(course())
+
+
+def test_unsafe_judging_is_named_in_every_result():
+    async def course() -> ExecResult:
+        async with LocalJudge(JudgeSettings(unsafe=True, concurrency=1)) as judge:
+            return await judge.judge("print(input())", TestSuite(("1", "2"), ("1", "3")))
+
+    result = asyncio.run(course())
+    assert result.passing == [True, False]
+    assert not result.isolated
+    assert result.to_record()["isolated"] is False
+
+
+def test_doctor_finds_that_isolation_holds_here():
+    async def course() -> None:
+        findings = [finding async for finding in examine()]
+        assert len(findings) > 10
+        assert [finding for finding in findings if not finding.holds] == []
+        await require_isolation(JudgeSettings())
+
+    asyncio.run(course())
+
+
+def test_doctor_refuses_a_machine_without_bubblewrap(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UserError, match="bubblewrap"):
+        asyncio.run(require_isolation(JudgeSettings()))
+
+
+def _burn(stop: object) -> None:
+    while not stop.is_set():  # type: ignore[attr-defined]
+        sum(range(100000))
+
+
+def test_a_program_near_its_limit_gets_the_same_verdict_on_a_loaded_machine():
+    code = "import time\nwhile time.process_time() < 0.14: pass\nprint(1)"
+    over = "import time\nwhile time.process_time() < 0.3: pass\nprint(1)"
+    repetitions = 200 if os.environ.get("COBALT_LONG_TESTS") else 25
+    suite = TestSuite(tuple(map(str, range(repetitions))), ("1",) * repetitions)
+
+    async def course() -> tuple[ExecResult, ExecResult]:
+        settings = JudgeSettings(cpu_seconds=0.2, wall_seconds=0.6)
+        async with LocalJudge(settings) as judge:
+            return await judge.judge(code, suite), await judge.judge(over, suite)
+
+    stop = multiprocessing.Event()
+    # Eight times the cores' worth of work, at the judge's own priority.
+    load = [multiprocessing.Process(target=_burn, args=(stop,)) for _ in range(8 * len(os.sched_getaffinity(0)))]
+    for process in load:
+        process.start()
+    try:
+        below, above = asyncio.run(course())
+    finally:
+        stop.set()
+        for process in load:
+            process.join()
+    assert {verdict.kind for verdict in below.verdicts} == {PASSED}
+    assert {verdict.kind for verdict in above.verdicts} == {VerdictKind.TIME_LIMIT}
+
+
+def test_many_tests_leave_descriptors_and_memory_flat():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    async def course() -> None:
+        suite = TestSuite(tuple(map(str, range(500))), tuple(map(str, range(500))))
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            await judge.judge("print(input())", suite)
+            pids = _descendants(os.getpid())
+            before = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
+            for _ in range(3):
+                assert (await judge.judge("print(input())", suite)).all_passed
+            after = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
+            assert after[0] == before[0]
+            assert after[1] - before[1] < 20 * MIB
+
+    asyncio.run(course())
+
+
+def _agreement(name: str, **settings: object) -> tuple[int, int]:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"needs {name} in ../shared/data")
+
+    async def course() -> tuple[int, int]:
+        async with LocalJudge(JudgeSettings(**settings)) as judge:
+            comparisons = await recheck(path, judge)
+        return sum(item.agrees for item in comparisons), len(comparisons)
+
+    return asyncio.run(course())
+
+
+def test_recorded_responses_get_their_recorded_verdicts():
+    assert _agreement("taco5_recorded.jsonl") == (5, 5)
+
+
+def test_human_solutions_are_accepted_all_with_top_level_return_allowed():
+    assert _agreement("apps_train3.jsonl") == (32, 35)
+    assert _agreement("apps_train3.jsonl", allow_top_level_return=True) == (35, 35)
+
+
+def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
+    file = tmp_path / "recorded.jsonl"
+    file.write_text(
+        '{"id": 1, "test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\\nprint(1)\\n```", '
+        '"recorded_all_tests_pass": false}\n',
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "cobalt.judge", "check-recorded"]
+    done = subprocess.run([*command, str(file)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (
+        1,
+        "differs: 1: recorded False, judged passed\n0 of 1 recorded verdicts agree\n",
+    )
+    missing = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
+    assert missing.returncode == 2
+    assert "cannot read" in missing.stderr
+    assert "Traceback" not in missing.stderr
