@@ -1,5 +1,8 @@
 """Programs that attack the sandbox: each has its expected verdict, and nothing of it remains."""
 
+# Whole programs stand on one line each.
+# ruff: noqa: E501, PTH208, UP031
+
 import asyncio
 import os
 import socket

@@ -1,5 +1,8 @@
 """The judge on honest programs: verdicts, semantics of a script, suites, its own failures, real data."""
 
+# Whole programs stand on one line each.
+# ruff: noqa: E501, PTH208
+
 import asyncio
 import multiprocessing
 import os

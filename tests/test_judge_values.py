@@ -1,5 +1,8 @@
 """The judge's parts that run no program: comparison, feedback, results, settings, wire format."""
 
+# Whole programs stand on one line each.
+# ruff: noqa: E501
+
 import json
 import subprocess
 import sys
