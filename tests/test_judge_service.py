@@ -1,5 +1,7 @@
 """The judge behind Ray Serve: HTTP, handle, refusals, and replicas that are killed under load."""
 
+# ruff: noqa: PTH208
+
 import asyncio
 import contextlib
 import os
