@@ -8,6 +8,7 @@ import sys
 
 from ray.serve import Application
 
+from cobalt.cli import build_app
 from cobalt.errors import UserError
 from cobalt.judge.service import build
 
@@ -15,6 +16,6 @@ from cobalt.judge.service import build
 def app(args: dict[str, str]) -> Application:
     """Build the app from the arguments of `serve run`; ends with one sentence where it cannot serve."""
     try:
-        return build(args)
+        return build_app(build, args)
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -11,9 +11,10 @@ from typing import Any
 
 from ray.serve import Application
 
+from cobalt.cli import build_app
 from cobalt.engine.vllm_service import build
 
 
 def app(args: dict[str, Any]) -> Application:
     """Build the app from the arguments of `serve run`."""
-    return build(args)
+    return build_app(build, args)

@@ -1,10 +1,12 @@
 """Shared by all tests: the machine's limits, a small model, and one set of real services for those that need them."""
 
+import json
 import shutil
 import subprocess
+import sys
 
 import pytest
-from support import SHARED_DATA
+from support import ROOT, SHARED_DATA
 
 
 def _sandbox_works() -> bool:
@@ -28,3 +30,35 @@ def shared_data():
     if not SHARED_DATA.is_dir():
         pytest.skip("../shared/data is not on this machine; tests that need no outside data cover the same code")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def seed_model(tmp_path_factory):
+    """A Qwen3 model of the pocket world, trained for a handful of steps: right in form, not in content."""
+    from cobalt.datasets.pocket import build_pocket_world
+    from cobalt.datasets.pocket.training import Recipe
+
+    sizes = {"train": 12, "dev": 6, "test": 6}
+    folder = tmp_path_factory.mktemp("pocket")
+    return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320)).model
+
+
+@pytest.fixture(scope="session")
+def services(seed_model):
+    """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
+    settings = ["--engine", "max_model_len=1024", "dtype=float32"]
+    announce = (
+        "import json, os, sys; names = ('RAY_ADDRESS', 'COBALT_HTTP');"
+        " print(json.dumps({name: os.environ[name] for name in names}), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-m", "cobalt.services", "--model", str(seed_model), *settings, "--"]
+    command += [sys.executable, "-c", announce]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        # The first line on stdout is the child's; it comes when both apps answer, or never.
+        line = process.stdout.readline()
+        assert line, "the services did not start; their messages are above"
+        yield json.loads(line)
+    finally:
+        process.stdin.close()
+        process.wait(timeout=120)

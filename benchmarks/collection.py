@@ -1,0 +1,115 @@
+"""Speed of multi-turn collection against vLLM alone.
+
+    python benchmarks/collection.py [--problems 100] [--turns 2]
+
+Runs the real loop (private Ray, vLLM service, judge, all on this machine) over pocket problems and counts the tokens
+it generates per second, from the first request to the last record. Then, in a fresh process with the machine to itself,
+vLLM's own offline `LLM.generate` gets every prompt of that run at once and must generate completions of the same
+lengths. Both are warmed up first. The figure is the ratio of the two rates: what the turns' order, the judge, Ray
+Serve and the records cost, in one run on one machine.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.cli import run_script
+from cobalt.engine import GenerationSettings
+from cobalt.engine.vllm_client import ServeEngine
+from cobalt.judge import ServeJudge
+from cobalt.problem import load_problems
+from cobalt.records import read_records
+from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.services import running_services
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure multi-turn collection against offline generation of the same prompts and lengths."""
+
+    pocket: Path = Path("pocket")
+    """The pocket world (python -m cobalt.datasets.pocket)."""
+    problems: int = 100
+    """How many of its development problems to take."""
+    turns: int = 2
+    """Turns after the first; the paper collects with 2."""
+    offline_threads: int = len(os.sched_getaffinity(0))
+    """Threads of the offline engine; by default all cores."""
+
+
+def main(arguments: Arguments) -> int:
+    """Measure, print, and return the exit code."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = (arguments.pocket / "data" / "dev.jsonl").read_text().splitlines(keepends=True)
+        (folder / "warm.jsonl").write_text("".join(lines[:8]))
+        (folder / "problems.jsonl").write_text("".join(lines[: arguments.problems]))
+        model = str((arguments.pocket / "model").resolve())
+        with running_services(model=model, engine={"dtype": "float32"}):
+            asyncio.run(_collect(folder / "warm.jsonl", folder / "w.jsonl", arguments.turns))
+            started = time.perf_counter()
+            asyncio.run(_collect(folder / "problems.jsonl", folder / "m.jsonl", arguments.turns))
+            seconds = time.perf_counter() - started
+        conversations, lengths = _requests(folder / "m.jsonl")
+        (folder / "requests.json").write_text(json.dumps([conversations, lengths]))
+        threads = {
+            "OMP_NUM_THREADS": str(arguments.offline_threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        }
+        finished = subprocess.run(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("offline_generate.py")),
+                model,
+                str(folder / "requests.json"),
+            ],
+            env=os.environ | threads,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    offline_tokens, offline_seconds = json.loads(finished.stdout.splitlines()[-1])
+    tokens = sum(lengths)
+    loop_rate, offline_rate = tokens / seconds, offline_tokens / offline_seconds
+    print(f"completions                  {len(lengths)}, {tokens / len(lengths):.0f} tokens each")
+    print(f"collection loop              {loop_rate:.0f} tokens/s ({seconds:.1f} s)")
+    print(f"offline LLM.generate         {offline_rate:.0f} tokens/s ({offline_seconds:.1f} s)")
+    print(f"ratio                        {loop_rate / offline_rate:.2f}")
+    return 0
+
+
+async def _collect(problems: Path, output: Path, turns: int) -> None:
+    run = MultiTurnRun(
+        input_file=problems,
+        output_file=output,
+        generation=GenerationSettings(n=16, max_tokens=512, enable_thinking=True, seed=0),
+        turns=turns,
+        prompts="pocket",
+        concurrency=len(load_problems(problems)),
+    )
+    if await run_multi_turn(run, ServeEngine(), ServeJudge()):
+        raise SystemExit("a problem failed; nothing was measured")
+
+
+def _requests(path: Path) -> tuple[list[list[dict[str, str]]], list[int]]:
+    """Every prompt of a run and how many tokens answered it."""
+    conversations, lengths = [], []
+    for record in read_records(path):
+        for turn, counts in enumerate(record["completion_tokens"]):
+            for conversation, count in zip(record["conversations"], counts, strict=True):
+                if count > 0:
+                    conversations.append(conversation[: 2 + 2 * turn])
+                    lengths.append(count)
+    return conversations, lengths
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

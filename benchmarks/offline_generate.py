@@ -1,0 +1,43 @@
+"""The baseline of `collection.py`: vLLM's offline `LLM.generate` on given conversations and completion lengths.
+
+    python benchmarks/offline_generate.py MODEL REQUESTS.json
+
+Prints the generated tokens and the seconds they took, as a JSON list. It is a process of its own, so that it has the
+machine to itself.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from vllm import LLM, SamplingParams, TokensPrompt
+
+WARM_UP = 256
+
+
+def main(model: str, requests: Path) -> None:
+    """Generate once for warm-up and once for the clock."""
+    conversations, lengths = json.loads(requests.read_text())
+    engine = LLM(model=model, dtype="float32", enforce_eager=True, seed=0)
+    tokenizer = engine.get_tokenizer()
+    prompts = []
+    for conversation in conversations:
+        text = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True, enable_thinking=True
+        )
+        prompts.append(TokensPrompt(prompt_token_ids=tokenizer.encode(text, add_special_tokens=False)))
+    parameters = [
+        SamplingParams(temperature=0.6, top_p=0.95, max_tokens=length, min_tokens=length, ignore_eos=True)
+        for length in lengths
+    ]
+    engine.generate(prompts[:WARM_UP], parameters[:WARM_UP], use_tqdm=False)
+    engine.reset_prefix_cache()
+    started = time.perf_counter()
+    outputs = engine.generate(prompts, parameters, use_tqdm=False)
+    seconds = time.perf_counter() - started
+    print(json.dumps([sum(len(output.outputs[0].token_ids) for output in outputs), seconds]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,289 @@
+"""The spine on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model: nothing here is imitated."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from support import ROOT, square_problem, write_lines
+
+from cobalt.records import read_records
+
+pytestmark = pytest.mark.services
+
+MODEL_LENGTH = 1024
+GREETING = [{"role": "user", "content": "Print the square of a number."}]
+
+
+def script(services, name, *arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, name, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | services,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process, timeout=300):
+    out, err = process.communicate(timeout=timeout)
+    assert "Traceback" not in err, err[-3000:]
+    return process.returncode, out, err
+
+
+def generate(services, conversation, **settings):
+    """Ask the engine in a child process's stead: the test joins the cluster as a driver does."""
+    body = {"messages": conversation} | settings
+    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    return response.json()["completions"]
+
+
+def test_the_whole_spine_runs_and_its_records_have_the_documented_shapes(services, tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(""), square_problem("c")])
+    common = ["--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
+    single, multi, evaluation = (tmp_path / f"{name}.jsonl" for name in ("s", "m", "e"))
+    assert finish(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", single, "-n", "3", *common))[0] == 0
+    code, _, err = finish(
+        script(services, "run_multi_turn_vllm.py", "-i", single, "-o", multi, "--turns", "2", *common)
+    )
+    assert code == 0, err
+    code, out, _ = finish(
+        script(services, "eval_multi_turn.py", "-i", multi, "-o", evaluation, "--plot", tmp_path / "p.png")
+    )
+    assert code == 0
+    assert "Pass@1" in out
+    records = read_records(evaluation)
+    assert [record["id"] for record in records] == [0, "", "c"]
+    for record in records:
+        assert [len(turn) for turn in record["raw_responses"]] == [3, 3, 3]
+        assert [len(turn) for turn in record["public_exec_results"]] == [3, 3, 3]
+        assert [len(row) for row in record["all_pass_rates"]] == [3, 3, 3]
+        assert all(len(result["passing"]) == 2 for turn in record["public_exec_results"] for result in turn)
+        assert record["raw_responses"][0] == record["responses"]
+        assert all(0 < count <= 48 for turn in record["completion_tokens"] for count in turn)
+    for name in ("s", "m", "e"):
+        assert (tmp_path / f"{name}.run.json").exists()
+    assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_the_same_command_gives_the_same_responses_and_another_seed_others(services, tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(identifier) for identifier in range(4)])
+    responses = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        output = tmp_path / f"{name}.jsonl"
+        flags = ["-n", "4", "--max_tokens", "32", "--seed", seed]
+        assert finish(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", output, *flags))[0] == 0
+        responses.append([record["responses"] for record in read_records(output)])
+    assert responses[0] == responses[1]
+    assert responses[0] != responses[2]
+    assert len({text for texts in responses[0] for text in texts}) > 4, "samples and problems must differ"
+
+
+def test_a_collection_killed_halfway_resumes_to_every_id_exactly_once(services, tmp_path):
+    identifiers = list(range(24))
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(identifier) for identifier in identifiers])
+    output = tmp_path / "m.jsonl"
+    command = ["run_multi_turn_vllm.py", "-i", problems, "-o", output, "-n", "2", "--turns", "2"]
+    command += ["--max_tokens", "48", "--concurrency", "2", "--prompts", "pocket"]
+    first = script(services, *command, start_new_session=True)
+    wait_for_lines(output, 4)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    finished_before = read_records(output)
+    assert 4 <= len(finished_before) < len(identifiers)
+    with output.open("ab") as handle:
+        handle.write(b'{"id": 23, "torn')  # what a kill in the middle of a write leaves
+    code, _, err = finish(script(services, *command))
+    assert code == 0, err
+    records = read_records(output)
+    assert [record["id"] for record in records] == identifiers
+    by_id = {record["id"]: record for record in records}
+    assert all(by_id[record["id"]] == record for record in finished_before), (
+        "finished records must be kept as they were"
+    )
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(services, tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(identifier) for identifier in range(40)])
+    output = tmp_path / "m.jsonl"
+    command = ["run_multi_turn_vllm.py", "-i", problems, "-o", output, "-n", "2", "--turns", "2"]
+    command += ["--max_tokens", "48", "--concurrency", "2"]
+    running = script(services, *command)
+    wait_for_lines(output, 2)
+    running.send_signal(signal.SIGINT)
+    code, _, err = finish(running, timeout=60)
+    assert code == 130
+    assert "run the same command again" in err
+    assert 2 <= len(read_records(output)) < 40
+    refused = finish(script(services, *command, "--temperature", "0.1"))
+    assert refused[0] == 2
+    assert "temperature" in refused[2]
+
+
+def wait_for_lines(path: Path, count: int, timeout: float = 240):
+    deadline = time.monotonic() + timeout
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, f"{path} did not reach {count} lines"
+        time.sleep(0.02)  # polling another process's file: there is nothing to wait on
+
+
+def test_a_conversation_too_long_for_the_model_is_an_error_record_and_not_the_end_of_the_run(services, tmp_path):
+    long = square_problem("long", instruction="word " * 4 * MODEL_LENGTH)
+    problems = write_lines(tmp_path / "p.jsonl", [long, square_problem("short")])
+    output = tmp_path / "m.jsonl"
+    flags = ["-n", "2", "--turns", "1", "--max_tokens", "32"]
+    code, _, err = finish(script(services, "run_multi_turn_vllm.py", "-i", problems, "-o", output, *flags))
+    assert code == 0, err
+    by_id = {record["id"]: record for record in read_records(output)}
+    assert by_id["long"]["finish_reasons"] == [["prompt_too_long"] * 2] * 2
+    assert f"the model takes {MODEL_LENGTH}" in by_id["long"]["errors"][0][0]
+    assert by_id["long"]["public_pass_rates"] == [[0.0, 0.0]] * 2
+    assert set(by_id["short"]["finish_reasons"][0]) <= {"stop", "length"}
+
+
+def test_completions_report_finish_reason_and_token_counts(services, seed_model):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(seed_model)
+    prompt = tokenizer.apply_chat_template(GREETING, tokenize=False, add_generation_prompt=True, enable_thinking=True)
+    expected = len(tokenizer.encode(prompt, add_special_tokens=False))
+    completions = generate(services, GREETING, n=3, max_tokens=5, seed=1, enable_thinking=True)
+    assert [item["prompt_tokens"] for item in completions] == [expected] * 3
+    assert all(item["completion_tokens"] <= 5 for item in completions)
+    assert {item["finish_reason"] for item in completions} <= {"stop", "length"}
+    assert all("<|im_end|>" not in item["text"] for item in completions)
+
+
+def test_enable_thinking_reaches_the_chat_template(services):
+    thinking, plain = (
+        generate(services, GREETING, max_tokens=1, enable_thinking=switch)[0]["prompt_tokens"]
+        for switch in (True, False)
+    )
+    assert plain > thinking  # the template closes an empty think block when thinking is off
+
+
+def test_a_seed_decides_a_completion_whatever_is_generated_beside_it(services):
+    alone = generate(services, GREETING, n=2, max_tokens=40, seed=7)
+    with ThreadPoolExecutor(16) as pool:
+        others = [pool.submit(generate, services, GREETING, n=2, max_tokens=40, seed=seed) for seed in range(100, 112)]
+        crowded = generate(services, GREETING, n=2, max_tokens=40, seed=7)
+        assert all(other.result() for other in others)
+    assert [item["text"] for item in crowded] == [item["text"] for item in alone]
+    assert alone[0]["text"] != alone[1]["text"]
+
+
+def test_a_short_call_does_not_wait_for_a_long_one_of_another_caller(services):
+    with ThreadPoolExecutor(2) as pool:
+        generate(services, GREETING, max_tokens=1)
+        long = pool.submit(generate, services, GREETING, n=64, max_tokens=900, temperature=2.0, top_p=1.0)
+        time.sleep(0.3)  # let the long call reach the engine
+        generate(services, GREETING, max_tokens=1)
+        assert not long.done(), "the short call came back only after the long one"
+        long.result()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"not json", 400), (b"[1]", 400), (b"{}", 422), (b'{"messages": [], "n": 1}', 422), (b'{"messages": 3}', 422)],
+)
+def test_bad_http_requests_get_a_sentence_and_a_client_error(services, body, status):
+    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", content=body, timeout=60)
+    assert response.status_code == status
+    assert response.json()["error"]
+
+
+def test_out_of_range_sampling_over_http_is_a_client_error(services):
+    body = {"messages": GREETING, "temperature": -1}
+    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", json=body, timeout=60)
+    assert response.status_code == 422
+    assert "temperature" in response.json()["error"]
+
+
+def test_the_judge_answers_over_http_in_the_papers_wire_format(services):
+    body = {"code": "print(int(input()) ** 2)", "test_cases": {"inputs": ["2\n", "3\n"], "outputs": ["4", "8"]}}
+    response = httpx.post(services["COBALT_HTTP"] + "/evaluator", json=body, timeout=60)
+    answer = response.json()
+    assert answer["passing"] == [True, False]
+    assert len(answer["feedback"]) == len(answer["verdicts"]) == 2
+
+
+def test_the_handle_and_http_agree(services, monkeypatch):
+    """The client library joins the cluster as the scripts do; it runs in a child, for a process joins only one."""
+    code = """
+import asyncio, json
+from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.vllm_client import ServeEngine
+async def main():
+    settings = GenerationSettings(n=2, max_tokens=20, seed=5)
+    conversation = [{"role": "user", "content": "Print the square of a number."}]
+    completions = await ServeEngine().generate(conversation, settings, Call(0, 0))
+    print(json.dumps([completion.text for completion in completions]))
+asyncio.run(main())
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | services, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    texts = json.loads(finished.stdout.splitlines()[-1])
+    assert texts == [item["text"] for item in generate(services, GREETING, n=2, max_tokens=20, seed=5)]
+
+
+def services_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "cobalt.services", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_an_unknown_model_path_is_one_sentence_and_exit_code_2(tmp_path):
+    finished = services_command("--model", tmp_path / "no-such-model", "--", "true")
+    assert finished.returncode == 2
+    assert "it has no config.json" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_port_in_use_is_one_sentence_and_exit_code_2():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finished = services_command("--http_port", taken.getsockname()[1], "--", "true")
+    assert finished.returncode == 2
+    assert "is in use" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind():
+    def ray_processes():
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                except OSError:
+                    continue
+                if b"raylet" in command or b"gcs_server" in command or b"bwrap" in command or b"ray::" in command:
+                    found.add(entry.name)
+        return found
+
+    before, folders = ray_processes(), set(Path("/tmp").glob("cobalt-ray-*"))
+    finished = services_command(
+        "--", sys.executable, "-c", "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] else 0)"
+    )
+    assert finished.returncode == 7, finished.stderr
+    deadline = time.monotonic() + 20
+    while ray_processes() - before and time.monotonic() < deadline:
+        time.sleep(0.1)  # the last processes are ending; the kernel tells nobody but their parent
+    assert not ray_processes() - before
+    assert set(Path("/tmp").glob("cobalt-ray-*")) <= folders
