@@ -1,9 +1,10 @@
-"""`python -m cobalt.judge doctor` and `python -m cobalt.judge check-recorded FILE`: the judge from a shell.
+"""The judge from a shell: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
 
-Parses flags, calls the library, writes a table. Exit code 1 when a check fails or a verdict differs.
+Parses flags, calls the library, writes lines. Exit code 1 when a check fails or a verdict differs.
 """
 
 import asyncio
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.judge.client import ServeJudge
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
+from cobalt.judge.measure import measure
 from cobalt.judge.recheck import recheck
 from cobalt.judge.settings import Comparison, JudgeSettings
 
@@ -38,12 +41,27 @@ class CheckRecorded:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """Measure tests per second, and CPU time a test, over trivial programs."""
+
+    programs: int = 100
+    """Programs, judged all at once."""
+    tests: int = 20
+    """Tests of each program."""
+    concurrency: int | None = None
+    """Sandboxes; default one for each core. Not with --app."""
+    app: str | None = None
+    """Measure through the Ray Serve app of this name, which must be running, instead of in this process."""
+
+
+@dataclass(frozen=True)
 class Arguments:
     """The judge of programs."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
         Annotated[Doctor, tyro.conf.subcommand("doctor")]
         | Annotated[CheckRecorded, tyro.conf.subcommand("check-recorded")]
+        | Annotated[Measure, tyro.conf.subcommand("measure")]
     ]
 
 
@@ -51,6 +69,8 @@ def run(arguments: Arguments) -> int:
     """Run the chosen command; returns the exit code."""
     if isinstance(arguments.command, Doctor):
         return asyncio.run(_doctor())
+    if isinstance(arguments.command, Measure):
+        return asyncio.run(_measure(arguments.command))
     return asyncio.run(_check_recorded(arguments.command))
 
 
@@ -79,6 +99,21 @@ async def _check_recorded(command: CheckRecorded) -> int:
     agreed = sum(item.agrees for item in comparisons)
     sys.stdout.write(f"{agreed} of {len(comparisons)} recorded verdicts agree\n")
     return 0 if agreed == len(comparisons) else 1
+
+
+async def _measure(command: Measure) -> int:
+    if command.app is not None:
+        figures = await measure(ServeJudge(command.app), command.programs, command.tests, local=False)
+    else:
+        async with LocalJudge(JudgeSettings(concurrency=command.concurrency)) as judge:
+            figures = await measure(judge, command.programs, command.tests, local=True)
+    cost = figures.cpu_milliseconds_per_test
+    cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    sys.stdout.write(
+        f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
+    )
+    return 0
 
 
 if __name__ == "__main__":
