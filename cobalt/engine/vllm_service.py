@@ -6,6 +6,7 @@ special token is added twice. Imports Ray, and vLLM only inside a replica.
 """
 
 import asyncio
+import hashlib
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from cobalt.errors import UserError
 from cobalt.settings import read_settings
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
+_PIECE = 8 * 2**20
 
 
 class VllmSettings(BaseModel):
@@ -173,6 +175,9 @@ class VllmEngineActor:
         """The settings that decide this engine's answers, and the model's fingerprint where it is a folder."""
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
         decisive["max_model_len"] = self._limit
+        folder = Path(self._settings.model)
+        if folder.is_dir():
+            decisive |= {"model": folder.name, "fingerprint": _fingerprint(folder)}
         return decisive
 
     async def check_health(self) -> None:
@@ -214,6 +219,20 @@ class VllmEngineActor:
         """Drop the end-of-turn token; other special tokens stay, thinking tags may be among them."""
         end = self._tokenizer.eos_token
         return text.removesuffix(end) if end else text
+
+
+def _fingerprint(folder: Path) -> str:
+    """A digest that tells models apart by configuration and weights, read at their ends only: weights are large."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as handle:
+                digest.update(handle.read(_PIECE))
+                handle.seek(max(0, size - _PIECE))
+                digest.update(handle.read(_PIECE))
+    return digest.hexdigest()[:16]
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
