@@ -3,7 +3,6 @@
 # ruff: noqa: PTH208
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -26,19 +25,15 @@ SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in
 
 
 @pytest.fixture(scope="module")
-def url(request):
-    """The address of the app under test, on a Ray of its own unless the session has one."""
+def url():
+    """The address of the app under test, on a Ray of its own."""
     ray = pytest.importorskip("ray")
     from ray import serve
 
     import remote_reward_server
 
-    folder = None
-    with contextlib.suppress(pytest.FixtureLookupError):
-        request.getfixturevalue("ray_cluster")
-    if not ray.is_initialized():
-        folder = tempfile.mkdtemp(prefix="rj")
-        ray.init(num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20)
+    folder = tempfile.mkdtemp(prefix="rj")  # short: Ray puts sockets below it
+    ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,11 +41,9 @@ def url(request):
     arguments = {"num_replicas": "2", "concurrency": "1", "cpu_seconds": "2"}
     serve.run(remote_reward_server.app(arguments), name=APP, route_prefix=f"/{APP}")
     yield f"http://127.0.0.1:{port}/{APP}"
-    serve.delete(APP)
-    if folder is not None:
-        serve.shutdown()
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    serve.shutdown()
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _post(url: str, payload: object) -> httpx.Response:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
+import tenacity
+
 from cobalt.errors import InfrastructureError
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
@@ -61,8 +63,7 @@ class LocalJudge:
         self._open = True
         try:
             for _ in range(self.settings.sandboxes):
-                sandbox = Sandbox(self.settings)
-                await sandbox.start()
+                sandbox = await self._started()
                 self._all.add(sandbox)
                 self._idle.put_nowait(sandbox)
         except BaseException:
@@ -88,11 +89,8 @@ class LocalJudge:
         async with self._borrowed() as first:
             started = time.monotonic()
             helpers = min(self._idle.qsize(), (len(suite) - 1) // TESTS_PER_SHARE)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._help(course)) for _ in range(helpers)]
-                failure = await _attempt(course, first)
-                for task in tasks:
-                    failure = await task or failure
+            shares = [_attempt(course, first), *(self._help(course) for _ in range(helpers))]
+            failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
         while failure is not None:
             if attempts == ATTEMPTS:
@@ -104,8 +102,11 @@ class LocalJudge:
         return course.result(queue_seconds=started - queued, run_seconds=ended - started)
 
     async def _help(self, course: "_Course") -> InfrastructureError | None:
-        async with self._borrowed() as sandbox:
-            return await _attempt(course, sandbox)
+        try:
+            async with self._borrowed() as sandbox:
+                return await _attempt(course, sandbox)
+        except InfrastructureError as error:
+            return error
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[Sandbox]:
@@ -122,14 +123,24 @@ class LocalJudge:
 
     async def _replaced(self, broken: Sandbox) -> Sandbox:
         await broken.close()
-        sandbox = Sandbox(self.settings)
-        await sandbox.start()
+        sandbox = await self._started()
         if not self._open:
             await sandbox.close()
             raise InfrastructureError("the judge was closed")
         self._all.discard(broken)
         self._all.add(sandbox)
         self.restarts += 1
+        return sandbox
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(InfrastructureError),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+        reraise=True,
+    )
+    async def _started(self) -> Sandbox:
+        sandbox = Sandbox(self.settings)
+        await sandbox.start()
         return sandbox
 
 
@@ -168,6 +179,8 @@ class _Course:
     def _cut(self) -> tuple[int, str] | None:
         """After how many tests the rest count as not run, and why; judged on the finished ones in list order."""
         spent, budget = 0.0, self.settings.suite_cpu_seconds
+        if not self._stop and budget is None:
+            return None
         for index, graded in enumerate(self._done):
             if graded is None:
                 return None

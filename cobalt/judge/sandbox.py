@@ -131,10 +131,11 @@ class Sandbox:
         kind, facts, _ = await self._reply(self._settings.wall_limit)
         if kind == b"C":
             return cast("str | None", facts["failure"])
-        self.healthy = False
-        # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end.
+        # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end, after which
+        # the zygote waits for the next program.
         if kind == b"X" and facts["status"] != -signal.SIGKILL:
             return "The program could not be compiled within the limits on time and memory."
+        self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
     async def run(self, given: bytes) -> Run:
