@@ -16,13 +16,16 @@ from cobalt.datasets.pocket.cases import draw_public, passes
 from cobalt.datasets.pocket.dataset import PROMPTS
 from cobalt.datasets.pocket.execution import run_program
 from cobalt.datasets.pocket.operations import CLEAR
-from cobalt.datasets.pocket.problems import Slot, Task, draw_task, split_of
+from cobalt.datasets.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
 from cobalt.problem import TestSuite
 
-DEPTHS = (0.5, 0.24, 0.12, 0.06, 0.03, 0.02, 0.01, 0.01, 0.01)
-"""How often the response to learn is that of turn 0, 1, 2, ..."""
+FIRST_TURNS = 0.6
+"""The leading share of the demonstrations that show first turns only: short, and all the model needs at first."""
 
-_DIFFICULTIES = (("EASY", 0.3), ("MEDIUM", 0.35), ("HARD", 0.35))
+DEPTHS = (0.3, 0.35, 0.17, 0.08, 0.04, 0.02, 0.02, 0.01, 0.01)
+"""How often a later demonstration shows turn 0, 1, 2, ..."""
+
+_DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}
 _FORGET = 0.03
 _MISCOPY = 0.015
 _SPOIL = 0.2
@@ -44,7 +47,7 @@ def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
     """`count` demonstrations for the world of `seed`."""
     rng = random.Random(f"pocket demonstrations {seed}")
     prompts = load_prompts(PROMPTS)
-    names, weights = zip(*_DIFFICULTIES, strict=True)
+    names, weights = list(_DIFFICULTIES), list(_DIFFICULTIES.values())
     made = 0
     while made < count:
         task = draw_task(rng, rng.choices(names, weights)[0])
@@ -53,7 +56,7 @@ def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
         public = draw_public(task, rng)
         if public is None:
             continue
-        depth = rng.choices(range(len(DEPTHS)), DEPTHS)[0]
+        depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
         yield demonstrate(task, public, depth, prompts, rng)
         made += 1
 
@@ -90,11 +93,11 @@ def respond(thought: str, text: str) -> str:
 def plan(task: Task, expressions: Expressions) -> str:
     """What each line will do: all of a first turn's thought, the end of a later one's."""
     notes = (
-        slot.note(expression)
-        for slot, expression in zip(task.slots, expressions, strict=True)
+        f"{label}: {slot.note(expression)}"
+        for label, slot, expression in zip(LABELS, task.slots, expressions, strict=False)
         if expression is not None
     )
-    return "Plan: " + "; ".join(notes)
+    return "\n".join(notes)
 
 
 def public_feedback(program: str, public: TestSuite) -> str:
@@ -158,9 +161,9 @@ def _change(
     """The thought that names a change, and the expressions after it."""
     slot, old = task.slots[place], expressions[place]
     if old is None:
-        thought = f"{opening} {slot.note(new)} is missing."
+        thought = f"{opening} {LABELS[place]} is missing."
     else:
-        thought = f"{opening} {slot.note(old)} is a mistake, it has to be {slot.note(new)}."
+        thought = f"{opening} {LABELS[place]} has a mistake, {slot.note(old)}."
     return thought, (*expressions[:place], new, *expressions[place + 1 :])
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cobalt.datasets.pocket.operations import (
+    CLEAR,
     LETTERS,
     READER_CODE,
     Operation,
@@ -27,6 +28,12 @@ Split = Literal["train", "dev", "test"]
 
 STEPS_OF: dict[Difficulty, int] = {"EASY": 1, "MEDIUM": 2, "HARD": 3}
 """How many operations lie between a problem's reader and its printer."""
+
+LABELS = "ABCDE"
+"""Statement, thoughts and programs label the operations alike, which shows a small model what belongs together."""
+
+ODD_SHARE = 0.2
+"""How often a sentence is one that the demonstrations tend to misread, where its operation has such a one."""
 
 _HELD_OUT_SHARE = 0.12
 _NO_OPERATION = "xs"
@@ -75,8 +82,8 @@ class Task:
 
     @property
     def statement(self) -> str:
-        """The question that the model reads."""
-        return " ".join(slot.sentence for slot in self.slots)
+        """The question that the model reads: a sentence a line, each with its label."""
+        return "\n".join(f"{label}: {slot.sentence}" for label, slot in zip(LABELS, self.slots, strict=False))
 
     @property
     def solution(self) -> tuple[str, ...]:
@@ -84,10 +91,10 @@ class Task:
         return tuple(slot.right for slot in self.slots)
 
     def program(self, expressions: Sequence[str | None]) -> str:
-        """The program that does `expressions`, one for each slot; None leaves a step out."""
+        """The program that does `expressions`, one for each slot, under labels; None leaves a step out."""
         lines = (
-            _line(slot, expression)
-            for slot, expression in zip(self.slots, expressions, strict=True)
+            f"# {label}\n{_line(slot, expression)}"
+            for label, slot, expression in zip(LABELS, self.slots, expressions, strict=False)
             if expression is not None and expression != _NO_OPERATION
         )
         return "\n".join(lines)
@@ -141,7 +148,9 @@ def draw_task(rng: random.Random, difficulty: Difficulty) -> Task:
 
 
 def _slot(rng: random.Random, operation: Operation) -> Slot:
-    phrasing = rng.choice(operation.phrasings)
+    odd = [item for item in operation.phrasings if item.habit != CLEAR]
+    plain = [item for item in operation.phrasings if item.habit == CLEAR]
+    phrasing = rng.choice(odd if odd and rng.random() < ODD_SHARE else plain)
     k = rng.choice(constants(operation.name))
     filling = {"k": k, "m": k + rng.randint(3, 9), "c": rng.choice(LETTERS)}
     return Slot(

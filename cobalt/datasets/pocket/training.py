@@ -42,10 +42,11 @@ class Recipe:
     heads: int = 6
     key_value_heads: int = 2
     feed_forward: int = 512
-    demonstrations: int = 16_000
-    batch: int = 32
+    demonstrations: int = 7_000
+    batch: int = 16
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
+    init: float = 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> T
     demonstrations = list(
         tqdm(draw_demonstrations(recipe.demonstrations, seed), total=recipe.demonstrations, desc="demonstrations")
     )
-    tokenizer = learn_tokenizer(corpus(demonstrations[:_TOKENIZER_DEMONSTRATIONS]))
+    tokenizer = learn_tokenizer(corpus(demonstrations[-_TOKENIZER_DEMONSTRATIONS:]))
     model = _new_model(recipe, tokenizer, seed)
     report = _train(model, tokenizer, demonstrations, recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
         intermediate_size=recipe.feed_forward,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        initializer_range=0.02,
+        initializer_range=recipe.init,
         eos_token_id=end,
         bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
