@@ -101,19 +101,23 @@ def test_a_missing_app_says_how_to_start_it(url):
         asyncio.run(ServeJudge("no_such_app").judge("print(1)", SQUARES))
 
 
-def test_without_bubblewrap_the_app_refuses_in_one_sentence(monkeypatch):
+def test_without_bubblewrap_the_app_refuses_in_one_sentence(monkeypatch, capsys):
     import remote_reward_server
 
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SystemExit, match=r"error: bubblewrap is not installed.*apt-get install bubblewrap"):
+    with pytest.raises(SystemExit):
         remote_reward_server.app({})
+    said = capsys.readouterr().err
+    assert said.startswith("error: bubblewrap is not installed")
+    assert "apt-get install bubblewrap" in said
 
 
-def test_an_unknown_setting_refuses_in_one_sentence():
+def test_an_unknown_setting_refuses_in_one_sentence(capsys):
     import remote_reward_server
 
-    with pytest.raises(SystemExit, match="judge setting 'cpus'"):
+    with pytest.raises(SystemExit):
         remote_reward_server.app({"cpus": "1"})
+    assert capsys.readouterr().err.startswith("error: judge setting 'cpus'")
 
 
 def _replicas() -> list[int]:

@@ -30,9 +30,9 @@ class JudgeSettings(BaseModel):
 
     Attributes:
         cpu_seconds: CPU time of a test, program and descendants together (paper: 4 s).
-        wall_seconds: Wall time of a test, a guard for programs that sleep or wait; default three times
-            `cpu_seconds` and at least 10 s. Time that a program stands ready to run while a busy machine runs
-            others does not count.
+        wall_seconds: Time that a test may spend neither computing nor ready to, a guard for programs that sleep
+            or wait; default three times `cpu_seconds` and at least 10 s. What a busy machine takes from a
+            program does not count, up to twenty times this limit.
         suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
             None: no budget besides that of each test.
         memory_bytes: Address space of each process, and resident memory of all of a test's processes

@@ -185,13 +185,29 @@ def _watch(child: int, output: int, started: float, limits: dict[str, Any], isol
     descriptor = os.pidfd_open(child)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
+    limit = limits["wall_seconds"]
+    idle, before, last = 0.0, -1, started
     try:
         while True:
             if poll.poll(TICK_SECONDS * 1000):
                 return "exit"
-            end = _excess(child, time.monotonic() - started, limits, isolated)
-            if end is None and os.fstat(output).st_size > limits["output_bytes"]:
+            now = time.monotonic()
+            ticks, memory, runnable = _usage(child, isolated, limits["memory_bytes"])
+            # Only time in which no process of the test computed or stood ready to counts towards the wall limit,
+            # and a look that comes late, because this process had no core, counts as an ordinary one: a busy
+            # machine takes nothing from a program.
+            if ticks == before and not runnable:
+                idle += min(now - last, 2 * TICK_SECONDS)
+            before, last = ticks, now
+            end = None
+            if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
+                end = "cpu"
+            elif memory > limits["memory_bytes"]:
+                end = "memory"
+            elif os.fstat(output).st_size > limits["output_bytes"]:
                 end = "output"
+            elif idle > limit or now - started > LONGEST_STARVATION * limit:
+                end = "wall"
             if end is not None:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return end
@@ -199,40 +215,29 @@ def _watch(child: int, output: int, started: float, limits: dict[str, Any], isol
         os.close(descriptor)
 
 
-def _excess(child: int, wall: float, limits: dict[str, Any], isolated: bool) -> str | None:
-    """Which limit a test's processes have passed together after `wall` seconds, if any."""
+def _usage(child: int, isolated: bool, memory_limit: int) -> tuple[int, int, bool]:
+    """A test's processes together: clock ticks of CPU time, bytes of memory, and whether one is ready to run."""
     # Every process in this namespace but its first, the zygote and this one belongs to the test.
     pids = [child]
     if isolated:
         others = (1, os.getppid(), os.getpid())
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]
     ticks = pages = 0
+    runnable = False
     for pid in pids:
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
+        runnable = runnable or fields[0] == b"R"
         # Times of the process and of its ended children; its resident pages.
         ticks += sum(map(int, fields[11:15]))
         pages += int(fields[21])
-    if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
-        return "cpu"
-    if pages * _PAGE_BYTES > limits["memory_bytes"] and len(pids) > 1 and _proportional(pids) > limits["memory_bytes"]:
-        return "memory"
-    limit = limits["wall_seconds"]
-    if wall > limit and (wall > LONGEST_STARVATION * limit or wall - _starved(pids) > limit):
-        return "wall"
-    return None
-
-
-def _starved(pids: list[int]) -> float:
-    """Seconds that the processes stood ready to run while others had the cores: no fault of the program's."""
-    nanoseconds = 0
-    for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", "rb") as stat:
-            nanoseconds += int(stat.read().split()[1])
-    return nanoseconds / 1e9
+    memory = pages * _PAGE_BYTES
+    if memory > memory_limit:  # perhaps only because shared pages are counted for each process
+        memory = _proportional(pids) if len(pids) > 1 else 0
+    return ticks, memory, runnable
 
 
 def _proportional(pids: list[int]) -> int:
