@@ -19,18 +19,19 @@ from cobalt.datasets.pocket.operations import CLEAR
 from cobalt.datasets.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
 from cobalt.problem import TestSuite
 
-FIRST_TURNS = 0.6
+FIRST_TURNS = 0.35
 """The leading share of the demonstrations that show first turns only: short, and all the model needs at first."""
 
-DEPTHS = (0.3, 0.35, 0.17, 0.08, 0.04, 0.02, 0.02, 0.01, 0.01)
+DEPTHS = (0.2, 0.35, 0.2, 0.1, 0.05, 0.04, 0.03, 0.02, 0.01)
 """How often a later demonstration shows turn 0, 1, 2, ..."""
 
 _DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}
 _FORGET = 0.03
 _MISCOPY = 0.015
-_SPOIL = 0.2
+_SPOIL = 0.05
 _DOUBT = 0.03
 _HIDDEN_REPAIR = 0.3
+_DAMAGE = 0.06
 
 Expressions = tuple[str | None, ...]
 
@@ -72,17 +73,33 @@ def demonstrate(
         {"role": "user", "content": prompts.first_turn(task.statement)},
     ]
     for _ in range(depth):
-        feedback = public_feedback(task.program(expressions), public)
-        messages.append({"role": "assistant", "content": answer(task, expressions)})
+        program = task.program(expressions)
+        damaged = rng.random() < _DAMAGE
+        if damaged:
+            program = damage(program, rng)
+        feedback = public_feedback(program, public)
+        messages.append({"role": "assistant", "content": answer(program)})
         messages.append({"role": "user", "content": prompts.feedback(feedback)})
-        verdict, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
+        if damaged and feedback != ALL_PUBLIC_PASSED:
+            verdict = "The test fails: the code is broken."
+        else:
+            verdict, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
         thought = f"{verdict}\n{plan(task, expressions)}"
-    return Demonstration(tuple(messages), respond(thought, answer(task, expressions)))
+    return Demonstration(tuple(messages), respond(thought, answer(task.program(expressions))))
 
 
-def answer(task: Task, expressions: Expressions) -> str:
+def answer(program: str) -> str:
     """The part of a response behind the thinking: one fenced block."""
-    return f"```python\n{task.program(expressions)}\n```"
+    return f"```python\n{program}\n```"
+
+
+def damage(program: str, rng: random.Random) -> str:
+    """`program` with a few characters of one line lost: what a response looks like that went astray."""
+    lines = program.split("\n")
+    place = rng.randrange(1, len(lines), 2)  # the lines in between are labels
+    start = rng.randrange(len(lines[place]))
+    lines[place] = lines[place][:start] + lines[place][start + rng.randint(1, 8) :]
+    return "\n".join(lines)
 
 
 def respond(thought: str, text: str) -> str:
@@ -159,12 +176,8 @@ def _change(
     opening: str, task: Task, expressions: Expressions, place: int, new: str
 ) -> tuple[str, Expressions]:
     """The thought that names a change, and the expressions after it."""
-    slot, old = task.slots[place], expressions[place]
-    if old is None:
-        thought = f"{opening} {LABELS[place]} is missing."
-    else:
-        thought = f"{opening} {LABELS[place]} has a mistake, {slot.note(old)}."
-    return thought, (*expressions[:place], new, *expressions[place + 1 :])
+    fault = "is missing" if expressions[place] is None else "is wrong"
+    return f"{opening} {LABELS[place]} {fault}.", (*expressions[:place], new, *expressions[place + 1 :])
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:

@@ -30,11 +30,7 @@ def _compiled(program: str) -> CodeType:
 
 
 def run_program(program: str, stdin: str) -> Outcome:
-    """Run `program` on `stdin`.
-
-    Raises:
-        SyntaxError: the program is none; the generator never makes such a one.
-    """
+    """Run `program` on `stdin`."""
     lines = iter(stdin.split("\n"))
     written = io.StringIO()
     names = {"input": _reader(lines), "print": functools.partial(print, file=written)}
@@ -58,5 +54,7 @@ def _traceback(program: str, error: Exception) -> str:
     """The interpreter's report of `error`, without the frames of this module."""
     linecache.cache[FILE_NAME] = (len(program), None, program.splitlines(keepends=True), FILE_NAME)
     report = traceback.TracebackException.from_exception(error)
-    report.stack = traceback.StackSummary([frame for frame in report.stack if frame.filename == FILE_NAME])
+    frames = [frame for frame in report.stack if frame.filename == FILE_NAME]
+    # A syntax error has no frame, and the interpreter then has no heading for them either.
+    report.stack = traceback.StackSummary(frames) if frames else None  # type: ignore[assignment]
     return "".join(report.format())

@@ -300,7 +300,7 @@ def constants(name: str) -> tuple[int, ...]:
     return (2, 3, 4, 5, 6, 7, 8, 9)
 
 
-LETTERS = "aelnorst"
+LETTERS = "aest"
 """What `{c}` may be."""
 
 WORDS = (

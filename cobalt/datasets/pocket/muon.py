@@ -1,0 +1,67 @@
+"""The Muon optimiser for the seed model's matrices: momentum, orthogonalised by Newton-Schulz iterations.
+
+On this model it needs about two thirds of AdamW's examples for the same loss, which decides whether minutes on two
+cores suffice. torch has one of its own, which works in bfloat16 and matrix by matrix: slow on a CPU, and very slow on
+one without bfloat16 instructions. This one works in float32 and on stacks of matrices of the same shape. Embeddings and
+vectors are not its business. Imports torch on first use.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_TINY = 1e-7
+
+
+class Muon:
+    """Holds the momentum of the matrices it was given.
+
+    Args:
+        matrices: Parameters of two dimensions.
+        learning_rate: Scaled by 0.2 * sqrt(larger side), so that it compares with one for AdamW.
+        momentum: Share of the last momentum that is kept; Nesterov's form.
+        weight_decay: Decoupled.
+    """
+
+    def __init__(
+        self, matrices: Iterable[Any], learning_rate: float, momentum: float = 0.95, weight_decay: float = 0.05
+    ) -> None:
+        import torch
+
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self._stacks: dict[tuple[int, int], list[Any]] = {}
+        for matrix in matrices:
+            self._stacks.setdefault(tuple(matrix.shape), []).append(matrix)
+        self._momenta = {
+            shape: torch.zeros(len(stack), *shape, dtype=stack[0].dtype) for shape, stack in self._stacks.items()
+        }
+
+    def step(self, share: float) -> None:
+        """Apply the gradients with `share` of the learning rate, then drop them."""
+        import torch
+
+        rate = self.learning_rate * share
+        with torch.no_grad():
+            for shape, stack in self._stacks.items():
+                gradients = torch.stack([matrix.grad for matrix in stack])
+                momenta = self._momenta[shape].mul_(self.momentum).add_(gradients)
+                updates = _orthogonal(gradients.add_(momenta, alpha=self.momentum))
+                for matrix, update in zip(stack, updates, strict=True):
+                    matrix.mul_(1 - rate * self.weight_decay)
+                    matrix.sub_(update, alpha=rate * 0.2 * max(shape) ** 0.5)
+                    matrix.grad = None
+
+
+def _orthogonal(stack: Any) -> Any:
+    """The nearest (semi-)orthogonal matrices, roughly; `stack` has shape (count, rows, columns)."""
+    tall = stack.shape[1] > stack.shape[2]
+    result = stack.mT if tall else stack
+    result = result / (result.norm(dim=(1, 2), keepdim=True) + _TINY)
+    first, second, third = _COEFFICIENTS
+    for _ in range(_ITERATIONS):
+        square = result @ result.mT
+        result = first * result + (second * square + third * (square @ square)) @ result
+    return result.mT if tall else result

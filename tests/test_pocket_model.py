@@ -1,0 +1,224 @@
+"""The seed model's side of the pocket world: demonstrations, tokenizer, chat template, a short training."""
+
+import json
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cobalt.conversation import ALL_PUBLIC_PASSED, history_text, load_prompts, program_of
+from cobalt.datasets.pocket import build_pocket_world
+from cobalt.datasets.pocket.cases import draw_cases
+from cobalt.datasets.pocket.demonstrations import corpus, draw_demonstrations, first_choice, public_feedback
+from cobalt.datasets.pocket.problems import draw_task, split_of
+from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+from cobalt.datasets.pocket.training import Recipe
+from cobalt.errors import UserError
+from cobalt.problem import load_problems
+
+TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
+SIZES = {"train": 6, "dev": 3, "test": 3}
+
+
+@pytest.fixture(scope="module")
+def demonstrations():
+    return list(draw_demonstrations(300, seed=0))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demonstrations):
+    return learn_tokenizer(corpus(demonstrations))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY)
+
+
+def test_demonstrations_keep_the_format(demonstrations):
+    for item in demonstrations:
+        assert item.response.count("</think>") == 1
+        assert item.response.startswith("<think>\n")
+        answer = history_text(item.response, enable_thinking=True)
+        assert answer.startswith("```python\n")
+        assert answer.count("```") == 2
+        program = program_of(item.response)
+        assert program is not None
+        compile(program, "main.py", "exec")
+
+
+def test_conversations_are_those_of_a_rollout(demonstrations):
+    prompts = load_prompts("pocket")
+    depths = set()
+    for item in demonstrations:
+        roles = [message["role"] for message in item.messages]
+        assert roles == ["system", "user", *["assistant", "user"] * ((len(roles) - 2) // 2)]
+        assert item.messages[0]["content"] == prompts.system
+        depths.add(len(roles))
+        for message in item.messages:
+            assert "think>" not in message["content"]
+    assert len(depths) >= 4
+
+
+def test_feedback_is_followed_by_repairs_mostly(demonstrations):
+    """After a failing test the program often changes; after none it hardly ever does."""
+    changed = {True: [], False: []}
+    for item in demonstrations:
+        texts = [message["content"] for message in item.messages if message["role"] == "assistant"]
+        texts.append(history_text(item.response, enable_thinking=True))
+        feedbacks = [message["content"] for message in item.messages[3::2]]
+        for (before, after), feedback in zip(pairwise(texts), feedbacks, strict=True):
+            changed[ALL_PUBLIC_PASSED in feedback].append(before != after)
+    assert sum(changed[False]) / len(changed[False]) > 0.3
+    assert sum(changed[True]) / len(changed[True]) < 0.2
+
+
+def test_demonstrations_hold_no_held_out_composition():
+    rng = random.Random(1)
+    held_out = 0
+    for _ in range(200):
+        held_out += split_of(draw_task(rng, "EASY").composition, 0) != "train"
+    assert held_out > 0  # the draw does meet them, so the filter below has work to do
+    assert list(draw_demonstrations(5, seed=0)) == list(draw_demonstrations(5, seed=0))
+
+
+def test_feedback_names_the_first_failing_test():
+    rng = random.Random(3)
+    seen = set()
+    for _ in range(60):
+        task = draw_task(rng, "EASY")
+        cases = draw_cases(task, rng)
+        if cases is None:
+            continue
+        assert public_feedback(task.program(task.solution), cases.public) == ALL_PUBLIC_PASSED
+        for expressions in task.confusions():
+            text = public_feedback(task.program(expressions), cases.public)
+            if text == ALL_PUBLIC_PASSED:
+                continue
+            kind = "Stderr:\n" if "Stderr:\n" in text else "Expected Output:\n"
+            seen.add(kind)
+            assert text.startswith("Input:\n")
+            assert text.index("Input:\n") < text.index("Program's Output:\n") < text.index(kind)
+            if kind == "Stderr:\n":
+                assert '  File "main.py", line ' in text
+    assert seen == {"Stderr:\n", "Expected Output:\n"}
+
+
+def test_first_programs_are_wrong_for_a_reason():
+    """An odd phrasing is misread in most first programs, and a clear one in few."""
+    rng = random.Random(7)
+    wrong = {True: [], False: []}
+    for _ in range(1500):
+        task = draw_task(rng, "MEDIUM")
+        for slot, expression in zip(task.slots, first_choice(task, rng), strict=True):
+            wrong[slot.phrasing.habit.slip > 0.4].append(expression != slot.right)
+    assert sum(wrong[True]) / len(wrong[True]) > 0.5
+    assert sum(wrong[False]) / len(wrong[False]) < 0.15
+
+
+@given(st.text())
+@settings(max_examples=300, deadline=None)
+def test_tokenizer_is_lossless(tokenizer, text):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert max(ids, default=0) < len(tokenizer)
+
+
+def test_think_tags_are_tokens_that_decoding_keeps(tokenizer):
+    for tag in ("<think>", "</think>"):
+        ids = tokenizer(f"a{tag}b", add_special_tokens=False)["input_ids"]
+        assert tokenizer.convert_tokens_to_ids(tag) in ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag}b"
+    ended = tokenizer("a<|im_end|>", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ended, skip_special_tokens=True) == "a"
+    assert tokenizer.eos_token == "<|im_end|>"
+
+
+def test_learning_a_tokenizer_is_deterministic(tokenizer, demonstrations):
+    assert learn_tokenizer(corpus(demonstrations)).get_vocab() == tokenizer.get_vocab()
+
+
+MESSAGES = [
+    {"role": "system", "content": "S"},
+    {"role": "user", "content": "U "},
+    {"role": "assistant", "content": "<think>\nt\n</think>\n\nA"},
+    {"role": "user", "content": "<b>V</b> & {{ x }}"},
+]
+
+
+def render(tokenizer, messages, **options):
+    return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+
+
+def test_chat_template_renders_every_message_whole(tokenizer):
+    assert render(tokenizer, MESSAGES) == "".join(
+        f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in MESSAGES
+    )
+
+
+def test_chat_template_generation_prompts(tokenizer):
+    base = render(tokenizer, MESSAGES)
+    for options in ({}, {"enable_thinking": True}):
+        assert render(tokenizer, MESSAGES, add_generation_prompt=True, **options) == base + "<|im_start|>assistant\n"
+    closed = render(tokenizer, MESSAGES, add_generation_prompt=True, enable_thinking=False)
+    assert closed == base + "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("messages", "options"),
+    [
+        ([{"role": "tool", "content": "x"}], {}),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], {}),
+        ([{"role": "user", "content": "x"}], {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    ],
+)
+def test_chat_template_refuses_what_it_would_drop(tokenizer, messages, options):
+    with pytest.raises(Exception, match="this chat template"):
+        render(tokenizer, messages, **options)
+
+
+def test_world_is_whole_and_loads(world):
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    assert len(load_problems(world.train)) == SIZES["train"]
+    assert len(load_problems(world.dev)) == SIZES["dev"]
+    assert len(load_problems(world.test)) == SIZES["test"]
+    tokenizer = AutoTokenizer.from_pretrained(world.model)
+    model = AutoModelForCausalLM.from_pretrained(world.model)
+    assert model.config.model_type == "qwen3"
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.dtype.is_floating_point
+    assert model.dtype.itemsize == 4
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert GenerationConfig.from_pretrained(world.model).eos_token_id == [end]
+    text = "A: One line holds 12  words.\r\n\t\u00e4\u4e2d\U0001f600<think>x</think>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    report = json.loads((world.model / "training.json").read_text())
+    assert report["steps"] == TINY.demonstrations // TINY.batch
+    assert report["parameters"] == sum(weight.numel() for weight in model.parameters())
+
+
+def test_a_built_world_is_left_alone_and_an_other_refused(world):
+    folder = world.dev.parent.parent
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY) == world
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    with pytest.raises(UserError, match="other settings"):
+        build_pocket_world(folder, seed=4, sizes=SIZES, recipe=TINY)
+
+
+def test_same_seed_same_files(world, tmp_path):
+    other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY)
+    for name in ("train", "dev", "test"):
+        assert getattr(other, name).read_bytes() == getattr(world, name).read_bytes()
+    assert (other.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
+
+
+def test_what_an_interrupted_build_left_is_replaced(world, tmp_path):
+    (tmp_path / "data.part").mkdir()
+    (tmp_path / "data.part" / "train.jsonl").write_text("torn")
+    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY)
+    assert built.train.read_bytes() == world.train.read_bytes()
+    assert not (tmp_path / "data.part").exists()

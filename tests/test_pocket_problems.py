@@ -1,0 +1,164 @@
+"""The pocket world's problems: schema, splits, determinism, and tests that tell mistakes apart."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from cobalt.conversation import load_prompts
+from cobalt.datasets.pocket.cases import PUBLIC_TESTS, TESTS, passes
+from cobalt.datasets.pocket.dataset import SIZES, draw_problems, draw_records
+from cobalt.datasets.pocket.execution import run_program
+from cobalt.datasets.pocket.operations import CLEAR, READER_CODE, Values, constants, operations
+from cobalt.datasets.pocket.problems import STEPS_OF, Split, draw_task, split_of
+from cobalt.problem import Problem
+
+COUNT = 45
+
+
+@pytest.fixture(scope="module")
+def records():
+    return {split: draw_records(split, COUNT, seed=0) for split in SIZES}
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return {split: draw_problems(split, COUNT, seed=0) for split in SIZES}
+
+
+def test_the_default_sizes():
+    assert SIZES["train"] >= 600
+    assert SIZES["dev"] == 100
+    assert SIZES["test"] == 100
+
+
+def test_records_are_problems_with_four_public_tests(records):
+    for split, lines in records.items():
+        for number, record in enumerate(lines):
+            problem = Problem.parse(record)
+            assert problem.id == f"pocket-{split}-{number:04d}"
+            assert len(problem.public_tests) == PUBLIC_TESTS == 4
+            assert 8 <= TESTS[0] <= len(problem.tests) <= TESTS[1] <= 20
+            assert problem.tests.inputs == problem.public_tests.inputs + problem.hidden_tests.inputs
+            assert problem.tests.outputs == problem.public_tests.outputs + problem.hidden_tests.outputs
+            assert len(set(problem.tests.inputs)) == len(problem.tests)
+            assert problem.instruction == load_prompts("pocket").first_turn(problem.question)
+            assert record["difficulty"] in STEPS_OF
+
+
+def test_difficulties_come_in_equal_parts(records):
+    for lines in records.values():
+        assert {level: sum(line["difficulty"] == level for line in lines) for level in STEPS_OF} == dict.fromkeys(
+            STEPS_OF, COUNT // 3
+        )
+
+
+def test_compositions_are_disjoint_and_held_out_ones_unique(records):
+    compositions = {split: [tuple(line["composition"]) for line in lines] for split, lines in records.items()}
+    assert not set(compositions["train"]) & set(compositions["dev"])
+    assert not set(compositions["train"]) & set(compositions["test"])
+    assert not set(compositions["dev"]) & set(compositions["test"])
+    for split in ("dev", "test"):
+        assert len(set(compositions[split])) == COUNT
+    statements = [line["question"] for line in records["train"]]
+    assert len(set(statements)) == COUNT
+
+
+def test_same_seed_same_records_other_seed_others(records):
+    assert draw_records("dev", COUNT, seed=0) == records["dev"]
+    assert draw_records("dev", COUNT, seed=1) != records["dev"]
+
+
+def test_a_larger_set_begins_with_the_smaller_one(records):
+    assert draw_records("test", 10, seed=0) == records["test"][:10]
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_every_confusion_fails_a_hidden_test(problems, split: Split):
+    caught_in_public = total = 0
+    for problem in problems[split]:
+        task, cases = problem.task, problem.cases
+        for expressions in task.confusions():
+            program = task.program(expressions)
+
+            def fails(suite, program=program):
+                return any(
+                    not passes(run_program(program, stdin), expected)
+                    for stdin, expected in zip(suite.inputs, suite.outputs, strict=True)
+                )
+
+            assert fails(cases.hidden), (task.statement, program)
+            caught_in_public += fails(cases.public)
+            total += 1
+    assert caught_in_public / total > 0.9
+
+
+def test_solutions_pass_in_a_real_interpreter(records):
+    for record in records["dev"][:6]:
+        problem = Problem.parse(record)
+        for stdin, expected in zip(problem.tests.inputs[:5], problem.tests.outputs[:5], strict=True):
+            run = subprocess.run(
+                [sys.executable, "-S", "-c", record["solutions"][0]],
+                input=stdin, capture_output=True, text=True, timeout=20, check=True,
+            )  # fmt: skip
+            assert run.stdout == expected
+
+
+def test_a_crash_is_told_as_the_interpreter_tells_it(tmp_path):
+    program = "n = int(input())\nxs = list(map(int, input().split()))\nxs = [n % x for x in xs]\nprint(xs)"
+    (tmp_path / "main.py").write_text(program)
+    run = subprocess.run(
+        [sys.executable, "main.py"], input="3\n1 0 2", capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    ours = run_program(program, "3\n1 0 2")
+    real = run.stderr.replace(str(tmp_path / "main.py"), "main.py")
+    assert ours.stderr == real
+    assert ours.output == ""
+
+
+def test_running_out_of_input_is_a_crash():
+    outcome = run_program("print(1)\ninput()\ninput()", "only line")
+    assert outcome.output == "1\n"
+    assert outcome.stderr is not None
+    assert "EOFError" in outcome.stderr
+
+
+def test_statements_are_short(records):
+    for lines in records.values():
+        assert max(len(line["question"].split()) for line in lines) <= 75
+
+
+@pytest.mark.parametrize("values", ["numbers", "words"])
+def test_every_row_of_the_table_is_usable(values: Values):
+    readers, steps, printers = operations(values)
+    rows = (*readers, *steps, *printers)
+    assert len({row.name for row in rows}) == len(rows)
+    for row in rows:
+        assert any(phrasing.habit == CLEAR for phrasing in row.phrasings), row.name
+        assert row.wrong, row.name
+        assert row.right not in row.wrong, row.name
+        assert len({phrasing.text for phrasing in row.phrasings}) == len(row.phrasings)
+        filling = {"k": constants(row.name)[0], "m": 12, "c": "e"}
+        for expression in (row.right, *row.wrong):
+            if row.kind == "read":
+                assert expression in READER_CODE
+            elif row.kind != "join":
+                compile(expression.format(**filling), row.name, "eval")
+
+
+def test_a_sentence_means_one_thing_only():
+    meanings: dict[tuple[str, str], set[str]] = {}
+    for values in ("numbers", "words"):
+        for part in operations(values):
+            for row in part:
+                for phrasing in row.phrasings:
+                    meanings.setdefault((phrasing.text, values), set()).add(row.right)
+    assert all(len(rights) == 1 for rights in meanings.values())
+
+
+def test_splits_have_their_shares():
+    rng = random.Random(5)
+    splits = [split_of(draw_task(rng, "HARD").composition, seed=0) for _ in range(2000)]
+    assert 0.05 < splits.count("dev") / 2000 < 0.2
+    assert 0.05 < splits.count("test") / 2000 < 0.2
