@@ -1,21 +1,17 @@
 """The judge as a Ray Serve app: `serve run remote_reward_server:app --name evaluator --route-prefix /evaluator`.
 
-Settings are `key=value` arguments of `serve run` or `COBALT_JUDGE_<NAME>` environment variables; their names,
-units and defaults are in `cobalt.judge.settings` and `cobalt.judge.service`.
+Settings are `key=value` arguments of `serve run`, `COBALT_JUDGE_<NAME>` variables or a file (`config=judge.yaml`); their
+names, units and defaults are in `cobalt.judge.settings` and `cobalt.judge.service`.
 """
 
-import sys
+from typing import Any
 
 from ray.serve import Application
 
 from cobalt.cli import build_app
-from cobalt.errors import UserError
 from cobalt.judge.service import build
 
 
-def app(args: dict[str, str]) -> Application:
-    """Build the app from the arguments of `serve run`; ends with one sentence where it cannot serve."""
-    try:
-        return build_app(build, args)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+def app(args: dict[str, Any]) -> Application:
+    """Build the app from the arguments of `serve run`; a user's mistake is one sentence and exit code 2."""
+    return build_app(build, args)

@@ -6,9 +6,13 @@ Ray is imported inside the functions: floors 0 and 1 import without it.
 import asyncio
 import os
 import socket
+import threading
 from typing import Any
 
 from cobalt.errors import InfrastructureError, ServiceDown
+
+# A process joins a cluster once, however many of its tasks ask at the same time.
+_joining = threading.Lock()
 
 
 async def find_app(name: str, advice: str) -> Any:
@@ -29,12 +33,13 @@ def _find_app(name: str, advice: str) -> Any:
     from ray import serve
     from ray.serve.exceptions import RayServeException
 
-    if not ray.is_initialized():
-        _check_address(name, advice)
-        try:
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        except ConnectionError:
-            raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
+    with _joining:
+        if not ray.is_initialized():
+            _check_address(name, advice)
+            try:
+                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+            except ConnectionError:
+                raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
     try:
         return serve.get_app_handle(name)
     except RayServeException:

@@ -57,8 +57,8 @@ def running_services(
         http_port: Port on 127.0.0.1; None: a free one.
 
     Yields:
-        Environment variables that lead a child process to the services: `RAY_ADDRESS`, and `COBALT_HTTP` for the
-        address of the HTTP side.
+        Environment variables that lead a child process to the services: `RAY_ADDRESS`, what Ray needs to let it
+        in, and `COBALT_HTTP` for the address of the HTTP side.
 
     Raises:
         UserError: the port is in use, or a setting is wrong.
@@ -98,6 +98,8 @@ def running_services(
             yield {
                 "RAY_ADDRESS": context.address_info["gcs_address"],
                 "COBALT_HTTP": f"http://127.0.0.1:{port}",
+                # Ray demands a token of whoever joins a cluster that a driver started.
+                **{name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")},
             }
         finally:
             if ray.is_initialized():

@@ -48,8 +48,8 @@ def services(seed_model):
     """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
     settings = ["--engine", "max_model_len=1024", "dtype=float32"]
     announce = (
-        "import json, os, sys; names = ('RAY_ADDRESS', 'COBALT_HTTP');"
-        " print(json.dumps({name: os.environ[name] for name in names}), flush=True); sys.stdin.read()"
+        "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
+        " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-m", "cobalt.services", "--model", str(seed_model), *settings, "--"]
     command += [sys.executable, "-c", announce]

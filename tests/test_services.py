@@ -40,6 +40,12 @@ def finish(process, timeout=300):
     return process.returncode, out, err
 
 
+def succeed(process):
+    code, out, err = finish(process)
+    assert code == 0, err[-3000:]
+    return out
+
+
 def generate(services, conversation, **settings):
     """Ask the engine in a child process's stead: the test joins the cluster as a driver does."""
     body = {"messages": conversation} | settings
@@ -52,15 +58,12 @@ def test_the_whole_spine_runs_and_its_records_have_the_documented_shapes(service
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(""), square_problem("c")])
     common = ["--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     single, multi, evaluation = (tmp_path / f"{name}.jsonl" for name in ("s", "m", "e"))
-    assert finish(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", single, "-n", "3", *common))[0] == 0
+    succeed(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", single, "-n", "3", *common))
     code, _, err = finish(
         script(services, "run_multi_turn_vllm.py", "-i", single, "-o", multi, "--turns", "2", *common)
     )
     assert code == 0, err
-    code, out, _ = finish(
-        script(services, "eval_multi_turn.py", "-i", multi, "-o", evaluation, "--plot", tmp_path / "p.png")
-    )
-    assert code == 0
+    out = succeed(script(services, "eval_multi_turn.py", "-i", multi, "-o", evaluation, "--plot", tmp_path / "p.png"))
     assert "Pass@1" in out
     records = read_records(evaluation)
     assert [record["id"] for record in records] == [0, "", "c"]
@@ -82,7 +85,7 @@ def test_the_same_command_gives_the_same_responses_and_another_seed_others(servi
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         output = tmp_path / f"{name}.jsonl"
         flags = ["-n", "4", "--max_tokens", "32", "--seed", seed]
-        assert finish(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", output, *flags))[0] == 0
+        succeed(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", output, *flags))
         responses.append([record["responses"] for record in read_records(output)])
     assert responses[0] == responses[1]
     assert responses[0] != responses[2]
@@ -103,8 +106,7 @@ def test_a_collection_killed_halfway_resumes_to_every_id_exactly_once(services, 
     assert 4 <= len(finished_before) < len(identifiers)
     with output.open("ab") as handle:
         handle.write(b'{"id": 23, "torn')  # what a kill in the middle of a write leaves
-    code, _, err = finish(script(services, *command))
-    assert code == 0, err
+    succeed(script(services, *command))
     records = read_records(output)
     assert [record["id"] for record in records] == identifiers
     by_id = {record["id"]: record for record in records}
@@ -142,8 +144,7 @@ def test_a_conversation_too_long_for_the_model_is_an_error_record_and_not_the_en
     problems = write_lines(tmp_path / "p.jsonl", [long, square_problem("short")])
     output = tmp_path / "m.jsonl"
     flags = ["-n", "2", "--turns", "1", "--max_tokens", "32"]
-    code, _, err = finish(script(services, "run_multi_turn_vllm.py", "-i", problems, "-o", output, *flags))
-    assert code == 0, err
+    succeed(script(services, "run_multi_turn_vllm.py", "-i", problems, "-o", output, *flags))
     by_id = {record["id"]: record for record in read_records(output)}
     assert by_id["long"]["finish_reasons"] == [["prompt_too_long"] * 2] * 2
     assert f"the model takes {MODEL_LENGTH}" in by_id["long"]["errors"][0][0]

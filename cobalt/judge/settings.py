@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cobalt.errors import UserError
+from cobalt.settings import read_settings
 
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
@@ -96,20 +96,9 @@ class JudgeSettings(BaseModel):
 
     @classmethod
     def from_mapping(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
-        """Read settings from key=value arguments and, below them, `COBALT_JUDGE_<NAME>` variables.
+        """Read settings from key=value arguments, `COBALT_JUDGE_<NAME>` variables and a file; see `read_settings`.
 
         Raises:
             UserError: an unknown name or a bad value; the message names it.
         """
-        values: dict[str, Any] = {}
-        for name in cls.model_fields:
-            text = (environment or {}).get(ENVIRONMENT_PREFIX + name.upper())
-            if text is not None:
-                values[name] = text
-        values.update(arguments)
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"]) or "settings"
-            raise UserError(f"judge setting {name!r}: {first['msg']}") from None
+        return read_settings(cls, arguments, environment or {}, ENVIRONMENT_PREFIX)

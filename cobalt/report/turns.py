@@ -59,7 +59,7 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], path: Path) -> None:
     axes.set_xlabel("turn")
     axes.set_ylabel("Pass@1 on hidden tests, % (band: 95 % interval)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ import random
 from dataclasses import dataclass
 
 from cobalt.datasets.pocket.execution import Outcome, run_program
-from cobalt.datasets.pocket.operations import WORDS
 from cobalt.datasets.pocket.problems import Task
 from cobalt.problem import TestSuite
 
@@ -98,18 +97,13 @@ def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: 
 def _draw_input(task: Task, rng: random.Random) -> str:
     reader = task.slots[0].operation
     length = rng.randint(3, 7)
-    if reader.takes == "words":
-        values = [rng.choice(WORDS) for _ in range(length)]
-    else:
-        # A narrow and a wide range by turns: repeats and boundaries in one, signs and large values in the other.
-        low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
-        values = [str(rng.randint(low, high)) for _ in range(length)]
+    # A narrow and a wide range by turns: repeats and boundaries in one, signs and large values in the other.
+    low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
+    values = [str(rng.randint(low, high)) for _ in range(length)]
     match reader.right:
-        case "one line" | "word line":
+        case "one line":
             return " ".join(values)
         case "comma line":
             return ",".join(values)
-        case "count, lines":
-            return "\n".join((str(length), *values))
         case _:
             return f"{length}\n{' '.join(values)}"

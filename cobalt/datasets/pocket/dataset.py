@@ -27,20 +27,19 @@ class PocketProblem:
 def draw_problems(split: Split, count: int, seed: int) -> list[PocketProblem]:
     """`count` problems of a split, the difficulties in turn, no statement twice.
 
-    Problems of `dev` and `test` have a composition each; those of `train` may share one.
+    Problems of one split may share a composition; problems of two splits never do.
     """
     rng = random.Random(f"pocket problems {split} {seed}")
     difficulties: tuple[Difficulty, ...] = tuple(STEPS_OF)
     problems: list[PocketProblem] = []
-    seen: set[object] = set()
+    seen: set[str] = set()
     while len(problems) < count:
         task = draw_task(rng, difficulties[len(problems) % len(difficulties)])
-        key = task.statement if split == "train" else task.composition
-        if key in seen or split_of(task.composition, seed) != split:
+        if task.statement in seen or split_of(task.composition, seed) != split:
             continue
         cases = draw_cases(task, rng)
         if cases is not None:
-            seen.add(key)
+            seen.add(task.statement)
             problems.append(PocketProblem(task, cases))
     return problems
 

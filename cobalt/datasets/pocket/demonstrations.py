@@ -62,9 +62,7 @@ def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
         made += 1
 
 
-def demonstrate(
-    task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random
-) -> Demonstration:
+def demonstrate(task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random) -> Demonstration:
     """One demonstration: `depth` programs with their feedback, then the response to learn."""
     expressions = first_choice(task, rng)
     thought = plan(task, expressions)
@@ -146,9 +144,7 @@ def first_choice(task: Task, rng: random.Random) -> Expressions:
     return tuple(chosen)
 
 
-def next_choice(
-    task: Task, expressions: Expressions, passed: bool, rng: random.Random
-) -> tuple[str, Expressions]:
+def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.Random) -> tuple[str, Expressions]:
     """The thought and the expressions that follow a program's feedback; at most one slot changes."""
     mistakes = [place for place, slot in enumerate(task.slots) if expressions[place] != slot.right]
     if passed:
@@ -172,9 +168,7 @@ def next_choice(
     return "The test fails, but the program looks right. Keep it.", expressions
 
 
-def _change(
-    opening: str, task: Task, expressions: Expressions, place: int, new: str
-) -> tuple[str, Expressions]:
+def _change(opening: str, task: Task, expressions: Expressions, place: int, new: str) -> tuple[str, Expressions]:
     """The thought that names a change, and the expressions after it."""
     fault = "is missing" if expressions[place] is None else "is wrong"
     return f"{opening} {LABELS[place]} {fault}.", (*expressions[:place], new, *expressions[place + 1 :])

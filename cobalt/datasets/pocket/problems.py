@@ -12,16 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cobalt.datasets.pocket.operations import (
-    CLEAR,
-    LETTERS,
-    READER_CODE,
-    Operation,
-    Phrasing,
-    Values,
-    constants,
-    operations,
-)
+from cobalt.datasets.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS, Operation, Phrasing
 
 Difficulty = Literal["EASY", "MEDIUM", "HARD"]
 Split = Literal["train", "dev", "test"]
@@ -35,7 +26,7 @@ LABELS = "ABCDE"
 ODD_SHARE = 0.22
 """How often a sentence is one that the demonstrations tend to misread, where its operation has such a one."""
 
-_HELD_OUT_SHARE = 0.12
+_HELD_OUT_SHARE = 0.15
 _NO_OPERATION = "xs"
 
 
@@ -137,13 +128,10 @@ def split_of(composition: tuple[str, ...], seed: int) -> Split:
 
 def draw_task(rng: random.Random, difficulty: Difficulty) -> Task:
     """Draw a chain; whether it makes a problem worth posing is for `cases` to find out."""
-    values: Values = rng.choices(("numbers", "words"), (3, 1))[0]
-    readers, _, _ = operations(values)
-    chain = [rng.choice(readers)]
-    for _ in range(STEPS_OF[difficulty]):
-        chain.append(rng.choice([step for step in operations(values)[1] if step not in chain]))
-        values = chain[-1].gives
-    chain.append(rng.choice(operations(values)[2]))
+    steps: list[Operation] = []
+    while len(steps) < STEPS_OF[difficulty]:
+        steps.append(rng.choice([step for step in STEPS if step not in steps]))
+    chain = [rng.choice(READERS), *steps, rng.choice(PRINTERS)]
     return Task(difficulty, tuple(_slot(rng, operation) for operation in chain))
 
 
@@ -151,12 +139,11 @@ def _slot(rng: random.Random, operation: Operation) -> Slot:
     odd = [item for item in operation.phrasings if item.habit != CLEAR]
     plain = [item for item in operation.phrasings if item.habit == CLEAR]
     phrasing = rng.choice(odd if odd and rng.random() < ODD_SHARE else plain)
-    k = rng.choice(constants(operation.name))
-    filling = {"k": k, "m": k + rng.randint(3, 9), "c": rng.choice(LETTERS)}
+    k = rng.choice(operation.constants)
     return Slot(
         operation,
         phrasing,
-        phrasing.text.format(**filling),
-        operation.right.format(**filling),
-        tuple(expression.format(**filling) for expression in operation.wrong),
+        phrasing.text.format(k=k),
+        operation.right.format(k=k),
+        tuple(expression.format(k=k) for expression in operation.wrong),
     )
