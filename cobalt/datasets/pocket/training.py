@@ -6,6 +6,7 @@ the programs of earlier turns, never what a user says. The same seed and thread 
 
 import logging
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -43,8 +44,8 @@ class Recipe:
     heads: int = 8
     key_value_heads: int = 2
     feed_forward: int = 512
-    demonstrations: int = 7_500
-    batch: int = 8
+    demonstrations: int = 6_500
+    batch: int = 16
     learning_rate: float = 6e-3
     initial: float = 0.06
 
@@ -71,6 +72,8 @@ class TrainingReport:
 def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> TrainingReport:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing)."""
     recipe = recipe or Recipe()
+    # Read when torch is loaded: threads that spin while they wait make training crawl beside any other load.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     demonstrations = list(
         tqdm(draw_demonstrations(recipe.demonstrations, seed), total=recipe.demonstrations, desc="demonstrations")
     )
