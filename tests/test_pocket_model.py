@@ -179,6 +179,7 @@ def test_chat_template_refuses_what_it_would_drop(tokenizer, messages, options):
         render(tokenizer, messages, **options)
 
 
+@pytest.mark.slow
 def test_world_is_whole_and_loads(world):
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -200,6 +201,7 @@ def test_world_is_whole_and_loads(world):
     assert report["parameters"] == sum(weight.numel() for weight in model.parameters())
 
 
+@pytest.mark.slow
 def test_a_built_world_is_left_alone_and_an_other_refused(world):
     folder = world.dev.parent.parent
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -209,6 +211,7 @@ def test_a_built_world_is_left_alone_and_an_other_refused(world):
         build_pocket_world(folder, seed=4, sizes=SIZES, recipe=TINY)
 
 
+@pytest.mark.slow
 def test_same_seed_same_files(world, tmp_path):
     other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY)
     for name in ("train", "dev", "test"):
@@ -216,6 +219,7 @@ def test_same_seed_same_files(world, tmp_path):
     assert (other.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_an_interrupted_build_left_is_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
