@@ -124,15 +124,16 @@ def run_beside_services(arguments: Arguments) -> int:
         ) as environment,
     ):
         try:
-            child = subprocess.Popen(arguments.command, env=os.environ | environment)
+            # In a process group of its own: a stop reaches the command's children too, and each of them once.
+            child = subprocess.Popen(arguments.command, env=os.environ | environment, process_group=0)
         except OSError as error:
             raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
         try:
             return child.wait()
         except KeyboardInterrupt:
-            # A Ctrl-C from the terminal reached the child as well; it is writing down what is finished.
-            child.send_signal(signal.SIGINT)
-            return child.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGINT)
+            return child.wait()  # it is writing down what is finished
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def test_an_unknown_setting_refuses_in_one_sentence(capsys):
 
     with pytest.raises(SystemExit):
         remote_reward_server.app({"cpus": "1"})
-    assert capsys.readouterr().err.startswith("error: judge setting 'cpus'")
+    assert capsys.readouterr().err.startswith("error: setting 'cpus'")
 
 
 def _replicas() -> list[int]:

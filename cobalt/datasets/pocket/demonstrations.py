@@ -22,7 +22,7 @@ from cobalt.problem import TestSuite
 FIRST_TURNS = 0.35
 """The leading share of the demonstrations that show first turns only: short, and all the model needs at first."""
 
-DEPTHS = (0.2, 0.35, 0.2, 0.1, 0.05, 0.04, 0.03, 0.02, 0.01)
+DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
 """How often a later demonstration shows turn 0, 1, 2, ..."""
 
 _DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}

@@ -44,7 +44,7 @@ class Recipe:
     heads: int = 8
     key_value_heads: int = 2
     feed_forward: int = 512
-    demonstrations: int = 6_500
+    demonstrations: int = 4_500
     batch: int = 16
     learning_rate: float = 6e-3
     initial: float = 0.06
