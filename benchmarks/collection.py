@@ -76,7 +76,9 @@ def main(arguments: Arguments) -> int:
             text=True,
             check=True,
         )
-    offline_tokens, offline_seconds = json.loads(finished.stdout.splitlines()[-1])
+    # vLLM prints to stdout as well, also when its process ends.
+    [answer] = [line for line in finished.stdout.splitlines() if line.startswith("[") and line.endswith("]")]
+    offline_tokens, offline_seconds = json.loads(answer)
     tokens = sum(lengths)
     loop_rate, offline_rate = tokens / seconds, offline_tokens / offline_seconds
     print(f"completions                  {len(lengths)}, {tokens / len(lengths):.0f} tokens each")
