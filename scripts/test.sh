@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up and run every check: ruff, mypy, unit tests, then the tests with the real sandbox, Ray Serve and vLLM.
 #   scripts/test.sh           everything
-#   scripts/test.sh --fast    without Ray, vLLM and sandboxes, under a minute
+#   scripts/test.sh --fast    without Ray, vLLM and sandboxes
 # Further arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, SHARED_DATA
+from support import ROOT
 
 
 def _sandbox_works() -> bool:
@@ -22,14 +22,6 @@ def pytest_collection_modifyitems(items):
             return
         # Failing, not skipping: without a sandbox nothing here can be trusted.
         pytest.exit("bubblewrap or user namespaces are missing: run scripts/setup.sh", returncode=1)
-
-
-@pytest.fixture
-def shared_data():
-    """Real problems; they lie beside the checkout, not in it."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("../shared/data is not on this machine; tests that need no outside data cover the same code")
-    return SHARED_DATA
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
 def square_problem(identifier, **fields):

@@ -431,7 +431,9 @@ def test_many_tests_leave_descriptors_and_memory_flat():
 def _agreement(name: str, **settings: object) -> tuple[int, int]:
     path = SHARED / name
     if not path.exists():
-        pytest.skip(f"needs {name} in ../shared/data")
+        pytest.skip(
+            f"{name} lies beside the checkout and is not on this machine; the other tests here need no outside data"
+        )
 
     async def course() -> tuple[int, int]:
         async with LocalJudge(JudgeSettings(**settings)) as judge:

@@ -218,7 +218,7 @@ def test_the_judge_answers_over_http_in_the_papers_wire_format(services):
     assert len(answer["feedback"]) == len(answer["verdicts"]) == 2
 
 
-def test_the_handle_and_http_agree(services, monkeypatch):
+def test_the_handle_and_http_agree(services):
     """The client library joins the cluster as the scripts do; it runs in a child, for a process joins only one."""
     code = """
 import asyncio, json
