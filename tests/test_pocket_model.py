@@ -10,12 +10,19 @@ from hypothesis import strategies as st
 
 from cobalt.conversation import ALL_PUBLIC_PASSED, history_text, load_prompts, program_of
 from cobalt.datasets.pocket import build_pocket_world
-from cobalt.datasets.pocket.cases import draw_cases
-from cobalt.datasets.pocket.demonstrations import corpus, draw_demonstrations, first_choice, public_feedback
+from cobalt.datasets.pocket.cases import draw_cases, draw_public
+from cobalt.datasets.pocket.demonstrations import (
+    corpus,
+    damage,
+    draw_demonstrations,
+    first_choice,
+    public_feedback,
+)
 from cobalt.datasets.pocket.problems import draw_task, split_of
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
 from cobalt.datasets.pocket.training import Recipe
 from cobalt.errors import UserError
+from cobalt.judge import LocalJudge, VerdictKind
 from cobalt.problem import load_problems
 
 TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
@@ -104,6 +111,25 @@ def test_feedback_names_the_first_failing_test():
             if kind == "Stderr:\n":
                 assert '  File "main.py", line ' in text
     assert seen == {"Stderr:\n", "Expected Output:\n"}
+
+
+@pytest.mark.sandbox
+async def test_feedback_is_the_judges_to_the_letter():
+    """What the seed model learns from is what the rollout will show it, crashes and broken code included."""
+    rng = random.Random(11)
+    kinds = set()
+    async with LocalJudge() as judge:
+        for _ in range(25):
+            task = draw_task(rng, "MEDIUM")
+            public = draw_public(task, rng)
+            if public is None:
+                continue
+            programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
+            for program in programs:
+                result = await judge.judge(program, public)
+                kinds.update(verdict.kind for verdict in result.verdicts)
+                assert public_feedback(program, public) == (result.first_failure() or ALL_PUBLIC_PASSED)
+    assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 
 
 def test_first_programs_are_wrong_for_a_reason():

@@ -17,9 +17,11 @@ from cobalt.datasets.pocket.dataset import PROMPTS
 from cobalt.datasets.pocket.execution import run_program
 from cobalt.datasets.pocket.operations import CLEAR
 from cobalt.datasets.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
+from cobalt.judge import VerdictKind
+from cobalt.judge.feedback import failure_text
 from cobalt.problem import TestSuite
 
-FIRST_TURNS = 0.35
+FIRST_TURNS = 0.3
 """The leading share of the demonstrations that show first turns only: short, and all the model needs at first."""
 
 DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
@@ -28,8 +30,8 @@ DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
 _DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}
 _FORGET = 0.03
 _MISCOPY = 0.015
-_SPOIL = 0.05
-_DOUBT = 0.03
+_SPOIL = 0.03
+_DOUBT = 0.005
 _HIDDEN_REPAIR = 0.3
 _DAMAGE = 0.06
 
@@ -79,10 +81,12 @@ def demonstrate(task: Task, public: TestSuite, depth: int, prompts: PromptSet, r
         messages.append({"role": "assistant", "content": answer(program)})
         messages.append({"role": "user", "content": prompts.feedback(feedback)})
         if damaged and feedback != ALL_PUBLIC_PASSED:
-            verdict = "The test fails: the code is broken."
+            thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
         else:
-            verdict, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
-        thought = f"{verdict}\n{plan(task, expressions)}"
+            previous = expressions
+            thought, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
+            if expressions != previous:
+                thought = f"{thought}\n{plan(task, expressions)}"
     return Demonstration(tuple(messages), respond(thought, answer(task.program(expressions))))
 
 
@@ -106,7 +110,7 @@ def respond(thought: str, text: str) -> str:
 
 
 def plan(task: Task, expressions: Expressions) -> str:
-    """What each line will do: all of a first turn's thought, the end of a later one's."""
+    """What each line will do: a first turn's thought, and the end of a later one's that changes the program."""
     notes = (
         f"{label}: {slot.note(expression)}"
         for label, slot, expression in zip(LABELS, task.slots, expressions, strict=False)
@@ -116,15 +120,13 @@ def plan(task: Task, expressions: Expressions) -> str:
 
 
 def public_feedback(program: str, public: TestSuite) -> str:
-    """The first failing public test in the rollout's layout, or the sentence for none."""
+    """The first failing public test as the judge tells it, or the sentence for none."""
     for stdin, expected in zip(public.inputs, public.outputs, strict=True):
         outcome = run_program(program, stdin)
         if passes(outcome, expected):
             continue
-        head = f"Input:\n{stdin}\nProgram's Output:\n{outcome.output}"
-        if outcome.stderr is not None:
-            return f"{head}\nStderr:\n{outcome.stderr}"
-        return f"{head}\nExpected Output:\n{expected}"
+        kind = VerdictKind.WRONG_ANSWER if outcome.stderr is None else VerdictKind.RUNTIME_ERROR
+        return failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", "")
     return ALL_PUBLIC_PASSED
 
 

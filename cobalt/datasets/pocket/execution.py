@@ -5,9 +5,11 @@ wrote go to the judge (`cobalt.judge`), which isolates them. A crash is told the
 a file `main.py`.
 """
 
+import contextlib
 import functools
 import io
 import linecache
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,9 +54,14 @@ def _reader(lines: Iterator[str]) -> Callable[[], str]:
 
 def _traceback(program: str, error: Exception) -> str:
     """The interpreter's report of `error`, without the frames of this module."""
-    linecache.cache[FILE_NAME] = (len(program), None, program.splitlines(keepends=True), FILE_NAME)
+    lines = f"{program}\n".splitlines(keepends=True)
+    linecache.cache[FILE_NAME] = (len(program), None, lines, FILE_NAME)
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if frame.filename == FILE_NAME]
     # A syntax error has no frame, and the interpreter then has no heading for them either.
     report.stack = traceback.StackSummary(frames) if frames else None  # type: ignore[assignment]
-    return "".join(report.format())
+    *above, _ = "".join(report.format()).splitlines()
+    # Python 3.11 adds what a misspelt name may have meant in its own report only, not in `traceback`'s.
+    with contextlib.redirect_stderr(io.StringIO()) as own:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return "\n".join([*above, own.getvalue().splitlines()[-1]]) + "\n"

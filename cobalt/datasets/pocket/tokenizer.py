@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-VOCABULARY = 1024
+VOCABULARY = 1536
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TURN = "<|im_end|>"
 START_OF_TURN = "<|im_start|>"
@@ -16,8 +16,9 @@ THINK_TOKENS = ("<think>", "</think>")
 CONTEXT = 8192
 """The longest conversation in tokens that tokenizer and model declare."""
 
-# Words take the blank before them with them; digits go in pairs, because the pocket world's numbers are short.
-_PIECES = r"'s| ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Whole phrases and lines of code may become one token: a conversation is then half as long as with a token a word,
+# and minutes of training go twice as far. Labels, numbers and line ends stand alone, because they tell phrases apart.
+_PIECES = r"\b[A-E]\b|\p{N}{1,2}|\n|(?:(?!\b[A-E]\b)[^\n\p{N}])+"
 
 
 def learn_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:

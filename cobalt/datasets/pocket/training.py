@@ -23,7 +23,7 @@ from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokeniz
 _log = logging.getLogger(__name__)
 
 _IGNORED = -100
-_TOKENIZER_DEMONSTRATIONS = 400
+_TOKENIZER_DEMONSTRATIONS = 600
 _WINDOW = 16
 
 
@@ -40,12 +40,12 @@ class Recipe:
     """
 
     hidden: int = 256
-    layers: int = 3
-    heads: int = 8
+    layers: int = 4
+    heads: int = 4
     key_value_heads: int = 2
-    feed_forward: int = 512
-    demonstrations: int = 4_500
-    batch: int = 16
+    feed_forward: int = 256
+    demonstrations: int = 8_000
+    batch: int = 8
     learning_rate: float = 6e-3
     initial: float = 0.06
 
@@ -142,7 +142,7 @@ def _train(
         for group in adam.param_groups:
             group["lr"] = recipe.learning_rate * share
         ids, labels = _tensors(batch, tokenizer.pad_token_id)
-        states = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
         # Only response positions go through the vocabulary: a third of all.
         wanted = labels[:, 1:] != _IGNORED
         loss = torch.nn.functional.cross_entropy(model.lm_head(states[wanted]), labels[:, 1:][wanted])
