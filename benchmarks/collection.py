@@ -33,7 +33,7 @@ from cobalt.services import running_services
 class Arguments:
     """Measure multi-turn collection against offline generation of the same prompts and lengths."""
 
-    pocket: Path = Path("pocket")
+    pocket: Path = Path("pocket/seed0")
     """The pocket world (python -m cobalt.datasets.pocket)."""
     problems: int = 100
     """How many of its development problems to take."""

@@ -1,6 +1,6 @@
 """Start a private Ray with the judge and, if asked, a vLLM engine, run a command against it, and stop it all.
 
-    python -m cobalt.services --model pocket/model -- python run_single_turn_vllm.py -i ... -o ...
+    python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
 The cluster belongs to this process: it listens on loopback, another Ray on the machine is neither used nor touched,
 and nothing is left when the command ends, however it ends. The command finds the cluster by `RAY_ADDRESS`. For a

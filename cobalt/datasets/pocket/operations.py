@@ -32,9 +32,9 @@ class Habit:
 
 
 CLEAR = Habit(slip=0.03, repair=0.9)
-SHAKY = Habit(slip=0.5, repair=0.85)
-MISREAD = Habit(slip=0.85, repair=0.8)
-STUBBORN = Habit(slip=0.88, repair=0.35)
+SHAKY = Habit(slip=0.5, repair=0.6)
+MISREAD = Habit(slip=0.85, repair=0.15)
+STUBBORN = Habit(slip=0.9, repair=0.03)
 
 
 @dataclass(frozen=True, slots=True)

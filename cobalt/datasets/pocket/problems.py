@@ -23,7 +23,7 @@ STEPS_OF: dict[Difficulty, int] = {"EASY": 1, "MEDIUM": 2, "HARD": 3}
 LABELS = "ABCDE"
 """Statement, thoughts and programs label the operations alike, which shows a small model what belongs together."""
 
-ODD_SHARE = 0.22
+ODD_SHARE = 0.38
 """How often a sentence is one that the demonstrations tend to misread, where its operation has such a one."""
 
 _HELD_OUT_SHARE = 0.15

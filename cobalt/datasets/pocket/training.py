@@ -44,7 +44,7 @@ class Recipe:
     heads: int = 4
     key_value_heads: int = 2
     feed_forward: int = 256
-    demonstrations: int = 8_000
+    demonstrations: int = 6_500
     batch: int = 8
     learning_rate: float = 6e-3
     initial: float = 0.06
