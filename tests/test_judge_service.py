@@ -3,6 +3,7 @@
 # ruff: noqa: PTH208
 
 import asyncio
+import base64
 import os
 import shutil
 import signal
@@ -176,3 +177,75 @@ def test_the_sandboxes_of_a_killed_replica_end_with_it(url):
     while any(Path(f"/proc/{pid}").exists() for pid in sandboxes):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def _run(url: str, **fields: object) -> dict:
+    answer = _post(f"{url}/run_code", {"language": "python", **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_sandbox_fusions_own_client_in_verl_gets_the_judges_verdicts(url):
+    """The client that veRL's sandbox reward uses, unchanged, pointed at this judge."""
+    from verl.utils.reward_score.sandbox_fusion import utils
+
+    tests = {"inputs": [f"{n}\n" for n in range(4)], "outputs": [str(n * n) for n in range(4)]}
+    for code, expected, statuses in [
+        ("n = int(input())\nprint(n * n)", [True] * 4, {"success"}),
+        ("print(1)", [False, True, False, False], {"success", "wrong_answer"}),
+        ("1 / 0", [-2] * 4, {"runtime_error"}),
+        ("print(", [-2] * 4, {"runtime_error"}),
+        ("while True: pass", [-3] * 4, {"timeout"}),
+    ]:
+        results, metadata = utils.check_correctness(f"{url}/run_code", tests, code, timeout=1)
+        assert results == expected, metadata
+        assert {item["status"] for item in metadata} == statuses
+    by_name = {"fn_name": "add", "inputs": ["1\n2", '"a"\n"b"'], "outputs": ["3", "ab"]}
+    assert utils.check_correctness(f"{url}/run_code", by_name, "def add(a, b):\n    return a + b")[0] == [True, True]
+
+
+def test_run_code_answers_in_sandbox_fusions_fields(url):
+    answer = _run(url, code="import sys\nprint(input())\nsys.exit(3)", stdin="x")
+    assert answer["status"] == "Failed"
+    assert answer["compile_result"] is None
+    assert answer["run_result"] | {"execution_time": 0} == {
+        "status": "Finished",
+        "execution_time": 0,
+        "return_code": 3,
+        "stdout": "x\n",
+        "stderr": "",
+    }
+    assert _run(url, code="import time\ntime.sleep(60)", run_timeout=0.5)["run_result"]["status"] == "TimeLimitExceeded"
+    starved = _run(url, code="a = bytearray(300 << 20)", memory_limit_MB=100)
+    assert starved["status"] == "Failed"
+    assert "MemoryError" in starved["run_result"]["stderr"]
+    assert _run(url, code="a = bytearray(300 << 20)", memory_limit_MB=900)["status"] == "Success"
+
+
+def test_run_code_offers_files_to_the_program_and_to_no_other(url):
+    files = {"data/n.txt": base64.b64encode(b"41").decode(), "helper.py": base64.b64encode(b"ONE = 1").decode()}
+    code = "from helper import ONE\nprint(int(open('data/n.txt').read()) + ONE)"
+    assert _run(url, code=code, files=files)["run_result"]["stdout"] == "42\n"
+    later = _run(url, code="import os\nprint(sorted(os.listdir()))")
+    assert later["run_result"]["stdout"] == "['main.py']\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "'code'"),
+        ({"code": "", "language": "cpp"}, "'language'"),
+        ({"code": "", "fetch_files": ["x"]}, "'fetch_files'"),
+        ({"code": "", "run_timeout": 0}, "'run_timeout'"),
+        ({"code": "", "files": {"../x": ""}}, "'../x'"),
+        ({"code": "", "files": {"/etc/x": ""}}, "'/etc/x'"),
+        ({"code": "", "files": {"a": "", "a/b": ""}}, "below another file"),
+        ({"code": "", "files": {"main.py": ""}}, "main.py"),
+        ({"code": "", "files": {"x": "%"}}, "base64"),
+        ({"code": "", "files": {"x": "A" * (70 << 20)}}, "'files'"),
+    ],
+)
+def test_run_code_refuses_what_it_does_not_cover_by_name(url, fields, words):
+    answer = _post(f"{url}/run_code", {"language": "python", **fields})
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]

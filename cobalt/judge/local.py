@@ -6,7 +6,7 @@ asks the service. Nothing here knows Ray or HTTP.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Protocol, Self
@@ -16,7 +16,7 @@ import tenacity
 from cobalt.errors import InfrastructureError
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
-from cobalt.judge.sandbox import Sandbox
+from cobalt.judge.sandbox import Run, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
@@ -100,6 +100,33 @@ class LocalJudge:
                 failure = await _attempt(course, another)
         ended = time.monotonic()
         return course.result(queue_seconds=started - queued, run_seconds=ended - started)
+
+    async def execute(
+        self, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None = None
+    ) -> Run | str:
+        """Run a program once under limits of its own, without a verdict.
+
+        Args:
+            code: The program.
+            given: Standard input.
+            limits: Its limits; the walls, the interpreter and the packages stay this judge's.
+            files: Files to put into its folder, by relative path: contents in base64.
+
+        Returns:
+            How the run ended, or what the compiler said if the program is none.
+
+        Raises:
+            InfrastructureError: the judge failed, also when it tried again.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                async with self._borrowed() as sandbox:
+                    return await _execute(sandbox, code, given, limits, files)
+            except InfrastructureError:
+                if attempt == ATTEMPTS or not self._open:
+                    raise
 
     async def _help(self, course: "_Course") -> InfrastructureError | None:
         try:
@@ -209,13 +236,26 @@ class _Course:
         )
 
 
+async def _execute(
+    sandbox: Sandbox, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None
+) -> Run | str:
+    try:
+        failure = await sandbox.open_program(code.encode("utf-8", "surrogatepass"), limits)
+        run = await sandbox.run(given.encode("utf-8", "surrogatepass"), files) if failure is None else None
+        await sandbox.close_program()
+    except asyncio.CancelledError:
+        sandbox.healthy = False  # its compiler still holds the program
+        raise
+    return run if run is not None else failure or ""
+
+
 async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | None:
     """Run tests in one sandbox until none is left; returns the failure that ended it early."""
     index = course.take()
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(course.source)
+        failure = await sandbox.open_program(course.source, course.settings)
         if failure is not None:
             course.fail_all(failure)
             index = None

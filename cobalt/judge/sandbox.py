@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -68,16 +69,7 @@ class Sandbox:
 
     def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
-        self._limits = {
-            "cpu_seconds": settings.cpu_seconds,
-            "wall_seconds": settings.wall_limit,
-            "memory_bytes": settings.memory_bytes,
-            "output_bytes": settings.output_bytes,
-            "file_bytes": settings.file_bytes,
-            "processes": settings.processes,
-            "open_files": settings.open_files,
-            "allow_top_level_return": settings.allow_top_level_return,
-        }
+        self._limits = settings  # those of the opened program
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -121,14 +113,19 @@ class Sandbox:
             raise InfrastructureError("a sandbox did not start: its first word is unknown")
         self.healthy = True
 
-    async def open_program(self, source: bytes) -> str | None:
+    async def open_program(self, source: bytes, limits: JudgeSettings) -> str | None:
         """Hand over a program and compile it; returns what the compiler said if it is none.
+
+        Args:
+            source: The program.
+            limits: Its limits; the walls stay those that the sandbox was built with.
 
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        await self._send(b"P", self._limits, source)
-        kind, facts, _ = await self._reply(self._settings.wall_limit)
+        self._limits = limits
+        await self._send(b"P", _limits_of(limits), source)
+        kind, facts, _ = await self._reply()
         if kind == b"C":
             return cast("str | None", facts["failure"])
         # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end, after which
@@ -138,14 +135,18 @@ class Sandbox:
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
-    async def run(self, given: bytes) -> Run:
+    async def run(self, given: bytes, files: Mapping[str, str] | None = None) -> Run:
         """Run the opened program once on one input.
+
+        Args:
+            given: Standard input.
+            files: Files to put into its folder, by relative path: contents in base64.
 
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        await self._send(b"T", None, given)
-        kind, facts, data = await self._reply(self._settings.wall_limit)
+        await self._send(b"T", {"files": dict(files)} if files else None, given)
+        kind, facts, data = await self._reply()
         if kind != b"D":
             self.healthy = False
             raise InfrastructureError(f"a sandbox broke during a test: {facts}")
@@ -153,7 +154,7 @@ class Sandbox:
         if not facts["ready"]:
             self.healthy = False
             raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
-        if facts["end"] == "exit" and facts["status"] == -signal.SIGKILL and facts["cpu"] <= self._settings.cpu_seconds:
+        if facts["end"] == "exit" and facts["status"] == -signal.SIGKILL and facts["cpu"] <= self._limits.cpu_seconds:
             # The first process of a PID namespace cannot be killed from within it.
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Run(
@@ -266,10 +267,10 @@ class Sandbox:
                 raise
             raise InfrastructureError(f"a sandbox broke: {error}") from error
 
-    async def _reply(self, limit: float) -> tuple[bytes, dict[str, Any], bytes]:
+    async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
         healthy, self.healthy = self.healthy, False  # until the whole reply is here
         try:
-            async with asyncio.timeout(SILENT_LIMITS * limit + 60.0):
+            async with asyncio.timeout(SILENT_LIMITS * self._limits.wall_limit + 60.0):
                 reply = await self._receive()
         except TimeoutError:
             raise InfrastructureError("a sandbox does not answer") from None
@@ -285,6 +286,15 @@ class Sandbox:
             return kind, facts, await self._reader.readexactly(data) if data else b""
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
+
+
+def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
+    """What the sandbox must know of the settings."""
+    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
+    return {name: getattr(settings, name) for name in names} | {
+        "wall_seconds": settings.wall_limit,
+        "allow_top_level_return": settings.allow_top_level_return,
+    }
 
 
 def _read_to_end(descriptor: int) -> bytes:

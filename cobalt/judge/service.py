@@ -1,7 +1,8 @@
 """The judge as a Ray Serve app: one deployment, reached over HTTP and over its handle alike.
 
-Imports Ray, so only the entry point imports it. Judging itself is `LocalJudge`'s; here are requests, answers
-and the deployment's size.
+`POST <route>` takes a judge request (`cobalt.judge.wire`), `POST <route>/run_code` one of SandboxFusion's
+(`cobalt.judge.sandbox_fusion`). Imports Ray, so only the entry point imports it. Judging itself is `LocalJudge`'s;
+here are requests, answers and the deployment's size.
 """
 
 import json
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge import sandbox_fusion
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.isolation import find_bwrap
 from cobalt.judge.local import LocalJudge
@@ -110,6 +112,8 @@ class Evaluator:
         except ValueError as error:
             return JSONResponse({"error": f"the body is not valid JSON ({error})"}, 400)
         try:
+            if request.url.path.rstrip("/").endswith(f"/{sandbox_fusion.PATH}"):
+                return JSONResponse(await sandbox_fusion.run_code(payload, self._judge))
             return JSONResponse(await self._answer(payload))
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)

@@ -14,12 +14,12 @@ of the kernel itself (a system call filter narrows them); side channels through 
 time and the machine's kind. Limits on memory of several processes together are enforced by looking every 50 ms.
 
 Frames on the socket, both ways: a letter and two lengths, then a JSON object and bytes.
-    to here    P limits, source | T {}, input | E (end of the program)
+    to here    P limits, source | T {"files": {path: base64}}, input | E (end of the program)
     from here  R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
 """
 
 # pathlib would be loaded into every program's process.
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH103, PTH120, PTH123, PTH208
 
 import contextlib
 import gc
@@ -123,11 +123,11 @@ def _serve_program(
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if options["isolated"] else -1
     try:
         while True:
-            request, _, given = _receive(socket)
+            request, facts, given = _receive(socket)
             if request != b"T":
                 os._exit(0)
             if _run_test(socket, options, limits, given, own_pid_namespace):
-                return codes, _become_program(options, limits, source)
+                return codes, _become_program(options, limits, source, facts.get("files", {}))
     except _Closed:
         os._exit(0)
 
@@ -251,7 +251,9 @@ def _proportional(pids: list[int]) -> int:
     return total
 
 
-def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes) -> types.ModuleType:
+def _become_program(
+    options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, str]
+) -> types.ModuleType:
     """Shed everything of the compiler: namespaces, privileges, descriptors, modules."""
     try:
         if options["isolated"]:
@@ -262,6 +264,8 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
         os.closerange(_READY + 1, 1 << 20)
         with open(program.FILE_NAME, "wb") as file:  # shown in tracebacks
             file.write(source)
+        for path, contents in files.items():
+            _place_file(path, contents)
         if options["filter"] is not None:
             options["filter"].install()
         os.write(_READY, b"1")
@@ -270,6 +274,15 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
         os.write(2, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
     return program.prepare(options["packages"], options["hidden"])
+
+
+def _place_file(path: str, contents: str) -> None:
+    """Put a file into the program's folder; by now this process may write nowhere else."""
+    import base64
+
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(base64.b64decode(contents))
 
 
 def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:

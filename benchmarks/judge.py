@@ -1,0 +1,221 @@
+"""Speed of the judge, against two other ways to isolate a test, through Ray Serve, and over a long run.
+
+    python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
+    python benchmarks/judge.py serve       # 1,000 programs of 20 tests: through Ray Serve and directly
+    python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp on the way
+
+Every test is trivial, so what is measured is the overhead. All schemes of a table take turns in one run on one machine,
+at the same concurrency (a test for each core); the figures are medians over the rounds, and what counts are the ratios.
+The paper's scheme (a `multiprocessing` manager, a process and a bubblewrap for each test) is imitated, not copied.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tqdm import tqdm
+
+from cobalt.cli import run_script
+from cobalt.judge import JudgeSettings, LocalJudge, ServeJudge
+from cobalt.judge.isolation import bwrap_command, interpreter_inside
+from cobalt.judge.measure import PROGRAM, Measurement, measure
+from cobalt.services import running_services
+
+TESTS = 20
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure the judge's overhead on trivial programs."""
+
+    part: Annotated[Literal["schemes", "serve", "linear"], tyro.conf.Positional]
+    """Which table to make."""
+    tests: int = 100_000
+    """Tests of the long run."""
+
+
+def main(arguments: Arguments) -> int:
+    """Measure, print, and return the exit code."""
+    {"schemes": _schemes, "serve": _serve, "linear": lambda: _linear(arguments.tests)}[arguments.part]()
+    return 0
+
+
+def _schemes() -> None:
+    settings = JudgeSettings()
+    command = [*bwrap_command(settings), interpreter_inside(settings), "-S", "-c", PROGRAM]
+    schemes: dict[str, Callable[[], Measurement]] = {
+        "this judge": lambda: asyncio.run(_direct(settings, 200)),
+        "bubblewrap + python per test": lambda: _pooled(_fresh, command, 400, settings.sandboxes),
+        "the paper's scheme": lambda: _pooled(_managed, command, 100, settings.sandboxes),
+    }
+    figures: dict[str, list[Measurement]] = {name: [] for name in schemes}
+    memory = dict.fromkeys(schemes, 0.0)
+    for _ in tqdm(range(ROUNDS), desc="rounds", unit="round"):
+        for name, run in schemes.items():
+            with _PeakMemory() as peak:
+                figures[name].append(run())
+            memory[name] = max(memory[name], peak.mebibytes)
+    ours = statistics.median(item.tests_per_second for item in figures["this judge"])
+    print(
+        f"{settings.sandboxes} tests at a time, suites of {TESTS}, medians of {ROUNDS} rounds, load average at the end "
+        f"{os.getloadavg()[0]:.1f}"
+    )
+    print("| scheme | tests/s | CPU per test, ms | peak memory, MiB | this judge is faster by |")
+    print("|---|---|---|---|---|")
+    for name, items in figures.items():
+        rate = statistics.median(item.tests_per_second for item in items)
+        cost = statistics.median(item.cpu_milliseconds_per_test or 0.0 for item in items)
+        print(f"| {name} | {rate:.0f} | {cost:.2f} | {memory[name]:.0f} | {ours / rate:.1f} |")
+
+
+async def _direct(settings: JudgeSettings, programs: int) -> Measurement:
+    async with LocalJudge(settings) as judge:
+        return await measure(judge, programs, TESTS, local=True)
+
+
+def _fresh(command: list[str], number: int) -> bool:
+    finished = subprocess.run(command, input=f"{number}\n", capture_output=True, text=True, timeout=60, check=False)
+    return finished.stdout.strip() == str(2 * number)
+
+
+def _managed(command: list[str], number: int) -> bool:
+    """One test as the paper's code runs it: its result comes back through a manager's list."""
+    context = multiprocessing.get_context("fork")
+    with context.Manager() as manager:
+        results = manager.list()
+        process = context.Process(target=_report, args=(results, command, number))
+        process.start()
+        process.join(timeout=60)
+        return bool(results and results[0])
+
+
+def _report(results: Any, command: list[str], number: int) -> None:
+    results.append(_fresh(command, number))
+
+
+def _pooled(run: Callable[[list[str], int], bool], command: list[str], tests: int, workers: int) -> Measurement:
+    before, started = _children_cpu(), time.monotonic()
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        passed = list(pool.map(partial(run, command), range(tests)))
+    seconds = time.monotonic() - started
+    if not all(passed):
+        raise SystemExit("a trivial program failed; nothing was measured")
+    return Measurement(tests, seconds, 1000 * (_children_cpu() - before) / tests)
+
+
+def _children_cpu() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class _PeakMemory:
+    """The most memory that this machine had in use above the start of the block, looked at ten times a second."""
+
+    def __enter__(self) -> "_PeakMemory":
+        self.mebibytes = 0.0
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-S", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._watcher.stdout is not None
+        self._watcher.stdout.readline()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        answer, _ = self._watcher.communicate()
+        self.mebibytes = float(answer)
+
+
+_WATCH = """
+import select, sys
+def used():
+    lines = dict(line.split(":") for line in open("/proc/meminfo"))
+    return int(lines["MemTotal"].split()[0]) - int(lines["MemAvailable"].split()[0])
+start = peak = used()
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    peak = max(peak, used())
+print((peak - start) / 1024)
+"""
+
+
+def _serve() -> None:
+    rates: dict[str, list[float]] = {"through Ray Serve": [], "directly": []}
+    for _ in tqdm(range(ROUNDS), desc="rounds", unit="round"):
+        with running_services() as environment:
+            os.environ.update(environment)
+            figures = asyncio.run(_warm_serve())
+            rates["through Ray Serve"].append(figures.tests_per_second)
+            os.environ.pop("RAY_ADDRESS")
+        rates["directly"].append(asyncio.run(_direct(JudgeSettings(), 1000)).tests_per_second)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, rate in medians.items():
+        print(f"{name:18} {rate:.0f} tests/s")
+    print(f"{'ratio':18} {medians['through Ray Serve'] / medians['directly']:.2f}")
+
+
+async def _warm_serve() -> Measurement:
+    judge = ServeJudge()
+    await measure(judge, 20, TESTS, local=False)
+    return await measure(judge, 1000, TESTS, local=False)
+
+
+def _linear(tests: int) -> None:
+    asyncio.run(_long_run(tests))
+
+
+async def _long_run(tests: int) -> None:
+    print("| tests | tests/s since the last row | memory of judge and sandboxes, MiB | descriptors | entries in /tmp |")
+    print("|---|---|---|---|---|")
+    done, step = 0, max(TESTS, tests // 10)
+    async with LocalJudge() as judge:
+        while done < tests:
+            figures = await measure(judge, step // TESTS, TESTS, local=True)
+            done += figures.tests
+            _print_row(done, figures.tests_per_second)
+
+
+def _print_row(done: int, rate: float) -> None:
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    entries = len(list(Path(tempfile.gettempdir()).iterdir()))
+    print(f"| {done} | {rate:.0f} | {_tree_memory():.0f} | {descriptors} | {entries} |", flush=True)
+
+
+def _tree_memory() -> float:
+    """Proportional resident memory of this process and everything below it, in MiB."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    total = 0
+    for pid in parents:
+        ancestor: Any = pid
+        while ancestor not in (0, None, os.getpid()):
+            ancestor = parents.get(ancestor)
+        if ancestor:
+            try:
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            except OSError:
+                continue
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)
