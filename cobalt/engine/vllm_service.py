@@ -106,7 +106,11 @@ class VllmEngineActor:
             # cannot do; whole prompts need no rewinding.
             options["enable_chunked_prefill"] = False
             if settings.tensor_parallel_size == 1:
-                options["distributed_executor_backend"] = "uni"  # one process less to start and to talk to
+                # The class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
+                # for which the engine's process waits by spinning, a whole core.
+                from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+                options["distributed_executor_backend"] = UniProcExecutor
         self._engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=settings.model,

@@ -5,6 +5,7 @@ asks the service. Nothing here knows Ray or HTTP.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ from cobalt.judge.sandbox import Run, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 # A suite is spread over idle sandboxes in shares of at least this many tests: each share compiles again.
@@ -157,6 +160,7 @@ class LocalJudge:
         self._all.discard(broken)
         self._all.add(sandbox)
         self.restarts += 1
+        logger.warning("a sandbox broke and was replaced", extra={"restarts": self.restarts})
         return sandbox
 
     @tenacity.retry(

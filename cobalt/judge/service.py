@@ -11,7 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from ray import serve
@@ -29,7 +29,7 @@ from cobalt.judge.settings import JudgeSettings, usable_cores
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
 
 CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
 
@@ -44,11 +44,14 @@ class ServiceSettings(JudgeSettings):
         max_ongoing_requests: Programs a replica takes at once. Many, so that programs wait in the replica, where
             the wait is measured and reported as queue time, rather than in Serve's router, whose repeated asking
             for a free place costs more CPU than the tests.
+        log_level: What replicas log, as JSON lines in Serve's log folder: "WARNING" failures of the judge and
+            replaced sandboxes, "INFO" a line for each program as well.
     """
 
     num_replicas: int | None = Field(None, ge=1)
     replica_cpus: float = Field(0.1, ge=0)
     max_ongoing_requests: int = Field(1000, ge=1)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
 
 
 class _Metrics:
@@ -62,9 +65,12 @@ class _Metrics:
         self._restarts = metrics.Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start")
 
     def observe(self, result: ExecResult, restarts: int) -> None:
-        """Record one judged program."""
-        for kind, count in Counter(verdict.kind for verdict in result.verdicts).items():
-            self._verdicts.inc(count, {"kind": kind.value})
+        """Record one judged program, in the log too."""
+        kinds = Counter(verdict.kind.value for verdict in result.verdicts)
+        costs = {"queue_seconds": result.queue_seconds, "run_seconds": result.run_seconds}
+        logger.info("judged", extra={"tests": len(result.verdicts), "verdicts": dict(kinds), **costs})
+        for kind, count in kinds.items():
+            self._verdicts.inc(count, {"kind": kind})
         self._queue.observe(result.queue_seconds)
         self._run.observe(result.run_seconds)
         self._restarts.set(restarts)
@@ -77,6 +83,8 @@ class Evaluator:
     """
 
     async def __init__(self, settings: JudgeSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+        for handler in logger.handlers:
+            logging.getLogger("cobalt.judge").addHandler(handler)
         await require_isolation(settings)
         if settings.unsafe:
             logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
@@ -98,9 +106,13 @@ class Evaluator:
 
     async def _answer(self, payload: object) -> dict[str, Any]:
         request = JudgeRequest.parse(payload)
-        result = await self._judge.judge(
-            request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
-        )
+        try:
+            result = await self._judge.judge(
+                request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
+            )
+        except InfrastructureError as error:
+            logger.error("the judge failed", extra={"error": str(error)})
+            raise
         self._metrics.observe(result, self._judge.restarts)
         return result.to_record()
 
@@ -140,6 +152,6 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         num_replicas=replicas,
         max_ongoing_requests=settings.max_ongoing_requests,
         ray_actor_options={"num_cpus": settings.replica_cpus},
-        logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
+        logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
     )(Evaluator)
     return deployment.bind(judge_settings)
