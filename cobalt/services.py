@@ -8,6 +8,7 @@ long-lived service use `serve run` on a Ray of your own.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def running_services(
     from cobalt.engine import vllm_service
     from cobalt.judge import service as judge_service
 
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     port = _free_port(http_port)
     # Keeps a RAY_ADDRESS of the user's from being joined; Ray reads it even when told "local".
     outer = os.environ.pop("RAY_ADDRESS", None)
@@ -95,6 +99,7 @@ def running_services(
                     serve.run(app, name=name, route_prefix=f"/{name}")
                 except (RuntimeError, TimeoutError) as error:
                     raise InfrastructureError(f"app {name!r} did not start: {_reason(error)}") from None
+                logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
             yield {
                 "RAY_ADDRESS": context.address_info["gcs_address"],
                 "COBALT_HTTP": f"http://127.0.0.1:{port}",

@@ -4,7 +4,9 @@
 
 import asyncio
 import base64
+import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +27,15 @@ APP = "judge_test"
 SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in range(6)))
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+METRICS_PORT = _free_port()
+
+
 @pytest.fixture(scope="module")
 def url():
     """The address of the app under test, on a Ray of its own."""
@@ -34,12 +45,17 @@ def url():
     import remote_reward_server
 
     folder = tempfile.mkdtemp(prefix="rj")  # short: Ray puts sockets below it
-    ray.init(address="local", num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        _temp_dir=folder,
+        object_store_memory=100 << 20,
+        _metrics_export_port=METRICS_PORT,
+    )
+    port = _free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    arguments = {"num_replicas": "2", "concurrency": "1", "cpu_seconds": "2"}
+    arguments = {"num_replicas": "2", "concurrency": "1", "cpu_seconds": "2", "log_level": "INFO"}
     serve.run(remote_reward_server.app(arguments), name=APP, route_prefix=f"/{APP}")
     yield f"http://127.0.0.1:{port}/{APP}"
     serve.shutdown()
@@ -59,6 +75,44 @@ def test_http_and_handle_give_the_same_result(url):
     assert by_http.feedback == by_handle.feedback
     assert by_http.verdicts[4].kind is by_handle.verdicts[4].kind is VerdictKind.RUNTIME_ERROR
     assert by_http.isolated
+
+
+def _wait_for(condition, seconds: float = 60.0):
+    """Poll, because Serve writes its log and Ray its metrics when it suits them; returns what `condition` found."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.5)
+    raise AssertionError("it did not come about in time")
+
+
+def test_a_judged_program_is_a_json_line_in_serves_log(url):
+    import ray
+
+    _post(url, {"code": "print(int(input()) % 2)", "test_cases": SQUARES.to_json()})
+    logs = Path(ray._private.worker._global_node.get_logs_dir_path()) / "serve"
+
+    def lines():
+        texts = [line for path in logs.glob("replica*Evaluator*") for line in path.read_text().splitlines()]
+        return [item for item in map(json.loads, texts) if item["message"] == "judged" and item["tests"] == 6]
+
+    kinds = [item["verdicts"] for item in _wait_for(lines)]
+    assert {"passed": 2, "wrong_answer": 4} in kinds
+    assert all(item["run_seconds"] >= 0 <= item["queue_seconds"] for item in lines())
+
+
+def test_prometheus_sees_verdicts_and_both_times(url):
+    _post(url, {"code": "print(0)", "test_cases": SQUARES.to_json()})
+
+    def scrape():
+        text = httpx.get(f"http://127.0.0.1:{METRICS_PORT}/metrics").text
+        names = ("verdicts", "queue_seconds", "run_seconds", "sandbox_restarts")
+        return text if all(f"cobalt_judge_{name}" in text for name in names) else None
+
+    text = _wait_for(scrape)
+    assert re.search(r'cobalt_judge_verdicts\w*{[^}]*kind="wrong_answer"', text)
 
 
 def test_stopping_early_is_part_of_the_wire_format(url):

@@ -59,6 +59,7 @@ class LocalJudge:
         self.restarts = 0  # sandboxes replaced since the start
         self._idle: asyncio.Queue[Sandbox] = asyncio.Queue()
         self._all: set[Sandbox] = set()
+        self._waiting = 0  # programs without a sandbox
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -91,8 +92,8 @@ class LocalJudge:
         queued = time.monotonic()
         async with self._borrowed() as first:
             started = time.monotonic()
-            helpers = min(self._idle.qsize(), (len(suite) - 1) // TESTS_PER_SHARE)
-            shares = [_attempt(course, first), *(self._help(course) for _ in range(helpers))]
+            helpers = self._spare((len(suite) - 1) // TESTS_PER_SHARE)
+            shares = [_attempt(course, first), *(self._help(course, sandbox) for sandbox in helpers)]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
         while failure is not None:
@@ -131,10 +132,20 @@ class LocalJudge:
                 if attempt == ATTEMPTS or not self._open:
                     raise
 
-    async def _help(self, course: "_Course") -> InfrastructureError | None:
+    def _spare(self, most: int) -> list[Sandbox]:
+        """Take up to `most` sandboxes that lie idle while no program waits for one.
+
+        A share of a suite never waits for its sandbox: it would keep the suite's first one from other programs.
+        """
+        spare: list[Sandbox] = []
+        while len(spare) < most and not self._waiting and not self._idle.empty():
+            spare.append(self._idle.get_nowait())
+        return spare
+
+    async def _help(self, course: "_Course", sandbox: Sandbox) -> InfrastructureError | None:
         try:
-            async with self._borrowed() as sandbox:
-                return await _attempt(course, sandbox)
+            async with self._in_use(sandbox) as usable:
+                return await _attempt(course, usable)
         except InfrastructureError as error:
             return error
 
@@ -142,7 +153,17 @@ class LocalJudge:
     async def _borrowed(self) -> AsyncIterator[Sandbox]:
         if not self._open:
             raise InfrastructureError("the judge is not open")
-        sandbox = await self._idle.get()
+        self._waiting += 1
+        try:
+            sandbox = await self._idle.get()
+        finally:
+            self._waiting -= 1
+        async with self._in_use(sandbox) as usable:
+            yield usable
+
+    @asynccontextmanager
+    async def _in_use(self, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
+        """A sandbox taken from the pool, or its replacement if it is broken; it goes back at the end."""
         try:
             if not sandbox.healthy:
                 sandbox = await self._replaced(sandbox)
