@@ -18,6 +18,7 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine, require_isolation
 from cobalt.judge.recheck import recheck
+from cobalt.judge.sandbox import Sandbox
 from cobalt.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
@@ -248,6 +249,29 @@ def test_an_empty_suite_gives_an_empty_result(bench):
 def test_large_inputs_and_outputs_pass_whole(bench):
     text = "x" * (5 * MIB)
     assert bench.judge("print(input())", {text: text}).all_passed
+
+
+async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
+    """Long suites are shared out among idle sandboxes, but a share that had to queue would keep its suite's first one."""
+    running, seen = 0, []
+    run = Sandbox.run
+
+    async def counted(self: Sandbox, *arguments: object) -> object:
+        nonlocal running
+        running += 1
+        seen.append(running)
+        try:
+            return await run(self, *arguments)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(Sandbox, "run", counted)
+    suite = TestSuite(tuple(map(str, range(10))), tuple(map(str, range(10))))
+    async with LocalJudge(JudgeSettings(concurrency=2)) as judge:
+        programs = (judge.judge("import time\ntime.sleep(0.02)\nprint(input())", suite) for _ in range(8))
+        results = await asyncio.gather(*programs)
+    assert all(result.all_passed for result in results)
+    assert seen.count(2) > len(seen) / 2
 
 
 def test_queue_time_is_apart_from_run_time(bench):

@@ -12,7 +12,6 @@ import builtins
 import gc
 import os
 import sys
-import threading
 import traceback
 import types
 import warnings
@@ -169,7 +168,9 @@ def leave(module: types.ModuleType, status: int) -> None:
     since files that it left open are written when they are freed.
     """
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            threading._shutdown()
         atexit._run_exitfuncs()
         status = _flush(sys.stdout, status)
         _flush(sys.stderr, status)

@@ -47,10 +47,11 @@ _READY = 3  # a test's descriptor, until the program starts
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-# Imported once here, so that a program's own import of them costs nothing.
+# Imported once here, so that a program's own import of them costs nothing. Nothing that imports `threading`: what it
+# does after every fork would cost each test more than its import costs the few programs that want it.
 _WARM = (
     "_sitebuiltins", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal",
-    "enum", "fractions", "functools", "heapq", "io", "itertools", "math", "operator", "queue", "random", "re",
+    "enum", "fractions", "functools", "heapq", "io", "itertools", "math", "operator", "random", "re",
     "statistics", "string", "sys", "typing",
 )  # fmt: skip
 
