@@ -8,8 +8,8 @@ from typing import Any
 
 from ray.serve import Application
 
-from cobalt.cli import build_app
 from cobalt.judge.service import build
+from cobalt.serve_client import build_app
 
 
 def app(args: dict[str, Any]) -> Application:

@@ -6,8 +6,8 @@ mistake; 130 interrupted.
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import tyro
 from rich.console import Console
@@ -16,7 +16,6 @@ from rich.logging import RichHandler
 from cobalt.errors import InfrastructureError, UserError
 
 Arguments = TypeVar("Arguments")
-Application = TypeVar("Application")
 
 
 def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], int]) -> None:
@@ -45,12 +44,3 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
         sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
         code = 130
     sys.exit(code)
-
-
-def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Mapping[str, Any]) -> Application:
-    """Call a Serve app's builder for `serve run`, where a user's mistake shall end as in every script."""
-    try:
-        return builder(arguments)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None

@@ -1,18 +1,69 @@
-"""What every client of a Ray Serve app needs: find the app, and tell passing failures from final ones.
+"""What the entry points and the clients of Ray Serve apps share.
 
-Ray is imported inside the functions: floors 0 and 1 import without it.
+Building an app for `serve run`, finding a running one, and telling passing failures from final ones. Ray is imported inside the functions: floors 0 and 1 import without it.
 """
 
 import asyncio
+import http.client
 import os
 import socket
+import sys
 import threading
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from cobalt.errors import InfrastructureError, ServiceDown
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
+
+Application = TypeVar("Application")
+
+_SERVE_PORT = 8000  # where `serve run` listens
 
 # A process joins a cluster once, however many of its tasks ask at the same time.
 _joining = threading.Lock()
+
+
+def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Mapping[str, Any]) -> Application:
+    """Call an app's builder for `serve run`, where a user's mistake shall end as in every script."""
+    try:
+        application = builder(arguments)
+        _check_port()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    return application
+
+
+def _check_port() -> None:
+    """Refuse to start a Serve whose port another program has; Serve itself would print pages of tracebacks."""
+    connection = http.client.HTTPConnection("127.0.0.1", _SERVE_PORT, timeout=5)
+    try:
+        connection.request("GET", "/-/healthz")
+        if connection.getresponse().read() == b"success":
+            return  # Serve runs already, and takes a further app
+    except ConnectionRefusedError:
+        return
+    except (OSError, http.client.HTTPException):
+        pass  # somebody listens and speaks another language
+    finally:
+        connection.close()
+    if not _serve_runs():
+        raise UserError(
+            f"port {_SERVE_PORT} is in use by another program: stop it, or start Serve on another port first"
+            " (serve start --http-port PORT)"
+        )
+
+
+def _serve_runs() -> bool:
+    """Whether the cluster that `serve run` will use has a Serve instance, on whichever port."""
+    import ray
+    from ray.serve.context import _get_global_client
+
+    try:
+        if not ray.is_initialized():
+            ray.init(address="auto", namespace="serve", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        return False
+    return _get_global_client(raise_if_no_controller_running=False) is not None
 
 
 async def find_app(name: str, advice: str) -> Any:

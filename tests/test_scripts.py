@@ -2,11 +2,15 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 from support import ROOT, square_problem, write_lines
+
+from cobalt import serve_client
 
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
 
@@ -132,3 +136,41 @@ def test_importing_the_lower_floors_is_light():
     code = f"import sys, {', '.join('cobalt.' + name for name in floors)}; print({heavy} & set(sys.modules))"
     finished = run("-c", code)
     assert finished.stdout.strip() == "set()", finished.stderr
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])
+def test_serve_run_refuses_a_port_that_another_program_has(monkeypatch, capsys, answer):
+    monkeypatch.setattr(serve_client, "_serve_runs", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
+
+        def serve_once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        other = threading.Thread(target=serve_once)
+        other.start()
+        with pytest.raises(SystemExit) as end:
+            serve_client.build_app(lambda arguments: "app", {})
+        other.join()
+    assert end.value.code == 2
+    assert "is in use by another program" in capsys.readouterr().err
+
+
+def test_serve_run_takes_a_free_port_and_one_where_serve_answers(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
+
+        def serve_once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nsuccess")
+
+        serve = threading.Thread(target=serve_once)
+        serve.start()
+        assert serve_client.build_app(lambda arguments: "app", {}) == "app"
+        serve.join()
+    assert serve_client.build_app(lambda arguments: "app", {}) == "app"
