@@ -11,7 +11,7 @@ from rich.console import Console
 from cobalt.cli import run_script
 from cobalt.judge import ServeJudge
 from cobalt.records import read_records
-from cobalt.report.turns import plot_turns, turn_table
+from cobalt.report.turns import check_plot_path, plot_turns, turn_table
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
 
 
@@ -35,6 +35,8 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    if arguments.plot:
+        check_plot_path(arguments.plot)
     failed = asyncio.run(
         run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
     )

@@ -23,6 +23,8 @@ _PACKAGES = ("cobalt", "numpy", "ray", "torch", "transformers", "verl", "vllm", 
 
 def manifest_path(result: Path) -> Path:
     """Where the manifest of a result file lies."""
+    if not result.name:
+        raise UserError(f"'{result}' names no file: give the result a file name")
     return result.with_suffix(".run.json")
 
 

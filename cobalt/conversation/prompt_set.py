@@ -65,6 +65,6 @@ def load_prompts(name: str) -> PromptSet:
         prompts.feedback("")
     except jinja2.TemplateNotFound as error:
         raise UserError(f"prompt set {folder}: the file {error.name} is missing") from None
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, UnicodeDecodeError) as error:
         raise UserError(f"prompt set {folder}: {error}") from None
     return prompts

@@ -31,6 +31,8 @@ class ReplayEngine:
             turns = record.get("raw_responses", [record["responses"]] if "responses" in record else None)
             if not turns:
                 raise UserError(f"{path}: record {record['id']!r} has neither 'raw_responses' nor 'responses'")
+            if not all(isinstance(turn, list) and all(isinstance(text, str) for text in turn) for turn in turns):
+                raise UserError(f"{path}: record {record['id']!r}: the recorded responses must be lists of strings")
             self._responses[record["id"]] = turns
 
     async def generate(

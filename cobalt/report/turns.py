@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from cobalt.errors import UserError
 from cobalt.rollout.evaluate import TurnMetrics
 
 # Okabe and Ito's palette: told apart with any colour vision, and in print.
@@ -31,7 +32,11 @@ def turn_table(metrics: Sequence[TurnMetrics], title: str) -> Table:
 
 
 def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], path: Path) -> None:
-    """Write a PNG or SVG with one curve of Pass@1 by turn for each named run, its interval as a band."""
+    """Write a PNG or SVG with one curve of Pass@1 by turn for each named run, its interval as a band.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -62,6 +67,20 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], path: Path) -> None:
     axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UserError(f"cannot write the plot {path}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)
+
+
+def check_plot_path(path: Path) -> None:
+    """Refuse a plot's file before the work for it is done.
+
+    Raises:
+        UserError: it is neither PNG nor SVG.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise UserError(f"plot {path}: give a file that ends in .png or .svg")
