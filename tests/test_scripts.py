@@ -177,8 +177,8 @@ def test_serve_run_takes_a_free_port_and_one_where_serve_answers(monkeypatch):
 
 
 def test_recorded_responses_that_are_no_texts_are_refused(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", square_problem(1))
-    recorded = write_lines(tmp_path / "r.jsonl", {"id": 1, "responses": [1]})
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": [1]}])
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
     assert_user_error(finished, "must be lists of strings")
 
@@ -189,7 +189,7 @@ def test_a_plot_of_another_kind_is_refused_before_the_work(tmp_path):
 
 
 def test_a_prompt_file_that_is_no_text_is_refused(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", square_problem(1))
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     for name in ("system", "first_turn", "feedback"):
         (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", tmp_path)
