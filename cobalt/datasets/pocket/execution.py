@@ -11,6 +11,7 @@ import io
 import linecache
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -28,7 +29,9 @@ class Outcome:
 
 @functools.lru_cache(maxsize=20_000)
 def _compiled(program: str) -> CodeType:
-    return compile(program, FILE_NAME, "exec")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # damaged programs are odd on purpose
+        return compile(program, FILE_NAME, "exec")
 
 
 def run_program(program: str, stdin: str) -> Outcome:
