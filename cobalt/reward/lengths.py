@@ -1,7 +1,7 @@
 """How many tokens a text has: by the paper's vocabulary, o200k_base, or by the policy's own tokenizer. No network.
 
-The authors measure a policy's text by the tokenizer of another model. That is the default, because the published
-numbers were made with it; with long limits on code the policy's own tokenizer is the honest measure.
+The authors measure a policy's text by another model's vocabulary. That is the default, because the published numbers
+were made with it; the policy's own tokenizer measures what it really generates.
 
 What looks like a special token in a response (`<|endoftext|>`) is text like any other here, never an error.
 """
@@ -16,7 +16,7 @@ from cobalt.errors import UserError
 O200K_BASE = "o200k_base"
 
 TokenCounter = Callable[[str], int]
-"""Gives the number of tokens of a text. Linear in its length, below 1 ms for 24,000 characters with o200k_base."""
+"""The number of tokens of a text. With o200k_base 24,000 characters take 0.4 ms of CPU as prose, 25 ms as dashes."""
 
 
 @functools.cache
