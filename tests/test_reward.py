@@ -208,13 +208,12 @@ def test_the_reward_never_falls_below_minus_one():
 
 # ---- lengths ----
 
-FITTING = answer_of(2048)
 LENGTHS = [
     # text, long thinking, long answer, long explanation
     (response(prose(4096)), False, False, False),
     (response(prose(4097)), True, False, False),
-    ("hm</think>" + FITTING, False, False, False),
-    ("hm</think>" + FITTING.replace("print", "the of\nprint", 1), False, True, False),
+    ("hm</think>" + answer_of(2048), False, False, False),
+    ("hm</think>" + answer_of(2049), False, True, False),
     (response("hm", explanation=prose(512)), False, False, False),
     (response("hm", explanation=prose(513)), False, False, True),
     (response("hm", explanation=prose(2049)), False, True, True),
@@ -391,7 +390,7 @@ def policy(tmp_path):
     tokenizer.add_special_tokens([AddedToken("<|im_end|>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>", special=False)])
     tokenizer.enable_truncation(10)
-    tokenizer.enable_padding()
+    tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 
@@ -399,7 +398,7 @@ def policy(tmp_path):
 def test_lengths_can_be_those_of_the_policy(policy):
     count = token_counter(str(policy))
     assert count("abc") == 3
-    assert count("a" * 5000) == 5000  # the tokenizer's own truncation is off
+    assert count("a" * 5000) == 5000  # its own truncation is off, like its padding
     assert count("<think>a") == 2
     assert count("<|im_end|>") == len("<|im_end|>")
     assert count("\ud800") == 1
