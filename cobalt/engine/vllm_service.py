@@ -106,11 +106,11 @@ class VllmEngineActor:
             # cannot do; whole prompts need no rewinding.
             options["enable_chunked_prefill"] = False
             if settings.tensor_parallel_size == 1:
-                # The class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
+                # A class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
                 # for which the engine's process waits by spinning, a whole core.
-                from vllm.v1.executor.uniproc_executor import UniProcExecutor
+                from cobalt.engine.vllm_executor import BoundExecutor
 
-                options["distributed_executor_backend"] = UniProcExecutor
+                options["distributed_executor_backend"] = BoundExecutor
         self._engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=settings.model,
