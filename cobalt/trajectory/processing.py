@@ -1,0 +1,374 @@
+"""The whole way from an evaluated multi-turn file to contextual prompts, one problem after another.
+
+Selection, segmentation, the limit on prompt length, perturbed copies, shuffling. Trajectories are read as a stream
+and prompts wait on the disk until they are shuffled, so memory does not grow with the input. An interrupted run
+leaves no result and is made again from the start: the same command gives the same bytes.
+"""
+
+import json
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, get_args
+
+from tqdm import tqdm
+
+from cobalt.conversation import Message, PromptSet, load_prompts
+from cobalt.conversation.token_count import TokenCounter
+from cobalt.errors import UserError
+from cobalt.judge import Judge
+from cobalt.manifest import open_manifest, write_summary
+from cobalt.problem import Problem, TestSuite
+from cobalt.trajectory.augmentation import PerturbedTests, impossible_feedbacks
+from cobalt.trajectory.reading import ProblemTrajectories, Trajectory, read_trajectories
+from cobalt.trajectory.segmentation import Context, SolvedRule, StopRule, context, usable_states
+from cobalt.trajectory.selection import select, solved_at_first_turn
+
+Summary = dict[str, dict[str, int]]
+
+_PROBLEMS_AT_A_TIME = 32  # so that their prompts are one batch for the tokenizer
+_PROGRAMS_AT_A_TIME = 64  # for the judge
+
+_SOLVED = "dropped: every first program is right"
+_PROBLEM_TOO_LONG = "dropped: the problem is over the token limit"
+_UNCHANGING = "dropped: no turn changes the pass rate"
+_NEVER_RIGHT = "dropped: never right"
+_DOWN_SAMPLED = "dropped: down-sampling"
+_NOTHING_LEFT = "dropped: no state of it is left"
+_TOO_LONG = "dropped: over the token limit"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingRun:
+    """One run; the defaults are the paper's.
+
+    Attributes:
+        input_file: Evaluated multi-turn records.
+        output_file: Contextual prompts.
+        model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
+        num_turns: Programs of a trajectory that are read.
+        max_trajectories: Most trajectories selected from a problem.
+        max_prompt_tokens: Longest prompt, in tokens.
+        solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.trajectory.segmentation`).
+        is_test: Select for a test set: the one trajectory of each problem that changes least.
+        perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
+        perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
+        prompts: Prompt set that the trajectories were collected with; it words the perturbed feedback.
+        seed: Seed of the order, and of which prompts get a perturbed copy.
+    """
+
+    input_file: Path
+    output_file: Path
+    model_name: str
+    num_turns: int = 3
+    max_trajectories: int = 4
+    max_prompt_tokens: int = 10_000
+    solved_rule: SolvedRule = "paper"
+    is_test: bool = False
+    perturbed_ratio: float = 0.0
+    perturbed_file: Path | None = None
+    prompts: str = "paper"
+    seed: int = 42
+
+
+async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
+    """Make the prompts of a run, and say what was kept and dropped by which rule.
+
+    A row is `id` ("<problem>/<sample>/<turn>"), `problem_id`, `sample` (None for the problem alone), `turn`
+    (programs in the prompt), `prompt` (messages, ending with the user's), `prev_best_pass_rate` (over all tests, of
+    the best program in the prompt), `perturbed`, `test_cases` (JSON string; all tests), `difficulty` and `source`
+    where the problem has them.
+
+    Args:
+        run: What to do.
+        judge: Used only with a `perturbed_ratio`.
+
+    Returns:
+        The counts, by problems, trajectories and prompts; the same as in the manifest.
+
+    Raises:
+        UserError: bad input or settings, or nothing is left.
+        InfrastructureError: the judge failed.
+    """
+    _check(run)
+    prompts = load_prompts(run.prompts)
+    counter = TokenCounter(run.model_name)
+    perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
+    arguments = {
+        "stage": "trajectories",
+        "tokenizer": counter.fingerprint,
+        "num_turns": run.num_turns,
+        "max_trajectories": run.max_trajectories,
+        "max_prompt_tokens": run.max_prompt_tokens,
+        "solved_rule": run.solved_rule,
+        "is_test": run.is_test,
+        "perturbed_ratio": run.perturbed_ratio,
+        "prompts": run.prompts if run.perturbed_ratio else None,
+        "seed": run.seed,
+    }
+    inputs = [run.input_file] + ([run.perturbed_file] if run.perturbed_ratio and run.perturbed_file else [])
+    open_manifest(run.output_file, arguments, inputs)
+    with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
+        cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
+        groups = tqdm(read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem")
+        for chunk in _chunks(groups, _PROBLEMS_AT_A_TIME):
+            cutter.cut(chunk)
+        if perturbed_tests is not None:
+            await _add_perturbed(run, cutter, judge, prompts)
+        summary = cutter.summary()
+        if not rows:
+            raise UserError(f"{run.input_file}: no prompt is left ({json.dumps(summary)})")
+        rows.write_shuffled(run.output_file, run.seed)
+    write_summary(run.output_file, summary)
+    return summary
+
+
+def _check(run: ProcessingRun) -> None:
+    for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
+        if getattr(run, name) < 1:
+            raise UserError(f"{name} is {getattr(run, name)}: it must be 1 or more")
+    if not 0 <= run.perturbed_ratio <= 1:
+        raise UserError(f"perturbed_ratio is {run.perturbed_ratio}: it must lie between 0 and 1")
+    if run.perturbed_file and not run.perturbed_ratio:
+        raise UserError("perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too")
+
+
+class _Spool:
+    """JSON rows that wait in a nameless file, in order of arrival."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (__exit__ closes it)
+        except OSError as error:
+            raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+        self._starts = [0]
+
+    def __enter__(self) -> "_Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def append(self, row: dict[str, Any]) -> int:
+        """Keep a row; returns its number."""
+        # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", errors="replace")
+        self._file.write(line)
+        self._starts.append(self._starts[-1] + len(line))
+        return len(self) - 1
+
+    def read(self, number: int) -> dict[str, Any]:
+        """A row that was kept."""
+        row: dict[str, Any] = json.loads(self._line(number))
+        return row
+
+    def write_shuffled(self, path: Path, seed: int) -> None:
+        """Write all rows in an order that the seed decides; the file is complete or not there."""
+        order = list(range(len(self)))
+        random.Random(seed).shuffle(order)
+        temporary = path.with_name(path.name + ".part")
+        try:
+            with temporary.open("wb") as output:
+                output.writelines(self._line(number) for number in order)
+                output.flush()
+                os.fsync(output.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+    def _line(self, number: int) -> bytes:
+        self._file.seek(self._starts[number])
+        return self._file.read(self._starts[number + 1] - self._starts[number])
+
+
+class _Cutter:
+    """Selects, cuts and measures; puts prompts into a spool and counts what happens to everything."""
+
+    def __init__(
+        self,
+        run: ProcessingRun,
+        counter: TokenCounter,
+        perturbed_tests: PerturbedTests | None,
+        rows: _Spool,
+        candidates: _Spool,
+    ) -> None:
+        self.run = run
+        self.counter = counter
+        self.rows = rows
+        self.candidates = candidates
+        # Every rule is named from the start, in the order they are applied in: a rule that drops nothing says so.
+        self.problems = Counter({"read": 0, _SOLVED: 0, _PROBLEM_TOO_LONG: 0, "kept": 0})
+        self.trajectories = Counter(
+            {"read": 0, _UNCHANGING: 0, _NEVER_RIGHT: 0, _DOWN_SAMPLED: 0, _PROBLEM_TOO_LONG: 0, _NOTHING_LEFT: 0}
+            | {"kept": 0}
+        )
+        self.prompts = Counter({_rule_name(rule): 0 for rule in get_args(StopRule)} | {_TOO_LONG: 0})
+        self._perturbed_tests = perturbed_tests
+
+    def cut(self, groups: list[ProblemTrajectories]) -> None:
+        """Put the prompts of some problems into the spool."""
+        chosen: list[tuple[ProblemTrajectories, list[tuple[Trajectory, int]]]] = []
+        for group in groups:
+            self.problems["read"] += 1
+            if solved_at_first_turn(group):
+                self.problems[_SOLVED] += 1
+            else:
+                chosen.append((group, self._select(group)))
+        fitting = self._count_fitting(chosen)
+        for (group, selected), (problem_fits, states_fitting) in zip(chosen, fitting, strict=True):
+            if not problem_fits:
+                self.problems[_PROBLEM_TOO_LONG] += 1
+                self.trajectories[_PROBLEM_TOO_LONG] += len(selected)
+                continue
+            self.problems["kept"] += 1
+            self._emit(group, None, context(group.trajectories[0], 0))
+            for (trajectory, states), left in zip(selected, states_fitting, strict=True):
+                self.trajectories["kept" if left else _NOTHING_LEFT] += 1
+                self.prompts[_TOO_LONG] += states - left
+                for turn in range(1, left + 1):
+                    self._emit(group, trajectory, context(trajectory, turn))
+
+    def _count_fitting(
+        self, chosen: list[tuple[ProblemTrajectories, list[tuple[Trajectory, int]]]]
+    ) -> list[tuple[bool, list[int]]]:
+        """For each problem whether it fits into a prompt by itself, and how many states of each trajectory do."""
+        chains = []
+        for group, selected in chosen:
+            # The problem alone begins every chain; where nothing was selected it is one.
+            for trajectory, states in selected or [(group.trajectories[0], 0)]:
+                chains.append([context(trajectory, turn).messages for turn in range(states + 1)])
+        lengths = iter(self.counter.count_fitting(chains, self.run.max_prompt_tokens))
+        fitting = []
+        for _, selected in chosen:
+            own = [next(lengths) for _ in range(max(1, len(selected)))]
+            fitting.append((max(own) > 0, [length - 1 for length in own[: len(selected)]]))
+        return fitting
+
+    def _select(self, group: ProblemTrajectories) -> list[tuple[Trajectory, int]]:
+        """The selected trajectories of a problem, each with how many of its states the rules leave."""
+        selection = select(group, self.run.max_trajectories, is_test=self.run.is_test)
+        self.trajectories["read"] += len(group.trajectories)
+        self.trajectories[_UNCHANGING] += selection.unchanging
+        self.trajectories[_NEVER_RIGHT] += selection.never_solved
+        self.trajectories[_DOWN_SAMPLED] += selection.not_needed
+        states = []
+        for trajectory in selection.selected:
+            usable, rule = usable_states(
+                [passed == group.public_tests for passed in trajectory.public_passed],
+                [passed == group.tests for passed in trajectory.passed],
+                self.run.solved_rule,
+            )
+            if rule is not None:
+                self.prompts[_rule_name(rule)] += self.run.num_turns - usable
+            states.append((trajectory, usable))
+        return states
+
+    def _emit(self, group: ProblemTrajectories, trajectory: Trajectory | None, cut: Context) -> None:
+        problem = group.problem
+        sample = None if trajectory is None else trajectory.sample
+        self.prompts[_kept(cut.turn)] += 1
+        number = self.rows.append(
+            {
+                "id": f"{problem.id}/{'-' if sample is None else sample}/{cut.turn}",
+                "problem_id": problem.id,
+                "sample": sample,
+                "turn": cut.turn,
+                "prompt": cut.messages,
+                "prev_best_pass_rate": cut.best_passed / group.tests,
+                "perturbed": False,
+                "test_cases": problem.tests.to_json(),
+            }
+            | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
+        )
+        if trajectory is not None and self._perturbed_tests is not None:
+            self._offer(number, problem, trajectory.responses[cut.turn - 1])
+
+    def _offer(self, number: int, problem: Problem, response: str) -> None:
+        """Remember a prompt that could get a perturbed copy."""
+        assert self._perturbed_tests is not None
+        perturbed = self._perturbed_tests.of(problem)
+        if perturbed is not None:
+            self.candidates.append(
+                {
+                    "row": number,
+                    "response": response,
+                    "true": problem.public_tests.to_record(),
+                    "perturbed": perturbed.to_record(),
+                }
+            )
+
+    def summary(self) -> Summary:
+        """Every count so far."""
+        return {
+            "problems": dict(self.problems),
+            "trajectories": dict(self.trajectories),
+            "prompts": dict(self.prompts),
+        }
+
+
+def _rule_name(rule: StopRule) -> str:
+    return f"dropped: {rule.replace('_', ' ')}"
+
+
+def _kept(turn: int) -> str:
+    return f"kept: after {turn} programs"
+
+
+async def _add_perturbed(run: ProcessingRun, cutter: _Cutter, judge: Judge, prompts: PromptSet) -> None:
+    """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
+    partial = len(cutter.rows) - cutter.prompts[_kept(0)]
+    wanted = round(run.perturbed_ratio * partial)
+    if wanted and not cutter.candidates:
+        raise UserError(
+            "no partial trajectory is of a problem with perturbed tests: give --perturbed_file, the result of"
+            " run_perturbation.py on the problems of this run"
+        )
+    order = list(range(len(cutter.candidates)))
+    random.Random(run.seed).shuffle(order)
+    counts = cutter.prompts
+    counts["perturbed: wanted"] = wanted
+    with tqdm(total=wanted, desc="perturbed", unit="prompt") as progress:
+        while order and counts["perturbed: added"] < wanted:
+            missing = wanted - counts["perturbed: added"]
+            batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]
+            del order[: len(batch)]
+            messages = await impossible_feedbacks(
+                judge,
+                prompts,
+                (
+                    (item["response"], TestSuite.parse(item["true"]), TestSuite.parse(item["perturbed"]))
+                    for item in batch
+                ),
+            )
+            for item, message in zip(batch, messages, strict=True):
+                if message is None:
+                    counts["perturbed: left out, the feedback would show no impossible test"] += 1
+                    continue
+                row = cutter.rows.read(item["row"])
+                feedback: Message = {"role": "user", "content": message}
+                row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
+                if cutter.counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
+                    counts["perturbed: left out, over the token limit"] += 1
+                    continue
+                cutter.rows.append(row)
+                counts["perturbed: added"] += 1
+                progress.update(1)
+
+
+def _chunks(groups: Iterable[ProblemTrajectories], size: int) -> Iterator[list[ProblemTrajectories]]:
+    chunk: list[ProblemTrajectories] = []
+    for group in groups:
+        chunk.append(group)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
