@@ -210,7 +210,11 @@ class _Cutter:
             {"read": 0, _UNCHANGING: 0, _NEVER_RIGHT: 0, _DOWN_SAMPLED: 0, _PROBLEM_TOO_LONG: 0, _NOTHING_LEFT: 0}
             | {"kept": 0}
         )
-        self.prompts = Counter({_rule_name(rule): 0 for rule in get_args(StopRule)} | {_TOO_LONG: 0})
+        self.prompts = Counter(
+            {_rule_name(rule): 0 for rule in get_args(StopRule)}
+            | {_TOO_LONG: 0}
+            | {_kept(turn): 0 for turn in range(run.num_turns + 1)}
+        )
         self._perturbed_tests = perturbed_tests
 
     def cut(self, groups: list[ProblemTrajectories]) -> None:
