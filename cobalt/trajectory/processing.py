@@ -141,6 +141,7 @@ class _Spool:
     """JSON rows that wait in a nameless file, in order of arrival."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (__exit__ closes it)
         except OSError as error:
@@ -160,7 +161,12 @@ class _Spool:
         """Keep a row; returns its number."""
         # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", errors="replace")
-        self._file.write(line)
+        try:
+            if self._file.tell() != self._starts[-1]:
+                self._file.seek(self._starts[-1])
+            self._file.write(line)
+        except OSError as error:
+            raise UserError(f"cannot write into {self._folder}: {error.strerror}") from None
         self._starts.append(self._starts[-1] + len(line))
         return len(self) - 1
 
