@@ -230,10 +230,12 @@ async def test_perturbed_copies_end_with_the_impossible_feedback_and_keep_the_tr
         assert text == load_prompts("paper").feedback("Input:\n2\nProgram's Output:\n4\nExpected Output:\n9")
         same = ("test_cases", "prev_best_pass_rate", "turn", "sample", "problem_id")
         assert [row[name] for name in same] == [original[name] for name in same]
-    prompts = summary["prompts"]
-    assert prompts["perturbed: wanted"] == 9
-    assert prompts["perturbed: added"] == 3
-    assert prompts["perturbed: left out, the feedback would show no impossible test"] == 6
+    assert summary["perturbed prompts"] == {
+        "wanted": 9,
+        "dropped: the feedback would show no impossible test": 6,
+        "dropped: over the token limit": 0,
+        "added": 3,
+    }
 
 
 @pytest.mark.sandbox

@@ -40,6 +40,7 @@ _NEVER_RIGHT = "dropped: never right"
 _DOWN_SAMPLED = "dropped: down-sampling"
 _NOTHING_LEFT = "dropped: no state of it is left"
 _TOO_LONG = "dropped: over the token limit"
+_NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class _Cutter:
             | {_TOO_LONG: 0}
             | {_kept(turn): 0 for turn in range(run.num_turns + 1)}
         )
+        self.perturbed: Counter[str] = Counter()
         self._perturbed_tests = perturbed_tests
 
     def cut(self, groups: list[ProblemTrajectories]) -> None:
@@ -321,7 +323,7 @@ class _Cutter:
             "problems": dict(self.problems),
             "trajectories": dict(self.trajectories),
             "prompts": dict(self.prompts),
-        }
+        } | ({"perturbed prompts": dict(self.perturbed)} if self.perturbed else {})
 
 
 def _rule_name(rule: StopRule) -> str:
@@ -343,11 +345,11 @@ async def _add_perturbed(run: ProcessingRun, cutter: _Cutter, judge: Judge, prom
         )
     order = list(range(len(cutter.candidates)))
     random.Random(run.seed).shuffle(order)
-    counts = cutter.prompts
-    counts["perturbed: wanted"] = wanted
+    counts = cutter.perturbed
+    counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
     with tqdm(total=wanted, desc="perturbed", unit="prompt") as progress:
-        while order and counts["perturbed: added"] < wanted:
-            missing = wanted - counts["perturbed: added"]
+        while order and counts["added"] < wanted:
+            missing = wanted - counts["added"]
             batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]
             del order[: len(batch)]
             messages = await impossible_feedbacks(
@@ -360,16 +362,16 @@ async def _add_perturbed(run: ProcessingRun, cutter: _Cutter, judge: Judge, prom
             )
             for item, message in zip(batch, messages, strict=True):
                 if message is None:
-                    counts["perturbed: left out, the feedback would show no impossible test"] += 1
+                    counts[_NOT_IMPOSSIBLE] += 1
                     continue
                 row = cutter.rows.read(item["row"])
                 feedback: Message = {"role": "user", "content": message}
                 row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
                 if cutter.counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
-                    counts["perturbed: left out, over the token limit"] += 1
+                    counts[_TOO_LONG] += 1
                     continue
                 cutter.rows.append(row)
-                counts["perturbed: added"] += 1
+                counts["added"] += 1
                 progress.update(1)
 
 
