@@ -55,12 +55,12 @@ def main(arguments: Arguments) -> int:
         started = time.perf_counter()
         subprocess.run([*command, "--model_name", str(folder / "model")], check=True)
         seconds = time.perf_counter() - started
-        # Of the children so far only this one is large: a learnt tokenizer stays in this process.
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # the script is the only child
         print(f"input                {trajectories.stat().st_size / 1e9:.2f} GB, {arguments.problems} problems")
         print(f"output               {prompts.stat().st_size / 1e9:.2f} GB, {_lines(prompts)} prompts")
         print(f"time                 {seconds:.0f} s on {len(os.sched_getaffinity(0))} cores")
-        print(f"peak memory          {peak / 1024:.0f} MiB")
+        print(f"CPU time             {used.ru_utime + used.ru_stime:.0f} s")
+        print(f"peak memory          {used.ru_maxrss / 1024:.0f} MiB")
     return 0
 
 

@@ -4,6 +4,7 @@ Loads a tokenizer only, never a model's weights. transformers is imported when a
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def _load(model_name: str) -> Any:
         from transformers import AutoTokenizer
     except ImportError:
         raise UserError("counting tokens needs transformers: scripts/setup.sh --profile cpu installs it") from None
+    # Without a network it warns of every attempt; the one sentence below says what there is to say.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return AutoTokenizer.from_pretrained(model_name)
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ and prompts wait on the disk until they are shuffled, so memory does not grow wi
 leaves no result and is made again from the start: the same command gives the same bytes.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -116,10 +117,9 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
         cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
         groups = tqdm(read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem")
-        for chunk in _chunks(groups, _PROBLEMS_AT_A_TIME):
-            cutter.cut(chunk)
+        await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
-            await _add_perturbed(run, cutter, judge, prompts)
+            await _add_perturbed(run, counter, cutter, judge, prompts)
         summary = cutter.summary()
         if not rows:
             raise UserError(f"{run.input_file}: no prompt is left ({json.dumps(summary)})")
@@ -196,6 +196,14 @@ class _Spool:
         return self._file.read(self._starts[number + 1] - self._starts[number])
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A problem and its selected trajectories, each with how many of its states the stopping rules leave."""
+
+    group: ProblemTrajectories
+    cuts: list[tuple[Trajectory, int]]
+
+
 class _Cutter:
     """Selects, cuts and measures; puts prompts into a spool and counts what happens to everything."""
 
@@ -207,8 +215,8 @@ class _Cutter:
         rows: _Spool,
         candidates: _Spool,
     ) -> None:
-        self.run = run
-        self.counter = counter
+        self._run = run
+        self._counter = counter
         self.rows = rows
         self.candidates = candidates
         # Every rule is named from the start, in the order they are applied in: a rule that drops nothing says so.
@@ -225,48 +233,49 @@ class _Cutter:
         self.perturbed: Counter[str] = Counter()
         self._perturbed_tests = perturbed_tests
 
-    def cut(self, groups: list[ProblemTrajectories]) -> None:
-        """Put the prompts of some problems into the spool."""
-        chosen: list[tuple[ProblemTrajectories, list[tuple[Trajectory, int]]]] = []
+    def choose(self, groups: list[ProblemTrajectories]) -> list[_Chosen]:
+        """What the rules leave of some problems."""
+        chosen = []
         for group in groups:
             self.problems["read"] += 1
             if solved_at_first_turn(group):
                 self.problems[_SOLVED] += 1
             else:
-                chosen.append((group, self._select(group)))
-        fitting = self._count_fitting(chosen)
-        for (group, selected), (problem_fits, states_fitting) in zip(chosen, fitting, strict=True):
-            if not problem_fits:
+                chosen.append(_Chosen(group, self._select(group)))
+        return chosen
+
+    def measure(self, chosen: list[_Chosen]) -> list[list[int]]:
+        """For each problem and each of its trajectories, how many of its states fit into a prompt.
+
+        The problem alone is the first of them. A problem without a trajectory has one figure, for itself.
+        """
+        chains = []
+        for item in chosen:
+            for trajectory, states in item.cuts or [(item.group.trajectories[0], 0)]:
+                chains.append([context(trajectory, turn).messages for turn in range(states + 1)])
+        fitting = iter(self._counter.count_fitting(chains, self._run.max_prompt_tokens))
+        return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
+
+    def put(self, chosen: list[_Chosen], fitting: list[list[int]]) -> None:
+        """Put the prompts that fit into the spool."""
+        for item, counts in zip(chosen, fitting, strict=True):
+            if not any(counts):
                 self.problems[_PROBLEM_TOO_LONG] += 1
-                self.trajectories[_PROBLEM_TOO_LONG] += len(selected)
+                self.trajectories[_PROBLEM_TOO_LONG] += len(item.cuts)
                 continue
             self.problems["kept"] += 1
-            self._emit(group, None, context(group.trajectories[0], 0))
-            for (trajectory, states), left in zip(selected, states_fitting, strict=True):
-                self.trajectories["kept" if left else _NOTHING_LEFT] += 1
-                self.prompts[_TOO_LONG] += states - left
-                for turn in range(1, left + 1):
-                    self._emit(group, trajectory, context(trajectory, turn))
-
-    def _count_fitting(
-        self, chosen: list[tuple[ProblemTrajectories, list[tuple[Trajectory, int]]]]
-    ) -> list[tuple[bool, list[int]]]:
-        """For each problem whether it fits into a prompt by itself, and how many states of each trajectory do."""
-        chains = []
-        for group, selected in chosen:
-            # The problem alone begins every chain; where nothing was selected it is one.
-            for trajectory, states in selected or [(group.trajectories[0], 0)]:
-                chains.append([context(trajectory, turn).messages for turn in range(states + 1)])
-        lengths = iter(self.counter.count_fitting(chains, self.run.max_prompt_tokens))
-        fitting = []
-        for _, selected in chosen:
-            own = [next(lengths) for _ in range(max(1, len(selected)))]
-            fitting.append((max(own) > 0, [length - 1 for length in own[: len(selected)]]))
-        return fitting
+            tests = item.group.problem.tests.to_json()
+            self._emit(item.group, None, context(item.group.trajectories[0], 0), tests)
+            # A problem without a trajectory has nothing to pair its one figure with.
+            for (trajectory, states), count in zip(item.cuts, counts, strict=False):
+                self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
+                self.prompts[_TOO_LONG] += states + 1 - count
+                for turn in range(1, count):
+                    self._emit(item.group, trajectory, context(trajectory, turn), tests)
 
     def _select(self, group: ProblemTrajectories) -> list[tuple[Trajectory, int]]:
         """The selected trajectories of a problem, each with how many of its states the rules leave."""
-        selection = select(group, self.run.max_trajectories, is_test=self.run.is_test)
+        selection = select(group, self._run.max_trajectories, is_test=self._run.is_test)
         self.trajectories["read"] += len(group.trajectories)
         self.trajectories[_UNCHANGING] += selection.unchanging
         self.trajectories[_NEVER_RIGHT] += selection.never_solved
@@ -276,14 +285,14 @@ class _Cutter:
             usable, rule = usable_states(
                 [passed == group.public_tests for passed in trajectory.public_passed],
                 [passed == group.tests for passed in trajectory.passed],
-                self.run.solved_rule,
+                self._run.solved_rule,
             )
             if rule is not None:
-                self.prompts[_rule_name(rule)] += self.run.num_turns - usable
+                self.prompts[_rule_name(rule)] += self._run.num_turns - usable
             states.append((trajectory, usable))
         return states
 
-    def _emit(self, group: ProblemTrajectories, trajectory: Trajectory | None, cut: Context) -> None:
+    def _emit(self, group: ProblemTrajectories, trajectory: Trajectory | None, cut: Context, tests: str) -> None:
         problem = group.problem
         sample = None if trajectory is None else trajectory.sample
         self.prompts[_kept(cut.turn)] += 1
@@ -296,7 +305,7 @@ class _Cutter:
                 "prompt": cut.messages,
                 "prev_best_pass_rate": cut.best_passed / group.tests,
                 "perturbed": False,
-                "test_cases": problem.tests.to_json(),
+                "test_cases": tests,
             }
             | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
         )
@@ -334,7 +343,21 @@ def _kept(turn: int) -> str:
     return f"kept: after {turn} programs"
 
 
-async def _add_perturbed(run: ProcessingRun, cutter: _Cutter, judge: Judge, prompts: PromptSet) -> None:
+async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ProblemTrajectories]]) -> None:
+    """Cut every problem; while one chunk is measured in a thread, the next one is read."""
+    before: tuple[list[_Chosen], asyncio.Future[list[list[int]]]] | None = None
+    for chunk in chunks:
+        chosen = cutter.choose(chunk)
+        if before is not None:
+            cutter.put(before[0], await before[1])
+        before = chosen, asyncio.get_running_loop().run_in_executor(None, cutter.measure, chosen)
+    if before is not None:
+        cutter.put(before[0], await before[1])
+
+
+async def _add_perturbed(
+    run: ProcessingRun, counter: TokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
+) -> None:
     """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
     partial = len(cutter.rows) - cutter.prompts[_kept(0)]
     wanted = round(run.perturbed_ratio * partial)
@@ -367,7 +390,7 @@ async def _add_perturbed(run: ProcessingRun, cutter: _Cutter, judge: Judge, prom
                 row = cutter.rows.read(item["row"])
                 feedback: Message = {"role": "user", "content": message}
                 row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
-                if cutter.counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
+                if counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
                     counts[_TOO_LONG] += 1
                     continue
                 cutter.rows.append(row)
