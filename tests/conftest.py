@@ -38,7 +38,7 @@ def seed_model(tmp_path_factory):
 @pytest.fixture(scope="session")
 def services(seed_model):
     """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
-    settings = ["--engine", "max_model_len=1024", "dtype=float32"]
+    settings = ["--engine", "max_model_len=1024", "--engine", "dtype=float32"]
     announce = (
         "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
         " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
