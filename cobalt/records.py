@@ -63,8 +63,7 @@ class RecordFile:
         """
         self.path = path
         try:
-            if not path.name or (path.exists() and not path.is_file()):
-                raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = path.open("ab")
         except OSError as error:
@@ -79,7 +78,7 @@ class RecordFile:
             torn = _torn_bytes(path)
             if torn:
                 self._handle.truncate(path.stat().st_size - torn)
-            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in read_records(path))
+            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in iterate_records(path))
         except BaseException:
             self._handle.close()
             raise
@@ -119,6 +118,16 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
+
+
+def check_result_path(path: Path) -> None:
+    """Refuse a path that names a folder, a device or nothing, before anything is written.
+
+    Raises:
+        UserError: it does.
+    """
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
 
 
 def _torn_bytes(path: Path) -> int:

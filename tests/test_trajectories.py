@@ -10,7 +10,7 @@ from support import square_problem, trajectory_record, write_lines
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import TokenCounter
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
-from cobalt.errors import UserError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.manifest import manifest_path
 from cobalt.records import read_records
@@ -32,6 +32,9 @@ def policy(tmp_path_factory):
 
 
 class NoJudge:
+    async def describe(self):
+        return {}
+
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         raise AssertionError("nothing is to be judged here")
 
@@ -199,6 +202,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "each with its feedback"),
         ([THREE, THREE], "id 3 is already used"),
+        ([without(THREE, "public_test_cases")], "it has no public tests"),
         ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
     ],
 )
@@ -278,6 +282,26 @@ async def test_perturbed_tests_of_another_run_are_refused(tmp_path, policy, prob
     assert not (tmp_path / "prompts.jsonl").exists()
 
 
+class BrokenJudge(LocalJudge):
+    """A judge that answers once and then fails."""
+
+    answers = 0
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        BrokenJudge.answers += 1
+        if BrokenJudge.answers > 1:
+            raise InfrastructureError("the sandbox died")
+        return await super().judge(code, suite, stop_at_first_failure=stop_at_first_failure)
+
+
+@pytest.mark.sandbox
+async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path, policy):
+    async with BrokenJudge(JudgeSettings(concurrency=1)) as judge:
+        with pytest.raises(InfrastructureError, match="the sandbox died"):
+            await process(tmp_path, policy, [perturbed_record(0, SOLVE)], judge, perturbed_ratio=1.0)
+    assert not (tmp_path / "prompts.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -295,8 +319,9 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
 
 async def test_a_result_that_cannot_be_written_is_one_sentence(tmp_path, policy):
     source = write_lines(tmp_path / "e.jsonl", [THREE])
-    with pytest.raises(UserError, match="cannot write"):
-        await process_trajectories(ProcessingRun(source, source / "prompts.jsonl", policy), NoJudge())
+    for path, message in ((source / "prompts.jsonl", "cannot write"), (tmp_path, "no file that a result can be")):
+        with pytest.raises(UserError, match=message):
+            await process_trajectories(ProcessingRun(source, path, policy), NoJudge())
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from cobalt.datasets import verl_rows
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
 from cobalt.errors import UserError
+from cobalt.manifest import manifest_path
 from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
 COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
@@ -67,7 +68,7 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
         "difficulty": "EASY",
     }
     assert summary["train"]["rows"] == 2
-    manifest = json.loads((run.local_dir / "train.run.json").read_text())
+    manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}
 
 
@@ -174,7 +175,7 @@ def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, val
     run = single_turn(tmp_path, policy, train, validation, limit)
     with pytest.raises(UserError, match=message):
         convert_single_turn(run)
-    assert not list(tmp_path.glob("verl/*.parquet*"))
+    assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
 
 
 PROMPT = {

@@ -17,7 +17,7 @@ from cobalt.conversation.token_count import TokenCounter
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
-from cobalt.records import iterate_records
+from cobalt.records import check_result_path, iterate_records
 
 Summary = dict[str, dict[str, int]]
 
@@ -85,7 +85,7 @@ def convert_single_turn(run: VerlRun, prompts: str = "paper") -> Summary:
                 difficulty=_difficulty(record),
             )
 
-    return _convert(run, {"stage": "verl_single_turn", "prompts": prompts}, read)
+    return _convert(run, {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}, read)
 
 
 def convert_multi_turn(run: VerlRun) -> Summary:
@@ -149,6 +149,7 @@ def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Ite
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
     results = {split: run.local_dir / f"{split}.parquet" for split in SPLITS}
     for split in SPLITS:
+        check_result_path(results[split])
         settings = {
             "split": split,
             "tokenizer": counter.fingerprint,
@@ -254,7 +255,10 @@ class _Writer:
         self._waiting.clear()
         self._characters = 0
         if rows:
-            self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=_schema()))
+            try:
+                self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=_schema()))
+            except OSError as error:
+                raise UserError(f"cannot write {self.result}: {error.strerror or error}") from None
 
     def summary(self) -> dict[str, int]:
         """What was counted."""
@@ -270,9 +274,9 @@ class _Writer:
 def _row(prompt: _Prompt, split: str, index: int, data_source: str) -> dict[str, Any]:
     return {
         "data_source": data_source,
-        "prompt": [{"role": message["role"], "content": _utf8(message["content"])} for message in prompt.messages],
+        "prompt": list(prompt.messages),
         "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": _utf8(prompt.tests)},
+        "reward_model": {"style": "rule", "ground_truth": prompt.tests},
         "extra_info": {
             "index": index,
             "split": split,
@@ -285,11 +289,6 @@ def _row(prompt: _Prompt, split: str, index: int, data_source: str) -> dict[str,
             "difficulty": prompt.difficulty,
         },
     }
-
-
-def _utf8(text: str) -> str:
-    """Without lone surrogates, which parquet does not take."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _schema() -> Any:

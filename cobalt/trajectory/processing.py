@@ -24,6 +24,7 @@ from cobalt.errors import UserError
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
+from cobalt.records import check_result_path
 from cobalt.trajectory.augmentation import PerturbedTests, impossible_feedbacks
 from cobalt.trajectory.reading import ProblemTrajectories, Trajectory, read_trajectories
 from cobalt.trajectory.segmentation import Context, SolvedRule, StopRule, context, usable_states
@@ -100,7 +101,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     prompts = load_prompts(run.prompts)
     counter = TokenCounter(run.model_name)
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
-    arguments = {
+    arguments: dict[str, Any] = {
         "stage": "trajectories",
         "tokenizer": counter.fingerprint,
         "num_turns": run.num_turns,
@@ -109,14 +110,17 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         "solved_rule": run.solved_rule,
         "is_test": run.is_test,
         "perturbed_ratio": run.perturbed_ratio,
-        "prompts": run.prompts if run.perturbed_ratio else None,
         "seed": run.seed,
     }
+    if perturbed_tests is not None:
+        arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
     inputs = [run.input_file] + ([run.perturbed_file] if run.perturbed_ratio and run.perturbed_file else [])
     open_manifest(run.output_file, arguments, inputs)
     with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
         cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
-        groups = tqdm(read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem")
+        groups = tqdm(
+            read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem", disable=None
+        )
         await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
             await _add_perturbed(run, counter, cutter, judge, prompts)
@@ -129,6 +133,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
 
 
 def _check(run: ProcessingRun) -> None:
+    check_result_path(run.output_file)
     for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
         if getattr(run, name) < 1:
             raise UserError(f"{name} is {getattr(run, name)}: it must be 1 or more")
@@ -160,8 +165,7 @@ class _Spool:
 
     def append(self, row: dict[str, Any]) -> int:
         """Keep a row; returns its number."""
-        # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
-        line = (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", errors="replace")
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         try:
             if self._file.tell() != self._starts[-1]:
                 self._file.seek(self._starts[-1])
@@ -188,8 +192,9 @@ class _Spool:
                 os.fsync(output.fileno())
             temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise UserError(f"cannot write {path}: {error.strerror}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _line(self, number: int) -> bytes:
         self._file.seek(self._starts[number])
@@ -370,7 +375,7 @@ async def _add_perturbed(
     random.Random(run.seed).shuffle(order)
     counts = cutter.perturbed
     counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
-    with tqdm(total=wanted, desc="perturbed", unit="prompt") as progress:
+    with tqdm(total=wanted, desc="perturbed", unit="prompt", disable=None) as progress:
         while order and counts["added"] < wanted:
             missing = wanted - counts["added"]
             batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]

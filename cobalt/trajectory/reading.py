@@ -91,6 +91,8 @@ def _parse(record: Mapping[str, Any], turns: int) -> tuple[ProblemTrajectories, 
     if not record.get("public_pass_rates"):
         raise UserError("it has no 'public_pass_rates': run a multi-turn script first")
     problem = Problem.parse(record)
+    if not len(problem.public_tests):
+        raise UserError("it has no public tests (field 'public_test_cases'), and its public pass rates are of some")
     conversations = _conversations(record["conversations"])
     samples = len(conversations)
     lengths = {sum(message["role"] == "assistant" for message in conversation) for conversation in conversations}
@@ -197,8 +199,6 @@ def _raw_responses(
 
 def _count(field: str, rate: float, tests: int) -> int:
     """How many of `tests` tests a rate stands for."""
-    if tests == 0:
-        return 0
     passed = round(rate * tests)
     if abs(rate * tests - passed) > _TOLERANCE * tests:
         raise UserError(
