@@ -66,7 +66,7 @@ async def _run(arguments: Arguments, problems: Path, recorded: Path) -> int:
         turns=arguments.turns - 1,
     )
     async with LocalJudge(JudgeSettings()) as judge:
-        failed = await run_multi_turn(run, ReplayEngine(recorded), judge)
+        failed = await run_multi_turn(run, ReplayEngine(recorded, arguments.samples), judge)
         failed += await run_evaluation(multi_turn, arguments.output_dir / "evaluation.jsonl", judge)
     return 1 if failed else 0
 
