@@ -31,7 +31,7 @@ class Arguments:
     max_prompt_tokens: int = 10_000
     """Longest prompt, in tokens."""
     solved_rule: Literal["paper", "off"] = "paper"
-    """The authors' rule that drops right-wrong-right trajectories; off: only the rules that were meant."""
+    """The authors' rule that drops right-wrong-right trajectories, by an index that is off by one; or off."""
     is_test: bool = False
     """Make a test set: of each problem the one trajectory that changes least."""
     perturbed_ratio: float = 0.0

@@ -36,10 +36,10 @@ def usable_states(
     """How many of a trajectory's states 1, 2, ... are used, and the rule that stopped it (None: all are used).
 
     `public_passed_twice`: at state t the programs t-1 and t both pass every public test; there is nothing left to
-    say. `solved_again`: at state t the programs t and t+2 both pass every test. With three turns that is state 1
-    alone, and drops right-wrong-right trajectories whole. The authors' index is two off: the last two programs are
-    meant, and these the first rule stops already. So the rule is either theirs ("paper", which their published
-    numbers rest on) or none ("off").
+    say. `solved_again`: at state t the programs t and t+2 both pass every test; with three turns that is state 1
+    alone, and drops right-wrong-right trajectories whole. The authors' index is off by one there, and which two
+    neighbours they meant is not said: so the rule is either theirs ("paper", which the published numbers rest on)
+    or none ("off").
 
     Args:
         public_passed: Whether each program passes all public tests.
