@@ -1,6 +1,6 @@
 """Multi turn: programs are judged on the public tests, the first failure goes back, the model tries again.
 
-The protocol is the paper's (facts, sections 1.3 and 1.5): the first turn is shared (`responses` of a single-turn
+The protocol is the paper's (its code: `run_multi_turn_vllm.py`): the first turn is shared (`responses` of a single-turn
 file) or drawn here, each sample then is a conversation of its own, and an episode goes on for the given number of
 turns even when every public test passes. Conversations do not wait for one another.
 """
