@@ -5,6 +5,7 @@
 #   scripts/pocket_data.sh [OUTPUT_DIR [SEED]]      (default: runs/pocket_data 0; the seed decides world and samples)
 # Running it again continues where it stopped.
 set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 output=${1:-runs/pocket_data}
 seed=${2:-0}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import square_problem, trajectory_record, write_lines
 
 from cobalt.conversation import load_prompts
-from cobalt.conversation.token_count import TokenCounter
+from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import JudgeSettings, LocalJudge
@@ -110,7 +110,7 @@ async def test_a_problem_gives_at_most_13_prompts_and_every_state_is_counted_onc
 
 async def test_contexts_over_the_token_limit_are_left_out_and_those_at_it_stay(tmp_path, policy):
     record = trajectory_record(0, [[WRONG, WRONG, RIGHT]])
-    counter = TokenCounter(policy)
+    counter = PromptTokenCounter(policy)
     lengths = counter.count([record["conversations"][0][:end] for end in (2, 4, 6, 8)])
     assert lengths == sorted(set(lengths))
     for kept, limit in enumerate(lengths, 1):
@@ -133,8 +133,8 @@ def test_prompts_are_measured_as_the_tokenizer_itself_measures_them(policy):
     conversations = trajectory_record(0, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, RIGHT]])["conversations"]
     conversations[0][3]["content"] = "é \U0001f600 <|im_end|> <think>\n\tx = 1"
     encoded = tokenizer.apply_chat_template(conversations, add_generation_prompt=True, tokenize=True)
-    assert TokenCounter(policy).count(conversations) == [len(ids) for ids in encoded["input_ids"]]
-    assert TokenCounter(policy).count([]) == []
+    assert PromptTokenCounter(policy).count(conversations) == [len(ids) for ids in encoded["input_ids"]]
+    assert PromptTokenCounter(policy).count([]) == []
 
 
 async def test_the_same_command_gives_the_same_bytes_and_the_seed_the_order(tmp_path, policy):
@@ -329,21 +329,21 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="has no chat template"):
-        TokenCounter(str(tmp_path))
+        PromptTokenCounter(str(tmp_path))
 
 
 def test_a_chat_template_that_refuses_a_message_is_named(policy):
     with pytest.raises(UserError, match="refuses a conversation: this chat template has no role 'tool'"):
-        TokenCounter(policy).count([[{"role": "tool", "content": ""}]])
+        PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder"])
 def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=f"'{name}': without a network give the local folder"):
-        TokenCounter(name)
+        PromptTokenCounter(name)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no usable tokenizer"):
-        TokenCounter(str(tmp_path))
+        PromptTokenCounter(str(tmp_path))

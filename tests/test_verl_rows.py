@@ -7,7 +7,7 @@ from pyarrow import parquet
 from support import square_problem, trajectory_record, write_lines
 
 from cobalt.conversation import load_prompts
-from cobalt.conversation.token_count import TokenCounter
+from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets import verl_rows
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
@@ -107,7 +107,7 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
     assert json.loads(data[0]["reward_model"]["ground_truth"]) == json.loads(source["test_cases"])
     assert data[6]["index"] == 6
     # veRL measures with the same ruler: a limit that leaves a row out there leaves it out here.
-    config.max_prompt_length = TokenCounter(policy).count([source["prompt"]])[0] - 1
+    config.max_prompt_length = PromptTokenCounter(policy).count([source["prompt"]])[0] - 1
     shorter = RLHFDataset([path], tokenizer, config)
     assert source["prompt"] not in [row["raw_prompt"] for row in shorter]
     streamed = datasets.load_dataset("parquet", data_files=path, split="train", streaming=True)
@@ -117,7 +117,7 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
 def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     train = [square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)]
     run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
-    counter = TokenCounter(policy)
+    counter = PromptTokenCounter(policy)
     limit = counter.count(
         [[{"role": "system", "content": load_prompts("pocket").system}, {"role": "user", "content": "a"}]]
     )[0]

@@ -17,7 +17,7 @@ from cobalt.errors import UserError
 Conversation = Sequence[Message]
 
 
-class TokenCounter:
+class PromptTokenCounter:
     """Counts the `input_ids` of prompts as the model will get them: chat template and generation prompt.
 
     Attributes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import Message, first_messages, load_prompts
-from cobalt.conversation.token_count import TokenCounter
+from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
@@ -145,7 +145,7 @@ def _difficulty(record: dict[str, Any]) -> str | None:
 def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
     if run.max_prompt_length < 1:
         raise UserError(f"max_prompt_length is {run.max_prompt_length}: it must be 1 or more")
-    counter = TokenCounter(run.model_name)
+    counter = PromptTokenCounter(run.model_name)
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
     results = {split: run.local_dir / f"{split}.parquet" for split in SPLITS}
     for split in SPLITS:
@@ -170,7 +170,7 @@ def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Ite
 
 def _write_parts(
     run: VerlRun,
-    counter: TokenCounter,
+    counter: PromptTokenCounter,
     read: Callable[[Path], Iterator[_Prompt]],
     sources: dict[str, Path],
     results: dict[str, Path],
@@ -206,7 +206,7 @@ class _Writer:
     """Writes the rows of one split, a row group at a time; a context manager, which closes the file."""
 
     run: VerlRun
-    counter: TokenCounter
+    counter: PromptTokenCounter
     split: str
     result: Path
     read: int = 0

@@ -19,7 +19,7 @@ from typing import IO, Any, get_args
 from tqdm import tqdm
 
 from cobalt.conversation import Message, PromptSet, load_prompts
-from cobalt.conversation.token_count import TokenCounter
+from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
@@ -99,7 +99,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     """
     _check(run)
     prompts = load_prompts(run.prompts)
-    counter = TokenCounter(run.model_name)
+    counter = PromptTokenCounter(run.model_name)
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
     arguments: dict[str, Any] = {
         "stage": "trajectories",
@@ -215,7 +215,7 @@ class _Cutter:
     def __init__(
         self,
         run: ProcessingRun,
-        counter: TokenCounter,
+        counter: PromptTokenCounter,
         perturbed_tests: PerturbedTests | None,
         rows: _Spool,
         candidates: _Spool,
@@ -361,7 +361,7 @@ async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ProblemTrajectories]])
 
 
 async def _add_perturbed(
-    run: ProcessingRun, counter: TokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
+    run: ProcessingRun, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
 ) -> None:
     """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
     partial = len(cutter.rows) - cutter.prompts[_kept(0)]
