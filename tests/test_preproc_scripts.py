@@ -29,11 +29,8 @@ def test_an_unknown_model_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path):
-    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
-
-    learn_tokenizer(["problem answer"], vocabulary=300).save_pretrained(tmp_path / "model")
-    model = ["--model_name", tmp_path / "model"]
+def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
+    model = ["--model_name", policy]
     for split in ("train", "dev"):
         samples = [[(0, 0), (1, 1), (2, 2)], [(1, 1), (0, 0), (2, 2)]]
         source = write_lines(tmp_path / f"{split}.eval.jsonl", [trajectory_record(split, samples)])
@@ -48,11 +45,8 @@ def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path):
 
 
 @pytest.mark.slow
-def test_single_turn_problems_in_both_splits_are_one_sentence(tmp_path):
-    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
-
-    learn_tokenizer(["problem answer"], vocabulary=300).save_pretrained(tmp_path / "model")
+def test_single_turn_problems_in_both_splits_are_one_sentence(tmp_path, policy):
     source = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     files = ["--train_file", source, "--validation_file", source, "--local_dir", tmp_path / "verl"]
-    finished = run(SCRIPTS[1], *files, "--model_name", tmp_path / "model")
+    finished = run(SCRIPTS[1], *files, "--model_name", policy)
     assert_user_error(finished, "no problem may be in both")

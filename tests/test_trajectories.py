@@ -23,14 +23,6 @@ CRASH = "```python\nraise ValueError\n```"
 PERTURBED = {"inputs": ["2\n", "3\n"], "outputs": ["9\n", "4\n"]}  # square_problem's public tests, outputs swapped
 
 
-@pytest.fixture(scope="session")
-def policy(tmp_path_factory):
-    """A folder with a tokenizer and its chat template, as a model has them."""
-    folder = tmp_path_factory.mktemp("policy")
-    learn_tokenizer(["system problem answer feedback 0 1 2 3"], vocabulary=400).save_pretrained(folder)
-    return str(folder)
-
-
 class NoJudge:
     async def describe(self):
         return {}

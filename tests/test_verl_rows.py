@@ -9,7 +9,6 @@ from support import square_problem, trajectory_record, write_lines
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets import verl_rows
-from cobalt.datasets.pocket.tokenizer import learn_tokenizer
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
 from cobalt.errors import UserError
 from cobalt.manifest import manifest_path
@@ -17,14 +16,6 @@ from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
 COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
-
-
-@pytest.fixture(scope="session")
-def policy(tmp_path_factory):
-    """A folder with a tokenizer and its chat template, as a model has them."""
-    folder = tmp_path_factory.mktemp("policy")
-    learn_tokenizer(["system problem answer feedback 0 1 2 3"], vocabulary=400).save_pretrained(folder)
-    return str(folder)
 
 
 def single_turn(tmp_path, policy, train, validation, limit=4096):
