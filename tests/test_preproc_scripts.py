@@ -1,7 +1,7 @@
 """The data scripts as a user meets them."""
 
 import pytest
-from support import square_problem, trajectory_record, write_lines
+from support import trajectory_record, write_lines
 from test_scripts import assert_user_error, run
 
 SCRIPTS = [
@@ -30,23 +30,15 @@ def test_an_unknown_model_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
-    model = ["--model_name", policy]
-    for split in ("train", "dev"):
-        samples = [[(0, 0), (1, 1), (2, 2)], [(1, 1), (0, 0), (2, 2)]]
-        source = write_lines(tmp_path / f"{split}.eval.jsonl", [trajectory_record(split, samples)])
-        finished = run(SCRIPTS[0], "-i", source, "-o", tmp_path / f"{split}.jsonl", *model)
-        assert finished.returncode == 0, finished.stderr
-        assert "down-sampling" in finished.stdout
+    samples = [[(0, 0), (1, 1), (2, 2)], [(1, 1), (0, 0), (2, 2)]]
+    source = write_lines(tmp_path / "evaluation.jsonl", [trajectory_record("t", samples)])
+    finished = run(SCRIPTS[0], "-i", source, "-o", tmp_path / "train.jsonl", "--model_name", policy)
+    assert finished.returncode == 0, finished.stderr
+    assert "down-sampling" in finished.stdout
+    train = (tmp_path / "train.jsonl").read_text()
+    (tmp_path / "dev.jsonl").write_text(train.replace('"problem_id": "t"', '"problem_id": "d"'))
     files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
-    finished = run(SCRIPTS[2], *files, "--local_dir", tmp_path / "verl", *model)
+    finished = run(SCRIPTS[2], *files, "--local_dir", tmp_path / "verl", "--model_name", policy)
     assert finished.returncode == 0, finished.stderr
     assert "longest prompt" in finished.stdout
     assert (tmp_path / "verl" / "train.parquet").exists()
-
-
-@pytest.mark.slow
-def test_single_turn_problems_in_both_splits_are_one_sentence(tmp_path, policy):
-    source = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    files = ["--train_file", source, "--validation_file", source, "--local_dir", tmp_path / "verl"]
-    finished = run(SCRIPTS[1], *files, "--model_name", policy)
-    assert_user_error(finished, "no problem may be in both")
