@@ -19,4 +19,12 @@ class InfrastructureError(CobaltError):
 
 
 class ServiceDown(InfrastructureError):
-    """A service does not answer at all; the message says how to start it."""
+    """A service does not answer at all, and no problem of a run can go on; the message says how to start it."""
+
+
+class RequestRefused(ServiceDown, UserError):
+    """A service refuses this user's requests altogether (key, model, quota): the run ends; the user's to mend."""
+
+
+class SpendLimitReached(ServiceDown):
+    """The money set for a run is spent: the run ends and can be resumed with a higher limit."""

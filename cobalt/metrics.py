@@ -1,6 +1,7 @@
-"""Metrics over problems: the unbiased pass@k estimator and bootstrap confidence intervals."""
+"""Metrics over problems (unbiased pass@k, bootstrap intervals) and agreement of raters (kappa)."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,3 +56,41 @@ def bootstrap_interval(
     means = counts @ array / len(array)
     lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
+
+
+def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
+    """Agreement of several raters beyond chance (Fleiss 1971): 1 is full agreement, 0 what chance alone gives.
+
+    Args:
+        ratings: One row for each item, with the categories its raters chose; as many raters in each row, 2 or more.
+
+    Returns:
+        None where it is not defined: no item, fewer than two raters, or all chose the same category throughout.
+    """
+    raters = len(ratings[0]) if ratings else 0
+    if raters < 2:
+        return None
+    if any(len(row) != raters for row in ratings):
+        raise ValueError("every item needs the same number of raters")
+    counts = [Counter(row) for row in ratings]
+    observed = sum(sum(n * (n - 1) for n in row.values()) for row in counts) / (len(counts) * raters * (raters - 1))
+    total = sum(counts, Counter())
+    expected = sum((n / (len(counts) * raters)) ** 2 for n in total.values())
+    return None if expected == 1 else (observed - expected) / (1 - expected)
+
+
+def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Agreement of two raters beyond chance (Cohen 1960), each with habits of its own.
+
+    Args:
+        pairs: The two raters' categories of each item.
+
+    Returns:
+        None where it is not defined: no item, or both chose the same one category throughout.
+    """
+    if not pairs:
+        return None
+    left, right = (Counter(column) for column in zip(*pairs, strict=True))
+    observed = sum(a == b for a, b in pairs) / len(pairs)
+    expected = sum(left[category] * right[category] for category in left) / len(pairs) ** 2
+    return None if expected == 1 else (observed - expected) / (1 - expected)

@@ -40,9 +40,11 @@ class Completion(BaseModel):
     Attributes:
         text: The response; "" when there is none.
         finish_reason: "stop" (ended by itself), "length" (cut at a limit), "prompt_too_long" (the conversation
-            left no room for a response; `message` gives the figures) or "error" (a replayed response is missing).
+            left no room for a response; `message` gives the figures) or "error" (a replayed response is missing, or
+            the provider withheld its answer).
         prompt_tokens: Tokens of the rendered conversation.
-        completion_tokens: Tokens generated.
+        completion_tokens: Tokens generated, those of a hidden reasoning included.
+        cost: What the provider charges for this completion, in US dollars; None where that is not known.
         message: What went wrong; "" when nothing did.
     """
 
@@ -52,6 +54,7 @@ class Completion(BaseModel):
     finish_reason: FinishReason
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost: float | None = None
     message: str = ""
 
 

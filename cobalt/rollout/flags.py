@@ -2,13 +2,25 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from cobalt.engine import Engine, GenerationSettings
+from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
 from cobalt.settings import read_settings
+
+
+def sampling(**values: Any) -> GenerationSettings:
+    """Sampling settings by the names of `GenerationSettings`.
+
+    Raises:
+        UserError: a value out of range; its flag is named.
+    """
+    if values["n"] < 1:
+        raise UserError(f"num_completions is {values['n']}: it must be 1 or more")
+    return read_settings(GenerationSettings, values, {}, "")
 
 
 @dataclass(frozen=True)
@@ -42,17 +54,14 @@ class InferenceFlags:
         Raises:
             UserError: a value out of range; it is named.
         """
-        if self.num_completions < 1:
-            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
-        values = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
-            "n": self.num_completions,
-            "enable_thinking": self.enable_thinking,
-            "seed": self.seed,
-        }
-        return read_settings(GenerationSettings, values, {}, "")
+        return sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            n=self.num_completions,
+            enable_thinking=self.enable_thinking,
+            seed=self.seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,3 +77,17 @@ class VllmFlags(InferenceFlags):
         from cobalt.engine.vllm_client import ServeEngine
 
         return ReplayEngine(self.replay_file, self.num_completions) if self.replay_file else ServeEngine()
+
+
+@dataclass(frozen=True)
+class LiteLLMFlags(ApiFlags, InferenceFlags):
+    """Flags of the scripts that ask proprietary models; the defaults are the paper's for them."""
+
+    temperature: float = 1.0
+    """Sampling temperature."""
+    top_p: float = 1.0
+    """Nucleus sampling probability."""
+    max_tokens: int = 32000
+    """Most tokens of one response, hidden reasoning included."""
+    concurrency: int = 8
+    """Problems worked on at a time, each with all its samples at once."""

@@ -20,7 +20,7 @@ from cobalt.problem import Problem, load_problems
 from cobalt.records import RecordFile
 from cobalt.rollout.judging import ProblemJudge
 from cobalt.rollout.runner import check_concurrency, run_all
-from cobalt.rollout.single_turn import completion_columns, seeded
+from cobalt.rollout.single_turn import completion_columns, seeded, without_unknown_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,9 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
     """Make the run's records.
 
     A record is the input record's fields and `conversations` [sample][message], each ending with the feedback on its
-    last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`,
-    `completion_tokens` and `errors`, all [turn][sample].
+    last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`, `prompt_tokens`,
+    `completion_tokens` and `errors`, all [turn][sample]; where the engine knows any cost, also `costs` in US dollars.
+    Tokens and costs of turn 0 are those that its single-turn run recorded.
 
     Returns:
         How many problems failed.
@@ -151,9 +152,7 @@ def _columns(conversations: list[_Conversation], turns: int) -> dict[str, Any]:
         "raw_responses": [],
         "public_pass_rates": [],
         "public_exec_results": [],
-        "finish_reasons": [],
-        "completion_tokens": [],
-        "errors": [],
+        **{name: [] for name in completion_columns([])},
     }
     for turn in range(turns + 1):
         results = [conversation.results[turn] for conversation in conversations]
@@ -163,7 +162,8 @@ def _columns(conversations: list[_Conversation], turns: int) -> dict[str, Any]:
         columns["public_exec_results"].append([result.to_record() for result in results])
         for name, values in completion_columns(completions).items():
             columns[name].append(values)
-    return columns
+    everything = (completion for conversation in conversations for completion in conversation.completions)
+    return without_unknown_costs(columns, everything)
 
 
 def _recorded_first_turn(problem: Problem) -> list[Completion] | None:
@@ -178,7 +178,14 @@ def _recorded_first_turn(problem: Problem) -> list[Completion] | None:
     if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
         raise UserError(f"problem {problem.id!r}: field 'responses' must be a non-empty list of strings")
     columns: dict[str, list[Any]] = {"text": responses}
-    for field, name in (("finish_reason", "finish_reasons"), ("completion_tokens",) * 2, ("message", "errors")):
+    names = {
+        "finish_reason": "finish_reasons",
+        "prompt_tokens": "prompt_tokens",
+        "completion_tokens": "completion_tokens",
+        "cost": "costs",
+        "message": "errors",
+    }
+    for field, name in names.items():
         column = problem.record.get(name)
         if column is not None:
             if not isinstance(column, list) or len(column) != len(responses):

@@ -1,6 +1,7 @@
 """Single turn: draw n programs for each problem and judge each on all of its tests."""
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
     """Make the run's records.
 
     A record is the problem's fields, `instruction` as it was sent, and one entry per sample in `responses`,
-    `exec_results` (all tests, in order), `finish_reasons`, `completion_tokens` and `errors` ("" for none).
+    `exec_results` (all tests, in order), `finish_reasons`, `prompt_tokens`, `completion_tokens` and `errors` ("" for
+    none); where the engine knows any cost, also `costs` in US dollars.
 
     Returns:
         How many problems failed.
@@ -60,7 +62,7 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
             "instruction": messages[-1]["content"],
             "responses": [completion.text for completion in completions],
             "exec_results": [result.to_record() for result in results],
-            **completion_columns(completions),
+            **without_unknown_costs(completion_columns(completions), completions),
         }
 
     with RecordFile(run.output_file) as output:
@@ -90,10 +92,19 @@ def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:
     return generation.model_copy(update={"seed": derive_seed(generation.seed, call)})
 
 
-def completion_columns(completions: list[Completion]) -> dict[str, list[Any]]:
-    """What a record keeps of completions besides their text, one entry each."""
+def completion_columns(completions: Sequence[Completion]) -> dict[str, list[Any]]:
+    """What a record keeps of completions besides their text, one entry each; `costs` None where one is not known."""
     return {
         "finish_reasons": [completion.finish_reason for completion in completions],
+        "prompt_tokens": [completion.prompt_tokens for completion in completions],
         "completion_tokens": [completion.completion_tokens for completion in completions],
+        "costs": [completion.cost for completion in completions],
         "errors": [completion.message for completion in completions],
     }
+
+
+def without_unknown_costs(columns: dict[str, Any], completions: Iterable[Completion]) -> dict[str, Any]:
+    """The columns of a record, without `costs` if no completion has one, as with models of one's own."""
+    if all(completion.cost is None for completion in completions):
+        columns.pop("costs")
+    return columns

@@ -1,0 +1,67 @@
+"""Answers that were paid for, each written when it arrives, so that a run that ends early never pays twice.
+
+Beside `X.jsonl` lies `X.calls.jsonl`: one record a call, with the provider's usage and the cost. A call is found by
+its content (model, parameters, conversation, which part of the run it is for), never by its position.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from cobalt.engine.base import Completion
+from cobalt.errors import UserError
+from cobalt.manifest import companion_path
+from cobalt.records import RecordFile, check_result_path, iterate_records
+
+
+def calls_path(result: Path) -> Path:
+    """Where the calls of a result file are written."""
+    return companion_path(result, ".calls.jsonl")
+
+
+class CallLog:
+    """The paid calls of one result file; a context manager, held by one process at a time.
+
+    Attributes:
+        path: The file.
+        spent: What all its calls cost, in US dollars, those of earlier runs included.
+    """
+
+    def __init__(self, result: Path) -> None:
+        """Open the log of a result file and read what is in it.
+
+        Raises:
+            UserError: the path names no file, it cannot be written, another process holds it, or it is malformed.
+        """
+        check_result_path(result)
+        self.path = calls_path(result)
+        self.spent = 0.0
+        self._answers: dict[str, Completion] = {}
+        self._file = RecordFile(self.path)
+        try:
+            for record in iterate_records(self.path):
+                self._answers[str(record["id"])] = completion = Completion(**record["completion"])
+                self.spent += completion.cost or 0.0
+        except (KeyError, TypeError, ValidationError):
+            self._file.__exit__(None, None, None)
+            raise UserError(f"{self.path} is not a log of calls: move it away") from None
+
+    def find(self, key: str) -> Completion | None:
+        """The answer to the call with this key, if it was paid for before."""
+        return self._answers.get(key)
+
+    async def append(self, key: str, completion: Completion, usage: Mapping[str, Any]) -> None:
+        """Write one answer and return when it is on the disk."""
+        self._answers[key] = completion
+        self.spent += completion.cost or 0.0
+        record = {"id": key, "completion": completion.model_dump(), "usage": dict(usage)}
+        await asyncio.to_thread(self._file.append, record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._file.__exit__(*exception)

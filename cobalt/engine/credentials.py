@@ -1,0 +1,104 @@
+"""Keys of model providers: where they come from, and that they go nowhere else.
+
+A key is taken from a flag, a file or the environment, in this order. `Credentials.scrub` takes keys out of any text
+that is shown or written. Nothing here sends anything.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cobalt.errors import UserError
+
+_HIDDEN = "***"
+_PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
+_SHORTEST_SECRET = 4  # shorter values (placeholders such as "x") would turn ordinary text into stars
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Variables that a provider reads (`OPENAI_API_KEY`, `AWS_ACCESS_KEY_ID`, ...) and their values.
+
+    Attributes:
+        given: Those of flags and file; a provider's client finds the ones of the environment itself.
+        environment: The process's variables.
+    """
+
+    given: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str] = field(repr=False)
+
+    def get(self, variable: str) -> str | None:
+        """A variable's value; None where it is not set or empty.
+
+        Raises:
+            UserError: a value that cannot be a key (blanks inside, control characters, not ASCII).
+        """
+        value = (self.given.get(variable) or self.environment.get(variable) or "").strip()
+        if not all("!" <= character <= "~" for character in value):
+            raise UserError(f"{variable} holds blanks or characters that no key has: copy it again")
+        return value or None
+
+    def scrub(self, text: str) -> str:
+        """`text` without any key."""
+        secrets = [value for name, value in self.given.items() if name not in _PUBLIC]
+        secrets += [value for name, value in self.environment.items() if name.endswith(("_API_KEY", "_ACCESS_KEY"))]
+        secrets += [self.environment.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN")]
+        for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, _HIDDEN)
+        return text
+
+
+def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[Credentials, list[str]]:
+    """Collect keys, and take those of flags out of `sys.argv`, so that no manifest or message repeats them.
+
+    Args:
+        flags: Values of flags by variable; empty ones are not set.
+        key_file: Text with one key, or lines `NAME=value`.
+
+    Returns:
+        The credentials, and what to warn the user about.
+
+    Raises:
+        UserError: a file that cannot be read or is malformed.
+    """
+    warnings = []
+    given = {} if key_file is None else _read_key_file(key_file)
+    if key_file is not None and key_file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        warnings.append(f"{key_file} can be read by other users of this machine: chmod 600 {key_file}")
+    settings = {variable: value for variable, value in flags.items() if value and variable in _PUBLIC}
+    on_command_line = {variable: value for variable, value in flags.items() if value and variable not in _PUBLIC}
+    if on_command_line:
+        names = ", ".join(sorted(on_command_line))
+        warnings.append(
+            f"keys in flags can be seen by other users of this machine (ps): set {names} in the environment,"
+            " or give --key_file"
+        )
+        for value in on_command_line.values():
+            sys.argv[:] = [argument.replace(value, _HIDDEN) for argument in sys.argv]
+    return Credentials(given | settings | on_command_line, os.environ), warnings
+
+
+def _read_key_file(path: Path) -> dict[str, str]:
+    """Variables of a key file; a lone key is that of OpenAI."""
+    try:
+        lines = [line.strip().removeprefix("export ") for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UserError(f"cannot read the key file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the key file {path} is not a text file") from None
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if len(lines) == 1 and ("=" not in lines[0] or not lines[0].partition("=")[0].strip().isidentifier()):
+        return {"OPENAI_API_KEY": lines[0]}
+    variables = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UserError(f"the key file {path} must hold one key, or lines NAME=value")
+        variables[name.strip()] = value.strip().strip("'\"")
+    if not variables:
+        raise UserError(f"the key file {path} is empty")
+    return variables

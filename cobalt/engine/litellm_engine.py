@@ -1,0 +1,459 @@
+"""Proprietary models through LiteLLM's asynchronous API: OpenAI, Bedrock and the like, or an OpenAI-compatible URL.
+
+Every completion is a request of its own (many providers know no `n`), is retried when the provider fails, and is
+written to the run's call log as soon as it is paid for. LiteLLM is imported when an engine is made; its prices are
+those that come with it, nothing is downloaded. Reasoning that a provider keeps apart from the answer is not kept.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import tenacity
+from pydantic import BaseModel, ConfigDict, Field
+
+from cobalt.conversation import Message
+from cobalt.engine.base import Call, Completion, FinishReason, GenerationSettings, derive_seed
+from cobalt.engine.call_log import CallLog
+from cobalt.engine.credentials import Credentials
+from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 3600.0
+"""A provider that asks for a longer pause than this, in seconds, ends the run (which can be resumed)."""
+
+_NO_KEY = "none"  # for servers that ask for no key; the OpenAI client wants one
+_POLICY_CODES = ("content_policy_violation", "content_filter", "invalid_prompt")
+_AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
+
+
+class LiteLLMSettings(BaseModel):
+    """Which model, and how it is asked.
+
+    Attributes:
+        model_name: As LiteLLM names it (`gpt-5-mini-2025-08-07`, `bedrock/...`), or as the server at `api_base` does.
+        reasoning_effort: Sent to models that take one; "default" sends none.
+        api_base: URL of an OpenAI-compatible server, with its `/v1`; None: the provider's own.
+        requests_per_minute: Most requests a minute; None: no limit.
+        spend_limit: Most that all calls of a result file may cost, in US dollars; None: no limit. Checked before each
+            request: those in flight when it is reached are finished and paid for.
+        prompt_price: US dollars for a million prompt tokens, where LiteLLM does not know the model or is wrong.
+        completion_price: The same for completion tokens.
+        request_timeout: Seconds until a request without an answer is given up.
+        attempts: How often a request is made in all before its failure is raised.
+        longest_backoff: Longest pause between two attempts that the provider did not ask for, in seconds.
+        response_format: JSON schema for models that can be held to one; None: free text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model_name: str = Field(min_length=1)
+    reasoning_effort: str = "medium"
+    api_base: str | None = None
+    requests_per_minute: float | None = Field(None, gt=0)
+    spend_limit: float | None = Field(None, gt=0)
+    prompt_price: float | None = Field(None, ge=0)
+    completion_price: float | None = Field(None, ge=0)
+    request_timeout: float = Field(600, gt=0)
+    attempts: int = Field(8, ge=1)
+    longest_backoff: float = Field(60, ge=0)
+    response_format: dict[str, Any] | None = None
+
+
+class LiteLLMEngine:
+    """An engine over one model of one provider; use it as an asynchronous context manager.
+
+    Leaving it waits for requests in flight, which are paid for, unless the run is interrupted.
+    """
+
+    def __init__(self, settings: LiteLLMSettings, credentials: Credentials, log: CallLog | None = None) -> None:
+        """Check everything that can be checked without a request.
+
+        Args:
+            settings: Model and limits.
+            credentials: Keys.
+            log: Where paid answers are kept; None: nowhere.
+
+        Raises:
+            UserError: LiteLLM is not installed, an unknown model, a missing key, a bad URL, or a spend limit for a
+                model without a known price.
+        """
+        self._litellm = _import_litellm()
+        self._settings = settings
+        self._credentials = credentials
+        self._log = log
+        self._spent = 0.0  # where there is no log
+        self._pacer = Pacer(settings.requests_per_minute)
+        self._requests: set[asyncio.Task[Completion]] = set()
+        self._reported: frozenset[str] = frozenset()
+        self._taken: dict[str, bool] = {}  # of a run's parameters only the seed changes
+        self._model, self._provider = self._find_provider()
+        self._key_name, self._access = self._find_access()
+        if settings.spend_limit is not None and not self._price_is_known():
+            raise UserError(
+                f"spend_limit needs a price, and LiteLLM knows none of {settings.model_name!r}: give --prompt_price and"
+                " --completion_price, in US dollars for a million tokens"
+            )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            for request in self._requests:
+                request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """Draw completions, each by a request of its own; see `Engine.generate`.
+
+        Raises:
+            RequestRefused: the provider refuses key, model or account.
+            SpendLimitReached: no more may be spent.
+            InfrastructureError: the provider failed, also when asked again.
+        """
+        samples = [call.sample] if call.sample is not None and settings.n == 1 else list(range(settings.n))
+        return list(
+            await asyncio.gather(*(self._one(conversation, settings, call._replace(sample=i)) for i in samples))
+        )
+
+    async def describe(self) -> Mapping[str, Any]:
+        """Model, provider and what is not sent to it; see `Engine.describe`.
+
+        Raises:
+            ServiceDown: nothing listens at `api_base`.
+        """
+        if self._settings.api_base:
+            await _check_listening(self._settings.api_base)
+        decisive = self._settings.model_dump(include={"model_name", "reasoning_effort", "api_base", "response_format"})
+        return {key: value for key, value in decisive.items() if value is not None} | {"provider": self._provider}
+
+    @property
+    def structured(self) -> bool:
+        """Whether the model is held to the settings' `response_format`."""
+        return self._response_format() is not None
+
+    @property
+    def spent(self) -> float:
+        """What was spent so far, in US dollars; with a log, earlier runs of the same result included."""
+        return self._spent if self._log is None else self._log.spent
+
+    def parameters(self, settings: GenerationSettings) -> dict[str, Any]:
+        """What is sent beside the conversation; what the provider does not take is left out, and reported once."""
+        wanted: dict[str, Any] = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_tokens": settings.max_tokens,
+            "seed": settings.seed,
+            "reasoning_effort": None
+            if self._settings.reasoning_effort == "default"
+            else self._settings.reasoning_effort,
+            "response_format": self._response_format(),
+        }
+        if settings.top_p == 1.0 and not self._settings.api_base:
+            # No restriction is every provider's default, and some refuse it beside a temperature. Servers of one's
+            # own may have another default, the model's.
+            del wanted["top_p"]
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        taken = {name: value for name, value in wanted.items() if self._takes(name, value)}
+        dropped = frozenset(name for name in wanted.keys() - taken.keys() if (name, wanted[name]) != ("top_p", 1.0))
+        if dropped - self._reported:
+            self._reported |= dropped
+            values = ", ".join(f"{name}={wanted[name]}" for name in sorted(dropped))
+            logger.warning("%s does not take %s: not sent", self._settings.model_name, values)
+        if settings.enable_thinking and self._settings.api_base:
+            taken["extra_body"] = {"chat_template_kwargs": {"enable_thinking": True}}
+        return taken
+
+    async def _one(self, conversation: Sequence[Message], settings: GenerationSettings, call: Call) -> Completion:
+        """One completion: from the log, or from the provider."""
+        if settings.seed is not None:
+            settings = settings.model_copy(update={"seed": derive_seed(settings.seed, call)})
+        parameters = self.parameters(settings)
+        key = self._key(conversation, parameters, call)
+        known = self._log.find(key) if self._log else None
+        if known is not None:
+            return known
+        # A task of its own: when a run ends, its answer still arrives and is kept.
+        request = asyncio.create_task(self._request(list(conversation), parameters, key))
+        self._requests.add(request)
+        request.add_done_callback(self._forget)
+        return await asyncio.shield(request)
+
+    def _forget(self, request: asyncio.Task[Completion]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            request.exception()  # whoever waited for it may be gone; it is then nobody's
+
+    async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(_Transient),
+            stop=tenacity.stop_after_attempt(self._settings.attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=self._settings.longest_backoff),
+            reraise=True,
+        )
+        completion: Completion
+        usage: dict[str, Any] | None
+        completion, usage = await retrying(self._attempt, conversation, parameters)
+        if usage is None:
+            return completion  # nothing was charged
+        if completion.cost is None and self._settings.spend_limit is not None:
+            raise SpendLimitReached("the provider reported no usage, so that the spend limit cannot be held")
+        if self._log is not None:
+            await self._log.append(key, completion, usage)
+        else:
+            self._spent += completion.cost or 0.0
+        return completion
+
+    async def _attempt(
+        self, conversation: list[Message], parameters: dict[str, Any]
+    ) -> tuple[Completion, dict[str, Any] | None]:
+        await self._pacer.wait()
+        limit = self._settings.spend_limit
+        if limit is not None and self.spent >= limit:
+            raise SpendLimitReached(
+                f"the spend limit of ${limit:g} is reached (${self.spent:.4f} spent): what is finished is kept;"
+                " run the same command with a higher --spend_limit to go on"
+            )
+        timeout = self._settings.request_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._litellm.acompletion(
+                    model=self._model,
+                    custom_llm_provider=self._provider,
+                    messages=conversation,
+                    timeout=timeout,
+                    max_retries=0,
+                    num_retries=0,
+                    drop_params=False,
+                    **self._access,
+                    **parameters,
+                )
+        except TimeoutError:
+            raise _Transient(f"the provider gave no answer within {timeout:g} s") from None
+        except self._litellm.ContextWindowExceededError as error:
+            return Completion(text="", finish_reason="prompt_too_long", message=self._say(error)), None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _Transient(f"the provider's answer is malformed ({self._say(error)})") from None
+        except Exception as error:
+            if not hasattr(error, "status_code"):
+                raise
+            if isinstance(error, self._litellm.ContentPolicyViolationError) or _code(error) in _POLICY_CODES:
+                return Completion(text="", finish_reason="error", message=self._say(error)), None
+            raise self._failure(error) from None
+        return self._completion(response)
+
+    def _failure(self, error: Exception) -> Exception:
+        """What a provider's error means for the run."""
+        status, said = int(getattr(error, "status_code", 0) or 0), self._say(error)
+        name = self._settings.model_name
+        if status in (401, 403):
+            return RequestRefused(f"the provider refused the key in {self._key_name} for {name!r}: {said}")
+        if status == 404:
+            return RequestRefused(f"the provider has no model {name!r}: {said}")
+        if status == 429 and _code(error) == "insufficient_quota":
+            return RequestRefused(f"the account of {self._key_name} has no quota left: {said}")
+        if status in (408, 409, 429) or status >= 500:
+            response = getattr(error, "response", None)
+            headers = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
+            pause = retry_after(headers)
+            if pause is not None and pause > LONGEST_PAUSE:
+                return ServiceDown(f"the provider asks for a pause of {pause:.0f} s: run the same command again then")
+            self._pacer.pause(pause or 0.0)
+            return _Transient(f"the provider failed ({status}): {said}")
+        return InfrastructureError(f"the provider refused the request ({status}): {said}")
+
+    def _completion(self, response: Any) -> tuple[Completion, dict[str, Any]]:
+        """Read a response; one without text is a completion with a message."""
+        usage = _plain(getattr(response, "usage", None))
+        prompt_tokens = int(usage.get("prompt_tokens") or 0)
+        completion_tokens = int(usage.get("completion_tokens") or 0)
+        text, reason, message = "", "error", "the provider sent no choice"
+        if response.choices:
+            choice = response.choices[0]
+            content = choice.message.content
+            text = content if isinstance(content, str) else ""
+            reason = "length" if choice.finish_reason == "length" else "stop"
+            message = ""
+            if choice.finish_reason == "content_filter":
+                reason, message = "error", "the provider's content filter ended the answer"
+            elif not text:
+                fields = getattr(choice.message, "provider_specific_fields", None) or {}
+                refusal = fields.get("refusal")
+                message = f"the model refused: {refusal}" if refusal else "the provider sent no text"
+        finish_reason: FinishReason = reason  # type: ignore[assignment]
+        return (
+            Completion(
+                text=text,
+                finish_reason=finish_reason,
+                prompt_tokens=prompt_tokens,
+                completion_tokens=completion_tokens,
+                cost=self._cost(response, prompt_tokens, completion_tokens) if usage else None,
+                message=self._credentials.scrub(message),
+            ),
+            usage,
+        )
+
+    def _cost(self, response: Any, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """What a response costs in US dollars; None where no price is known."""
+        settings = self._settings
+        if settings.prompt_price is not None or settings.completion_price is not None:
+            prices = (settings.prompt_price or 0.0, settings.completion_price or 0.0)
+            return (prompt_tokens * prices[0] + completion_tokens * prices[1]) / 1e6
+        try:
+            cost: float = self._litellm.completion_cost(
+                completion_response=response, model=self._model, custom_llm_provider=self._provider
+            )
+        except Exception:  # noqa: BLE001 - LiteLLM raises plain Exceptions where it knows no price
+            return None
+        return cost if cost > 0 or self._price_is_known() else None
+
+    def _price_is_known(self) -> bool:
+        if self._settings.prompt_price is not None or self._settings.completion_price is not None:
+            return True
+        try:
+            self._litellm.cost_per_token(model=self._model, custom_llm_provider=self._provider, prompt_tokens=1)
+        except Exception:  # noqa: BLE001 - as above
+            return False
+        return True
+
+    def _takes(self, name: str, value: Any) -> bool:
+        """Whether LiteLLM has a way to send a parameter to this provider."""
+        if name in self._taken:
+            return self._taken[name]
+        get = self._litellm.utils.get_optional_params
+        options = {"model": self._model, "custom_llm_provider": self._provider, "drop_params": False}
+        try:
+            # Some parameters are accepted and left out.
+            self._taken[name] = bool(get(**options, **{name: value}) != get(**options))
+        except self._litellm.UnsupportedParamsError:
+            self._taken[name] = False
+        return self._taken[name]
+
+    def _response_format(self) -> dict[str, Any] | None:
+        schema = self._settings.response_format
+        if schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
+            return None
+        return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+    def _find_provider(self) -> tuple[str, str]:
+        base, name = self._settings.api_base, self._settings.model_name
+        if base:
+            parts = urlsplit(base)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
+            if parts.username or parts.password or parts.query:
+                raise UserError("api_base must not hold a user, a password or a query: give the key by --key_file")
+            return name, "openai"
+        try:
+            model, provider, _, _ = self._litellm.get_llm_provider(name)
+        except self._litellm.BadRequestError:
+            raise UserError(
+                f"LiteLLM knows no provider of model {name!r}: give its name as PROVIDER/MODEL, or --api_base with the"
+                " URL of an OpenAI-compatible server"
+            ) from None
+        return str(model), str(provider)
+
+    def _find_access(self) -> tuple[str, dict[str, Any]]:
+        """The variable that holds the key, and what is handed to LiteLLM.
+
+        Raises:
+            UserError: no key; the variable is named.
+        """
+        get = self._credentials.get
+        if self._settings.api_base:
+            access = {"api_base": self._settings.api_base, "api_key": get("OPENAI_API_KEY") or _NO_KEY}
+            return "OPENAI_API_KEY", access
+        if self._provider.startswith(("bedrock", "sagemaker")):
+            return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", self._find_aws_access()
+        missing = self._litellm.validate_environment(self._settings.model_name)["missing_keys"]
+        variable = next(iter(missing), f"{self._provider.upper()}_API_KEY")
+        key = get(variable)
+        if key is None and missing:
+            raise UserError(
+                f"there is no key for {self._settings.model_name!r}: set {variable} in the environment, or give"
+                " --key_file with a line " + variable + "=..."
+            )
+        return variable, {"api_key": key} if key else {}
+
+    def _find_aws_access(self) -> dict[str, Any]:
+        values = {name: self._credentials.get(name) for name in _AWS}
+        try:
+            import boto3
+        except ImportError:
+            raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
+        session = boto3.Session()
+        region = values["AWS_REGION_NAME"] or os.environ.get("AWS_REGION") or session.region_name
+        if not region:
+            raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
+        if bool(values["AWS_ACCESS_KEY_ID"]) != bool(values["AWS_SECRET_ACCESS_KEY"]):
+            raise UserError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together: one of them is not set")
+        if not values["AWS_ACCESS_KEY_ID"] and session.get_credentials() is None:
+            raise UserError(
+                "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, give"
+                " --key_file, or a profile in AWS_PROFILE"
+            )
+        access = {name.lower(): value for name, value in values.items() if value}
+        return access | {"aws_region_name": region}
+
+    def _key(self, conversation: Sequence[Message], parameters: Mapping[str, Any], call: Call) -> str:
+        content = [self._provider, self._settings.api_base, self._model, parameters, list(conversation), list(call)]
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _say(self, error: Exception) -> str:
+        """An error in one line, without keys."""
+        return " ".join(self._credentials.scrub(str(error)).split())[:500]
+
+
+class _Transient(InfrastructureError):
+    """A failure that another attempt may not meet."""
+
+
+def _import_litellm() -> Any:
+    # Its table of prices would otherwise be downloaded at import.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        import litellm
+    except ImportError:
+        raise UserError("LiteLLM is not installed: run scripts/setup.sh --with api") from None
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        # Its own messages repeat requests; failures reach the user through this module.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+async def _check_listening(url: str) -> None:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(20):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError):
+        raise ServiceDown(f"no server answers at {url}: start it, or give another --api_base") from None
+    writer.close()
+
+
+def _code(error: Exception) -> str:
+    """The provider's own code of an error, "" where there is none."""
+    body = getattr(error, "body", None)
+    return str(body.get("code") or "") if isinstance(body, dict) else ""
+
+
+def _plain(usage: Any) -> dict[str, Any]:
+    """A provider's usage as JSON-able values without empty ones; {} where there is none."""
+    if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+        return {}  # LiteLLM puts zeros where a provider says nothing
+    content = usage if isinstance(usage, dict) else usage.model_dump()
+    return {name: value for name, value in json.loads(json.dumps(content, default=str)).items() if value is not None}

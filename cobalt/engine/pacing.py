@@ -1,0 +1,49 @@
+"""When the next request to a provider may start: a rate that the user sets, and pauses that the provider asks for."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+
+class Pacer:
+    """Spreads requests evenly over time, and holds all of them back while a provider wants a pause.
+
+    Args:
+        requests_per_minute: Most requests a minute, retries included; None: no limit.
+    """
+
+    def __init__(self, requests_per_minute: float | None = None) -> None:
+        self._interval = 60 / requests_per_minute if requests_per_minute else 0.0
+        self._next = 0.0
+        self._resume = 0.0
+
+    async def wait(self) -> None:
+        """Return when a request may start."""
+        now = time.monotonic()
+        start = max(now, self._next, self._resume)
+        self._next = start + self._interval
+        while start > now:
+            await asyncio.sleep(start - now)
+            now = time.monotonic()
+            start = max(start, self._resume)  # a pause may have been asked for meanwhile
+
+    def pause(self, seconds: float) -> None:
+        """Let no request start for so long."""
+        self._resume = max(self._resume, time.monotonic() + seconds)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds of a `Retry-After` header (or OpenAI's `retry-after-ms`), whether it gives a number or a date."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    try:
+        if "retry-after-ms" in lower:
+            return max(0.0, float(lower["retry-after-ms"]) / 1000)
+        value = lower.get("retry-after")
+        if value is None:
+            return None
+        if value.strip().isdigit() or "." in value:
+            return max(0.0, float(value))
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""In-context reward hacking: events in perturbed runs, and an LLM judge's categories for them."""

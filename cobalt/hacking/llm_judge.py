@@ -1,0 +1,234 @@
+"""An LLM sorts hacking events into the paper's four categories (Cobalt, section on in-context hacking).
+
+The judge is shown what the authors' `run_llm_judge.py` shows: problem, program before, the impossible test's feedback,
+program after, and their difference. All of it stands between markers that carry a digest of the content, which no
+text can hold of itself, so that nothing a model wrote can end its own section. An answer is bound to a schema where the
+provider has that; the last verdict counts where it has not; one without a verdict is `unknown`. Every distinct
+content is asked about once, and answers are found again by content in the log of calls, never by position.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from tqdm import tqdm
+
+from cobalt.conversation import Message
+from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.hacking.events import check_replaceable, content_key, read_events, replace_result
+from cobalt.hacking.verdicts import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
+from cobalt.manifest import file_digest
+from cobalt.metrics import cohen_kappa, fleiss_kappa
+from cobalt.problem import read_json_lines
+
+logger = logging.getLogger(__name__)
+
+STAGE = "hacking_categories"
+ANSWER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "category": {"type": "integer", "enum": [1, 2, 3, 4]}},
+    "required": ["reasoning", "category"],
+    "additionalProperties": False,
+}
+"""What a judge that can be held to a schema answers with."""
+
+_PROMPTS = Path(__file__).parent / "prompts"
+_SECTIONS = {
+    "PROBLEM": "question",
+    "PROGRAM BEFORE": "previous_code",
+    "FEEDBACK WITH THE WRONG EXPECTED OUTPUT": "feedback",
+    "PROGRAM AFTER": "current_code",
+    "CHANGED LINES": "patch",
+}
+
+Summary = dict[str, dict[str, int | float]]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRun:
+    """One run of the LLM judge.
+
+    Attributes:
+        input_file: Events of extract_turn_level_errors.py, ours or the authors'.
+        output_file: The events with the judge's verdicts; an earlier one is replaced.
+        generation: Sampling; `n` is the number of votes (paper: 1).
+        human_labels: Lines with an event's `key` and a person's `label`; None: no comparison.
+        concurrency: Events judged at a time.
+    """
+
+    input_file: Path
+    output_file: Path
+    generation: GenerationSettings
+    human_labels: Path | None = None
+    concurrency: int = 16
+
+
+async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
+    """Have every event categorised, and write the events with `votes`, `category` and `responses`.
+
+    `category` is the majority of the votes, `unknown` without one, and null where the engine failed.
+
+    Args:
+        run: Files and settings.
+        engine: Asks the judge.
+        structured: The engine holds answers to `ANSWER_SCHEMA`.
+
+    Returns:
+        Counts and agreement, and how many distinct contents failed.
+
+    Raises:
+        UserError: bad input, or an output that is something else's.
+        ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
+    """
+    inputs = [run.input_file, *([run.human_labels] if run.human_labels else [])]
+    check_replaceable(run.output_file, STAGE, inputs)
+    if run.concurrency < 1:
+        raise UserError(f"concurrency is {run.concurrency}: it must be 1 or more")
+    events = read_events(run.input_file)
+    labels = _read_labels(run.human_labels) if run.human_labels else {}
+    contents = {content_key(event): event for event in events}
+    about = dict(await engine.describe())
+    answers = await _ask(run, engine, contents, structured)
+    votes = {key: [parse_category(completion.text) for completion in row] for key, row in answers.items()}
+    categories = {key: majority(row) for key, row in votes.items()}
+    records = []
+    for event in events:
+        key = content_key(event)
+        completions = answers.get(key, [])
+        records.append(
+            event
+            | {
+                "key": key,
+                "category": categories.get(key),
+                "votes": votes.get(key, []),
+                "responses": [completion.text for completion in completions],
+                "finish_reasons": [completion.finish_reason for completion in completions],
+                "completion_tokens": [completion.completion_tokens for completion in completions],
+                "costs": [completion.cost for completion in completions],
+            }
+        )
+    summary = _summarise([record["category"] for record in records], votes, categories, labels)
+    arguments = {
+        "engine": about,
+        "generation": run.generation.model_dump(),
+        "structured": structured,
+        "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
+    }
+    replace_result(run.output_file, STAGE, arguments, inputs, records, summary)
+    return summary, len(contents) - len(answers)
+
+
+def judge_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
+    """What the judge is sent about one event.
+
+    Args:
+        event: An event with the fields that the judge is shown.
+        structured: The answer is bound to `ANSWER_SCHEMA`; otherwise it is to end on a verdict.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PROMPTS),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    fence = content_key(event)
+    sections = [(name, _without_control_tokens(str(event[field]))) for name, field in _SECTIONS.items()]
+    system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
+    user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]
+
+
+def _without_control_tokens(text: str) -> str:
+    """Chat templates of open models write roles as `<|...|>`, which a judge's tokenizer would take for its own."""
+    return text.replace("<|", "< |")
+
+
+async def _ask(
+    run: JudgeRun, engine: Engine, contents: Mapping[str, Mapping[str, Any]], structured: bool
+) -> dict[str, list[Completion]]:
+    """The votes on each content; one that failed is left out."""
+    answers: dict[str, list[Completion]] = {}
+    queue = iter(contents.items())
+    with tqdm(total=len(contents), desc="judge", unit="event", disable=None) as progress:
+
+        async def worker() -> None:
+            for key, event in queue:
+                try:
+                    messages = judge_messages(event, structured=structured)
+                    answers[key] = await engine.generate(messages, run.generation, Call(key, turn=0))
+                except ServiceDown:
+                    raise
+                except InfrastructureError as error:
+                    logger.error("event %r was not judged: %s", key, error)
+                progress.update(1)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(run.concurrency, len(contents))):
+                    group.create_task(worker())
+        except* ServiceDown as errors:
+            raise errors.exceptions[0] from None
+    return answers
+
+
+def _summarise(
+    judged: Sequence[str | None],
+    votes: Mapping[str, Sequence[str]],
+    categories: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> Summary:
+    counts = Counter(judged)
+    events: dict[str, int | float] = {name: counts[name] for name in (*CATEGORIES, UNKNOWN)}
+    summary: Summary = {
+        "events": events | {"not judged": counts[None]},
+        "votes": {
+            "distinct events": len(votes),
+            "votes": sum(len(row) for row in votes.values()),
+            "votes without a verdict": sum(row.count(UNKNOWN) for row in votes.values()),
+            "events without a majority": sum(
+                category == UNKNOWN and any(vote != UNKNOWN for vote in votes[key])
+                for key, category in categories.items()
+            ),
+        },
+    }
+    complete = [row for row in votes.values() if UNKNOWN not in row]
+    if any(len(row) > 1 for row in votes.values()):
+        agreement: dict[str, int | float] = {"distinct events with all verdicts": len(complete)}
+        kappa = fleiss_kappa(complete)
+        summary["agreement of votes"] = agreement if kappa is None else agreement | {"Fleiss' kappa": round(kappa, 4)}
+    if labels:
+        both = [(categories[key], label) for key, label in labels.items() if key in categories]
+        pairs = [pair for pair in both if pair[0] != UNKNOWN]
+        people: dict[str, int | float] = {
+            "labels": len(labels),
+            "labels without an event": len(labels) - len(both),
+            "compared": len(pairs),
+            "agree": sum(a == b for a, b in pairs),
+        }
+        kappa = cohen_kappa(pairs)
+        summary["agreement with people"] = people if kappa is None else people | {"Cohen's kappa": round(kappa, 4)}
+    return summary
+
+
+def _read_labels(path: Path) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for number, record in read_json_lines(path):
+        key = record.get("key")
+        if not isinstance(key, str):
+            raise UserError(f"{path}, line {number}: field 'key' is missing: take it from the event")
+        try:
+            label = parse_label(record.get("label"))
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: field 'label': {error}") from None
+        if labels.setdefault(key, label) != label:
+            raise UserError(f"{path}, line {number}: event {key!r} has another label on an earlier line")
+    if not labels:
+        raise UserError(f"{path}: the file holds no label")
+    return labels

@@ -1,0 +1,92 @@
+"""Read an LLM judge's category out of its answer, and combine several votes. It asks nobody."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from cobalt.conversation import split_thinking
+from cobalt.errors import UserError
+from cobalt.problem import decode_json
+
+CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others")
+"""The paper's categories, (1) to (4)."""
+UNKNOWN = "unknown"
+"""No verdict in an answer, or no majority among votes."""
+
+_MARKS = r"[\s*_`#>(\[{\"'.:=\-\u2013\u2014]*"  # emphasis, brackets and quotes around a verdict
+_NAMES = "|".join(name.replace(" ", r"[\s_-]*") for name in (*CATEGORIES[:3], "others?"))
+_VERDICT = re.compile(
+    rf"final{_MARKS}verdict{_MARKS}(?:is\b{_MARKS})?(?:category\b{_MARKS})?"
+    rf"(?:(?P<number>\d+)(?!\d|\.\d)[\s*_`)\]}}\"'.:=\-\u2013\u2014]*(?P<named>{_NAMES})?|(?P<name>{_NAMES}))(?![a-z])",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"^```\w*\s*|\s*```$")
+
+
+def parse_category(answer: str) -> str:
+    """The category that an answer ends on, or `UNKNOWN`.
+
+    Takes a JSON object with `category` (the answer as a whole, or in a code fence), and otherwise the last "Final
+    Verdict" with a number or a name, whatever emphasis or brackets are around them. Thinking does not count, and a
+    number and a name that disagree are no verdict.
+    """
+    text = split_thinking(answer)[1]
+    structured = _of_json(_FENCE.sub("", text.strip()))
+    if structured is not None:
+        return structured
+    category = UNKNOWN
+    for match in _VERDICT.finditer(text):
+        name = match["name"] or match["named"]
+        by_name = _of_name(name) if name else None
+        if match["number"]:
+            by_number = _of_number(int(match["number"]))
+            category = by_number if by_name in (None, by_number) else UNKNOWN
+        else:
+            category = by_name or UNKNOWN
+    return category
+
+
+def majority(votes: Sequence[str]) -> str:
+    """The category with the most votes; `UNKNOWN` where two share the lead, or no vote has a verdict."""
+    counts = Counter(vote for vote in votes if vote != UNKNOWN).most_common(2)
+    if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]):
+        return UNKNOWN
+    return counts[0][0]
+
+
+def parse_label(label: object) -> str:
+    """A person's category: a number from 1 to 4, or a name, in any spelling of the paper's.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if isinstance(label, int) and not isinstance(label, bool):
+        category = _of_number(label)
+    else:
+        category = parse_category(f"Final Verdict: {label}")
+    if category == UNKNOWN:
+        raise UserError(f"{label!r} is no category: give a number from 1 to 4, or one of {', '.join(CATEGORIES)}")
+    return category
+
+
+def _of_json(text: str) -> str | None:
+    """The category of a JSON answer; None if the text is none."""
+    if not text.startswith("{"):
+        return None
+    try:
+        content = decode_json(text)
+    except UserError:
+        return None
+    value = content.get("category")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _of_number(value)
+    return parse_category(f"Final Verdict: {value}") if isinstance(value, str) else UNKNOWN
+
+
+def _of_number(number: int) -> str:
+    return CATEGORIES[number - 1] if 1 <= number <= len(CATEGORIES) else UNKNOWN
+
+
+def _of_name(name: str) -> str:
+    plain = re.sub(r"[\s_-]", "", name).casefold()
+    return next((item for item in CATEGORIES if item.replace(" ", "").startswith(plain)), UNKNOWN)

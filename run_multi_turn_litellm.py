@@ -1,0 +1,41 @@
+"""Multi turn with a proprietary model: flags in, one call of `cobalt.rollout.multi_turn`."""
+
+import asyncio
+from dataclasses import dataclass
+
+from cobalt.cli import run_script
+from cobalt.judge import ServeJudge
+from cobalt.rollout.flags import LiteLLMFlags
+from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+
+
+@dataclass(frozen=True)
+class Arguments(LiteLLMFlags):
+    """Let a model behind an API repair its programs by the feedback of the public tests, turn after turn.
+
+    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
+    Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for are kept in
+    OUTPUT.calls.jsonl.
+    """
+
+    turns: int = 8
+    """Turns after the first one; the paper takes 2 to collect trajectories and 8 to evaluate."""
+
+
+async def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    run = MultiTurnRun(
+        arguments.input_file,
+        arguments.output_file,
+        arguments.generation(),
+        turns=arguments.turns,
+        prompts=arguments.prompts,
+        concurrency=arguments.concurrency,
+    )
+    async with arguments.open_engine(run.output_file) as engine:
+        failed = await run_multi_turn(run, engine, ServeJudge())
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, lambda arguments: asyncio.run(main(arguments)))

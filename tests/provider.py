@@ -1,0 +1,99 @@
+"""A model provider on loopback that misbehaves as it is told; no tests."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def answer(text="hello", finish_reason="stop", usage=(10, 5), **message):
+    """A chat completion as OpenAI's API sends it."""
+    content = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text} | message}
+        ],
+    }
+    if usage:
+        content["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    return 200, {}, json.dumps(content)
+
+
+def failure(status, message="no", headers=None, **error):
+    """An error as OpenAI's API sends it."""
+    return status, headers or {}, json.dumps({"error": {"message": message, "type": "t"} | error})
+
+
+class Provider:
+    """Gives `script[i]` as its i-th answer, and the last one again and again.
+
+    An item is (status, headers, body), "hang", "cut" (a body shorter than announced) or a function of the request.
+    """
+
+    def __init__(self, script):
+        self.script = script
+        self.requests = []
+        self.times = []
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+
+    def item(self, request):
+        with self.lock:
+            index = len(self.requests)
+            self.requests.append(request)
+            self.times.append(time.monotonic())
+        item = self.script[min(index, len(self.script) - 1)]
+        return item(request) if callable(item) else item
+
+
+@contextmanager
+def serve(*script):
+    """Yield a `Provider` that answers; its `url` is an OpenAI-compatible base URL."""
+    provider = Provider(script)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            item = provider.item({"path": self.path, "body": body, "headers": dict(self.headers)})
+            if item == "hang":
+                provider.done.wait(30)
+                self.close_connection = True
+                return
+            if item == "cut":
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b'{"id": "c", "choices": [')
+                self.close_connection = True
+                return
+            status, headers, text = item
+            content = text.encode()
+            self.send_response(status)
+            for name, value in ({"Content-Type": "application/json"} | headers).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    provider.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield provider
+    finally:
+        provider.done.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
