@@ -196,7 +196,7 @@ class LiteLLMEngine:
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(_Transient),
+            retry=tenacity.retry_if_exception_type(ProviderFailure),
             stop=tenacity.stop_after_attempt(self._settings.attempts),
             wait=tenacity.wait_random_exponential(multiplier=0.5, max=self._settings.longest_backoff),
             reraise=True,
@@ -239,14 +239,14 @@ class LiteLLMEngine:
                     **parameters,
                 )
         except TimeoutError:
-            raise _Transient(f"the provider gave no answer within {timeout:g} s") from None
-        except self._litellm.ContextWindowExceededError as error:
-            return Completion(text="", finish_reason="prompt_too_long", message=self._say(error)), None
+            raise ProviderFailure(f"the provider gave no answer within {timeout:g} s") from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise _Transient(f"the provider's answer is malformed ({self._say(error)})") from None
+            raise ProviderFailure(f"the provider's answer is malformed ({self._say(error)})") from None
         except Exception as error:
             if not hasattr(error, "status_code"):
                 raise
+            if isinstance(error, self._litellm.ContextWindowExceededError) or _code(error) == "context_length_exceeded":
+                return Completion(text="", finish_reason="prompt_too_long", message=self._say(error)), None
             if isinstance(error, self._litellm.ContentPolicyViolationError) or _code(error) in _POLICY_CODES:
                 return Completion(text="", finish_reason="error", message=self._say(error)), None
             raise self._failure(error) from None
@@ -269,7 +269,7 @@ class LiteLLMEngine:
             if pause is not None and pause > LONGEST_PAUSE:
                 return ServiceDown(f"the provider asks for a pause of {pause:.0f} s: run the same command again then")
             self._pacer.pause(pause or 0.0)
-            return _Transient(f"the provider failed ({status}): {said}")
+            return ProviderFailure(f"the provider failed ({status}): {said}")
         return InfrastructureError(f"the provider refused the request ({status}): {said}")
 
     def _completion(self, response: Any) -> tuple[Completion, dict[str, Any]]:
@@ -415,7 +415,7 @@ class LiteLLMEngine:
         return " ".join(self._credentials.scrub(str(error)).split())[:500]
 
 
-class _Transient(InfrastructureError):
+class ProviderFailure(InfrastructureError):
     """A failure that another attempt may not meet."""
 
 

@@ -1,0 +1,562 @@
+"""Proprietary models: limits, retries, costs and secrets, over real HTTP against a provider that misbehaves."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from provider import answer, failure, serve
+from support import ROOT, square_problem, write_lines
+
+from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.call_log import CallLog, calls_path
+from cobalt.engine.credentials import Credentials, read_credentials
+from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+from cobalt.records import read_records
+
+pytest.importorskip("litellm", reason="the api extra is not installed (scripts/setup.sh --with api)")
+from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+
+MODEL = "gpt-5-mini-2025-08-07"
+SECRET = "sk-very-secret-0123456789"
+SAMPLING = GenerationSettings(temperature=1, top_p=1, max_tokens=100, n=1, seed=0)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def engine(provider, log=None, **settings):
+    defaults = {"model_name": MODEL, "request_timeout": 5, "attempts": 3, "longest_backoff": 0.05}
+    credentials = Credentials({"OPENAI_API_KEY": SECRET}, {})
+    return LiteLLMEngine(LiteLLMSettings(**defaults | {"api_base": provider.url} | settings), credentials, log)
+
+
+async def until_asked(provider, count):
+    async with asyncio.timeout(20):
+        while len(provider.requests) < count:  # noqa: ASYNC110 - the provider lives in threads
+            await asyncio.sleep(0.01)
+
+
+async def ask(engine, sampling=SAMPLING, call=Call(0, 0), conversation=HELLO):  # noqa: B008
+    async with engine:
+        return await engine.generate(conversation, sampling, call)
+
+
+async def test_a_completion_has_text_tokens_and_cost():
+    with serve(answer("four", usage=(1000, 2000))) as provider:
+        [completion] = await ask(engine(provider))
+    assert (completion.text, completion.finish_reason) == ("four", "stop")
+    assert (completion.prompt_tokens, completion.completion_tokens) == (1000, 2000)
+    assert completion.cost == pytest.approx(1000 * 0.25e-6 + 2000 * 2e-6)  # the model's list price
+    [request] = provider.requests
+    assert request["path"] == "/v1/chat/completions"
+    assert request["headers"]["authorization"] == f"Bearer {SECRET}"
+    body = request["body"]
+    assert body["messages"] == HELLO
+    assert (body["temperature"], body["max_completion_tokens"], body["reasoning_effort"]) == (1, 100, "medium")
+    assert "n" not in body
+
+
+async def test_every_sample_is_a_request_with_a_seed_of_its_own():
+    with serve(lambda request: answer(str(request["body"]["seed"]))) as provider:
+        first = await ask(engine(provider), SAMPLING.model_copy(update={"n": 4}), Call(0, 0))
+        again = await ask(engine(provider), SAMPLING.model_copy(update={"n": 4}), Call(0, 0))
+    assert len({completion.text for completion in first}) == 4
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(429, headers={"Retry-After": "0"}),
+        failure(500),
+        failure(503),
+        failure(408),
+        "cut",
+        (200, {}, "{nope"),
+        (200, {}, "[1]"),
+        (200, {}, "null"),
+        (200, {"Content-Type": "text/html"}, "<html>busy</html>"),
+        (502, {"Content-Type": "text/html"}, "<html>bad gateway</html>"),
+    ],
+    ids=["429", "500", "503", "408", "cut", "json", "list", "null", "html", "502"],
+)
+async def test_a_passing_fault_is_asked_over_again(fault):
+    with serve(fault, answer("four")) as provider:
+        [completion] = await ask(engine(provider))
+    assert completion.text == "four"
+    assert len(provider.requests) == 2
+
+
+async def test_a_provider_that_hangs_is_given_up_and_asked_again():
+    with serve("hang", answer("four")) as provider:
+        [completion] = await ask(engine(provider, request_timeout=0.5))
+    assert completion.text == "four"
+    assert 0.4 < provider.times[1] - provider.times[0] < 5
+
+
+async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completion():
+    with serve(failure(500, "on fire")) as provider, pytest.raises(InfrastructureError, match="on fire") as caught:
+        await ask(engine(provider))
+    assert not isinstance(caught.value, ServiceDown)
+    assert len(provider.requests) == 3
+
+
+async def test_retry_after_holds_all_requests_back():
+    with serve(failure(429, headers={"Retry-After": "1"}), answer()) as provider:
+        async with engine(provider) as one:
+            slow = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
+            await until_asked(provider, 1)
+            await asyncio.sleep(0.3)
+            await one.generate(HELLO, SAMPLING, Call(1, 0))
+            await slow
+    assert all(later - provider.times[0] > 0.95 for later in provider.times[1:])
+
+
+async def test_a_pause_of_hours_ends_the_run_instead():
+    day = failure(429, headers={"Retry-After": "86400"})
+    with serve(day) as provider, pytest.raises(ServiceDown, match="pause of 86400 s"):
+        await ask(engine(provider))
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-3"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_read_in_every_form(headers, seconds):
+    assert retry_after(headers) == seconds
+
+
+async def test_requests_are_spread_over_the_minute():
+    pacer = Pacer(requests_per_minute=600)
+    started = time.monotonic()
+    await asyncio.gather(*(pacer.wait() for _ in range(6)))
+    assert 0.45 < time.monotonic() - started < 3
+    with serve(answer()) as provider:
+        await ask(engine(provider, requests_per_minute=600), SAMPLING.model_copy(update={"n": 4}))
+    assert min(b - a for a, b in zip(provider.times, provider.times[1:], strict=False)) > 0.05
+
+
+def no_choices():
+    status, headers, body = answer()
+    return status, headers, json.dumps(json.loads(body) | {"choices": []})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "message"),
+    [
+        (answer(None, "length"), "length", "the provider sent no text"),
+        (answer(""), "stop", "the provider sent no text"),
+        (answer(None, refusal="I will not"), "stop", "the model refused: I will not"),
+        (answer("half", "content_filter"), "error", "content filter"),
+        (no_choices(), "error", "the provider sent no choice"),
+        (failure(400, "flagged", code="invalid_prompt"), "error", "flagged"),
+        (
+            failure(400, "maximum context length is 10", code="context_length_exceeded"),
+            "prompt_too_long",
+            "length is 10",
+        ),
+    ],
+    ids=["reasoned-away", "empty", "refused", "filtered", "no-choice", "policy", "too-long"],
+)
+async def test_an_answer_without_a_program_is_a_record_and_not_a_crash(given, reason, message):
+    with serve(given) as provider:
+        [completion] = await ask(engine(provider))
+    assert completion.finish_reason == reason
+    assert message in completion.message
+    assert completion.text in ("", "half")
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (failure(401, f"Incorrect API key provided: {SECRET}"), "refused the key in OPENAI_API_KEY"),
+        (failure(403, "not your model"), "refused the key in OPENAI_API_KEY"),
+        (failure(404, "no such model"), f"has no model '{MODEL}'"),
+        (failure(429, "pay", code="insufficient_quota"), "the account of OPENAI_API_KEY has no quota left"),
+    ],
+)
+async def test_what_the_user_must_mend_ends_the_run_at_once_and_tells_no_secret(given, message):
+    with serve(given) as provider, pytest.raises(RequestRefused, match=message) as caught:
+        await ask(engine(provider))
+    assert len(provider.requests) == 1
+    assert SECRET not in str(caught.value)
+
+
+async def test_a_server_that_is_not_there_is_named():
+    with serve(answer()) as provider:
+        gone = provider.url
+    with pytest.raises(ServiceDown, match=f"no server answers at {gone}"):
+        await engine(provider).describe()
+
+
+async def test_a_call_that_was_paid_for_is_not_paid_for_again(tmp_path):
+    result = tmp_path / "r.jsonl"
+    four = SAMPLING.model_copy(update={"n": 4})
+    with serve(answer("one"), answer("two"), failure(500)) as provider:
+        with CallLog(result) as log, pytest.raises(InfrastructureError):
+            await ask(engine(provider, log), four)
+        before = len(provider.requests)
+        provider.script = [answer("late", usage=(10, 10))]
+        with CallLog(result) as log:
+            texts = [completion.text for completion in await ask(engine(provider, log), four)]
+            assert sorted(texts) == ["late", "late", "one", "two"]
+            assert len(provider.requests) == before + 2
+            assert log.spent == pytest.approx(sum(r["completion"]["cost"] for r in read_records(calls_path(result))))
+            # Another conversation, other sampling, another part of the run: each is another call.
+            await ask(engine(provider, log), four, conversation=[{"role": "user", "content": "bye"}])
+            await ask(engine(provider, log), four.model_copy(update={"max_tokens": 7}))
+            await ask(engine(provider, log), four, Call(0, 1))
+            assert len(provider.requests) == before + 2 + 12
+    assert [record["usage"]["completion_tokens"] for record in read_records(calls_path(result))][:2] == [5, 5]
+
+
+async def test_the_spend_limit_stops_before_the_next_call_and_counts_earlier_runs(tmp_path):
+    result = tmp_path / "r.jsonl"
+    prices = {"prompt_price": 0, "completion_price": 1_000_000}  # a dollar a token
+    with serve(answer(usage=(1, 1))) as provider:
+        for limit, requests in ((2, 2), (2, 2), (3, 3)):
+            with CallLog(result) as log:
+                async with engine(provider, log, spend_limit=limit, **prices) as one:
+                    with pytest.raises(SpendLimitReached, match=rf"\$ ?{limit} is reached .* higher --spend_limit"):
+                        for number in range(9):
+                            await one.generate(HELLO, SAMPLING, Call(number, 0))
+                    assert one.spent == requests
+            assert len(provider.requests) == requests
+
+
+async def test_answers_in_flight_when_the_limit_is_reached_are_kept(tmp_path):
+    def slow(request):
+        time.sleep(0.5)
+        return answer(usage=(1, 1))
+
+    with serve(answer(usage=(1, 1)), slow) as provider, CallLog(tmp_path / "r.jsonl") as log:
+        one = engine(provider, log, spend_limit=1.5, prompt_price=0, completion_price=1_000_000)
+
+        async def run():
+            async with one, asyncio.TaskGroup() as group:
+                await one.generate(HELLO, SAMPLING, Call(0, 0))
+                for number in (1, 2):
+                    group.create_task(one.generate(HELLO, SAMPLING, Call(number, 0)))
+                await until_asked(provider, 3)
+                raise SpendLimitReached("as another problem of the run raises it")
+
+        with pytest.raises(ExceptionGroup):
+            await run()
+        assert log.spent == 3
+
+
+async def test_a_spend_limit_needs_a_price_and_a_usage():
+    with serve(answer(usage=None)) as provider:
+        with pytest.raises(UserError, match="give --prompt_price and --completion_price"):
+            engine(provider, model_name="my-model", spend_limit=1)
+        with pytest.raises(SpendLimitReached, match="reported no usage"):
+            await ask(engine(provider, spend_limit=1))
+        [completion] = await ask(engine(provider))
+    assert completion.cost is None
+
+
+async def test_the_cost_of_a_model_without_a_price_is_not_known():
+    with serve(answer()) as provider:
+        [completion] = await ask(engine(provider, model_name="my-model"))
+        [priced] = await ask(engine(provider, model_name="my-model", prompt_price=1, completion_price=2))
+    assert completion.cost is None
+    assert priced.cost == pytest.approx((10 * 1 + 5 * 2) / 1e6)
+
+
+async def test_parameters_that_a_provider_drops_are_reported_once(caplog):
+    with serve(answer()) as provider:
+        one = engine(provider)
+        for number in range(3):
+            await ask(one, SAMPLING.model_copy(update={"top_p": 0.5}), Call(number, 0))
+        assert "top_p" not in provider.requests[0]["body"]
+        assert [record.message for record in caplog.records if "not sent" in record.message] == [
+            f"{MODEL} does not take top_p=0.5: not sent"
+        ]
+        await ask(engine(provider, model_name="my-model"), SAMPLING.model_copy(update={"top_p": 0.5}))
+        assert provider.requests[-1]["body"]["top_p"] == 0.5
+
+
+def bedrock(monkeypatch, provider, flags=None):
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_REGION_NAME", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    if provider:
+        monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", provider.url.removesuffix("/v1"))
+    settings = LiteLLMSettings(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
+    return LiteLLMEngine(settings, Credentials(flags or {}, dict(os.environ)))
+
+
+async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
+    pytest.importorskip("boto3")
+    message = {"role": "assistant", "content": [{"text": "four"}]}
+    usage = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110}
+    reply = {"output": {"message": message}, "stopReason": "end_turn", "usage": usage, "metrics": {"latencyMs": 1}}
+    keys = {"AWS_ACCESS_KEY_ID": "AKIASECRETSECRET", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION_NAME": "us-east-1"}
+    with serve((200, {}, json.dumps(reply))) as provider:
+        one = bedrock(monkeypatch, provider, keys)
+        [completion] = await ask(one, SAMPLING.model_copy(update={"max_tokens": 8000}))
+    assert completion.text == "four"
+    assert completion.cost == pytest.approx(1.1 * (100 * 3e-6 + 10 * 15e-6))  # the regional price
+    [request] = provider.requests
+    assert request["path"].startswith("/model/us.anthropic.claude-sonnet-4-5")
+    headers = {name.lower(): value for name, value in request["headers"].items()}
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIASECRETSECRET/")
+    assert SECRET not in json.dumps(provider.requests)
+    assert "does not take seed=" in caplog.text
+    assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+
+
+def test_missing_aws_settings_are_named(monkeypatch):
+    pytest.importorskip("boto3")
+    keys = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}
+    with pytest.raises(UserError, match="set AWS_REGION_NAME"):
+        bedrock(monkeypatch, None, keys)
+    with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"})
+    with pytest.raises(UserError, match="go together"):
+        bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1", "AWS_SECRET_ACCESS_KEY": SECRET})
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        (f"{SECRET}\n", {"OPENAI_API_KEY": SECRET}),
+        ("plainkey", {"OPENAI_API_KEY": "plainkey"}),
+        ("OPENAI_API_KEY=a=b\n", {"OPENAI_API_KEY": "a=b"}),
+        ("export OPENAI_API_KEY='quoted'\n", {"OPENAI_API_KEY": "quoted"}),
+        (
+            "# mine\nAWS_ACCESS_KEY_ID=x\n\nAWS_SECRET_ACCESS_KEY = y\n",
+            {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"},
+        ),
+    ],
+)
+def test_key_files_hold_a_key_or_variables(tmp_path, text, variables):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    path.chmod(0o600)
+    credentials, warnings = read_credentials({}, path)
+    assert credentials.given == variables
+    assert warnings == []
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("a b\nc d\n", "one key, or lines NAME=value")])
+def test_bad_key_files_are_refused_without_repeating_them(tmp_path, text, message):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_credentials({}, path)
+
+
+def test_a_key_file_that_others_can_read_is_warned_about(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(SECRET)
+    path.chmod(0o644)
+    assert "chmod 600" in read_credentials({}, path)[1][0]
+
+
+def test_a_key_with_a_line_break_inside_is_refused_by_name():
+    with pytest.raises(UserError, match="OPENAI_API_KEY holds blanks"):
+        Credentials({"OPENAI_API_KEY": "sk-one\nsk-two"}, {}).get("OPENAI_API_KEY")
+
+
+def run(script, *arguments, **environment):
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "AWS"))}
+    outside |= {"RAY_ADDRESS": "127.0.0.1:1"} | environment
+    command = [sys.executable, script, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120)
+
+
+def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    finished = run("run_single_turn_litellm.py", "-i", problems, "-o", tmp_path / "o.jsonl")
+    assert finished.returncode == 2
+    assert finished.stderr.count("\n") == 1
+    assert "set OPENAI_API_KEY in the environment" in finished.stderr
+    assert list(tmp_path.iterdir()) == [problems]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model_name", "no-such"], "LiteLLM knows no provider of model 'no-such'"),
+        (["--model_name", ""], "setting 'model_name'"),
+        (["--api_base", "localhost:8000"], "give a URL such as"),
+        (["--api_base", f"http://me:{SECRET}@localhost/v1"], "must not hold a user"),
+        (["--spend_limit", "0"], "setting 'spend_limit'"),
+        (["--requests_per_minute", "-1"], "setting 'requests_per_minute'"),
+        (["--key_file", "absent.key"], "cannot read the key file absent.key"),
+    ],
+)
+def test_bad_flags_are_named(flags, message):
+    finished = run("litellm_engine.py", *flags)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert SECRET not in finished.stderr
+
+
+def test_the_check_of_a_model_prints_answer_tokens_and_price():
+    with serve(answer("Yes")) as provider:
+        finished = run("litellm_engine.py", "--api_base", provider.url, OPENAI_API_KEY=SECRET)
+    assert finished.returncode == 0, finished.stderr
+    assert f"{MODEL} (openai): 'Yes', stop" in finished.stdout
+    assert "10 prompt tokens, 5 completion tokens, $0.000012" in finished.stdout
+
+
+def test_a_wrong_key_is_one_sentence_and_no_secret_is_left_anywhere():
+    with serve(failure(401, f"Incorrect API key provided: {SECRET}")) as provider:
+        finished = run("litellm_engine.py", "--api_base", provider.url, "--openai_api_key", SECRET)
+    assert finished.returncode == 2
+    assert "can be seen by other users" in finished.stderr
+    assert "error: the provider refused the key in OPENAI_API_KEY" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert SECRET not in finished.stdout + finished.stderr
+
+
+RUN = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from cobalt.cli import run_script
+from cobalt.judge import JudgeSettings, LocalJudge
+import {script} as script
+async def main(arguments):
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        script.ServeJudge = lambda: judge
+        return await script.main(arguments)
+run_script(script.Arguments, lambda arguments: asyncio.run(main(arguments)))
+"""
+
+
+def loop(script, *arguments):
+    """A script with a judge of this machine in place of the service."""
+    return run("-c", RUN.format(script=script), *arguments)
+
+
+@pytest.mark.sandbox
+def test_the_loops_run_over_http_with_costs_and_without_secrets_in_what_they_leave(tmp_path):
+    right, wrong = "```python\nprint(int(input()) ** 2)\n```", "```python\nprint(int(input()) * 2)\n```"
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(2)])
+
+    def model(request):
+        if len(request["body"]["messages"]) == 2:
+            return answer(wrong, usage=(100, 50))
+        if provider.requests.count(request) == 1:
+            return failure(500, f"trouble with {SECRET}")
+        return answer(right, usage=(300, 60))
+
+    single, multi = tmp_path / "s.jsonl", tmp_path / "m.jsonl"
+    with serve(model) as provider:
+        flags = ["--api_base", provider.url, "--openai_api_key", SECRET, "--seed", "3"]
+        first = loop("run_single_turn_litellm", "-i", problems, "-o", single, "-n", "2", *flags)
+        assert first.returncode == 0, first.stderr
+        second = loop("run_multi_turn_litellm", "-i", single, "-o", multi, "--turns", "2", *flags)
+        assert second.returncode == 0, second.stderr
+        paid = len(provider.requests)
+        multi_bytes = multi.read_bytes()
+        multi.unlink()  # lost, but paid for
+        again = loop("run_multi_turn_litellm", "-i", single, "-o", multi, "--turns", "2", *flags)
+        assert again.returncode == 0, again.stderr
+        assert len(provider.requests) == paid
+    record = read_records(multi)[0]
+    assert record["raw_responses"] == [[wrong] * 2, [right] * 2, [right] * 2]
+    assert record["public_pass_rates"] == [[0.5] * 2, [1.0] * 2, [1.0] * 2]
+    assert record["prompt_tokens"] == [[100] * 2, [300] * 2, [300] * 2]
+    assert record["costs"][0] == pytest.approx([100 * 0.25e-6 + 50 * 2e-6] * 2)
+    assert record["costs"][2] == pytest.approx([300 * 0.25e-6 + 60 * 2e-6] * 2)
+    assert [json.loads(line)["raw_responses"] for line in multi_bytes.splitlines()] == [
+        record["raw_responses"] for record in read_records(multi)
+    ]
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    said = first.stdout + first.stderr + second.stdout + second.stderr + again.stderr
+    assert b'"command"' in left
+    assert SECRET.encode() not in left
+    assert SECRET not in said
+    assert "can be seen by other users" in first.stderr
+
+
+@pytest.mark.sandbox
+def test_a_run_that_reaches_its_spend_limit_stops_cleanly_and_goes_on_with_a_higher_one(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
+    output = tmp_path / "s.jsonl"
+    prices = ["--prompt_price", "0", "--completion_price", "1000000"]
+    with serve(answer("```python\nprint(1)\n```", usage=(1, 1))) as provider:
+        flags = ["-i", problems, "-o", output, "-n", "2", "--concurrency", "1", "--api_base", provider.url, *prices]
+        stopped = loop("run_single_turn_litellm", *flags, "--spend_limit", "5")
+        assert stopped.returncode == 1
+        assert "the spend limit of $5 is reached" in stopped.stderr
+        assert "Traceback" not in stopped.stderr
+        assert [record["id"] for record in read_records(output)] == [0, 1, 2]  # $4 were spent before the third
+        finished = loop("run_single_turn_litellm", *flags, "--spend_limit", "9")
+        assert finished.returncode == 0, finished.stderr
+        assert len(provider.requests) == 8
+    assert [record["costs"] for record in read_records(output)] == [[1.0, 1.0]] * 4
+
+
+@pytest.mark.services
+def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
+    import socket
+
+    import httpx
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(seed_model)]
+    command += ["--served-model-name", "seed", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
+    command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--no-enable-chunked-prefill"]
+    environment = os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    url = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 240
+        while True:
+            assert server.poll() is None, "vLLM's server ended; its messages are above"
+            assert time.monotonic() < deadline, "vLLM's server did not start"
+            try:
+                if httpx.get(f"{url}/health").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.5)
+        settings = LiteLLMSettings(model_name="seed", api_base=f"{url}/v1", reasoning_effort="default", attempts=1)
+        sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "enable_thinking": True})
+
+        async def twice():
+            async with LiteLLMEngine(settings, Credentials({}, {})) as one:
+                about = await one.describe()
+                first = await one.generate(HELLO, sampling, Call(0, 0))
+                return about, first, await one.generate(HELLO, sampling, Call(0, 0))
+
+        about, first, second = asyncio.run(twice())
+        assert about["provider"] == "openai"
+        assert [completion.text for completion in first] == [completion.text for completion in second]
+        assert len({completion.text for completion in first}) > 1
+        assert all(0 < completion.completion_tokens <= 24 for completion in first)
+        assert all(completion.prompt_tokens > 0 and completion.cost is None for completion in first)
+        long = [{"role": "user", "content": "1 " * 4000}]
+        [too_long] = asyncio.run(LiteLLMEngine(settings, Credentials({}, {})).generate(long, SAMPLING, Call(0, 0)))
+        assert too_long.finish_reason == "prompt_too_long"
+        wrong = settings.model_copy(update={"model_name": "other"})
+        with pytest.raises(RequestRefused, match="has no model 'other'"):
+            asyncio.run(LiteLLMEngine(wrong, Credentials({}, {})).generate(HELLO, SAMPLING, Call(0, 0)))
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
