@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make .venv with one profile's exact packages, and install bubblewrap. Safe to run again: what is there is kept.
-#   scripts/setup.sh [--profile cpu|gpu|eval]      (default: cpu)
+#   scripts/setup.sh [--profile cpu|gpu|eval] [--with api]      (default: cpu)
+# --with api adds what proprietary models need (LiteLLM, openai, boto3).
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
@@ -11,15 +12,22 @@ fail() {
 }
 
 profile=cpu
+extra=
 while [ $# -gt 0 ]; do
   case $1 in
     --profile) [ $# -ge 2 ] || fail "--profile needs a value: cpu, gpu or eval"; profile=$2; shift 2 ;;
     --profile=*) profile=${1#*=}; shift ;;
-    *) fail "unknown argument '$1'; usage: scripts/setup.sh [--profile cpu|gpu|eval]" ;;
+    --with) [ $# -ge 2 ] || fail "--with needs a value: api"; extra=$2; shift 2 ;;
+    --with=*) extra=${1#*=}; shift ;;
+    *) fail "unknown argument '$1'; usage: scripts/setup.sh [--profile cpu|gpu|eval] [--with api]" ;;
   esac
 done
-lock=requirements/$profile.lock
-[ -f "$lock" ] || fail "unknown profile '$profile': give cpu, gpu or eval"
+[ -f "requirements/$profile.lock" ] || fail "unknown profile '$profile': give cpu, gpu or eval"
+# A later set-up without --with, as the other scripts run it, keeps what is there.
+holds=$(cut -s -d' ' -f2 .venv/.cobalt-setup 2>/dev/null || true)
+[ -n "$extra" ] || [ "${holds%+*}" != "$profile" ] || [ "$holds" = "$profile" ] || extra=${holds#*+}
+lock=requirements/$profile${extra:++$extra}.lock
+[ -f "$lock" ] || fail "there is no '$extra' to add: give --with api"
 
 find_python() {
   local candidate
@@ -64,8 +72,8 @@ PYTHON
 
 state="$(sha256sum "$lock" pyproject.toml scripts/setup.sh | sha256sum | cut -c1-64)"
 install_bubblewrap
-if [ "$(cat .venv/.cobalt-setup 2>/dev/null)" = "$state" ]; then
-  echo "setup: .venv holds profile $profile"
+if [ "$(cat .venv/.cobalt-setup 2>/dev/null)" = "$state $profile${extra:++$extra}" ]; then
+  echo "setup: .venv holds profile $profile${extra:+ with $extra}"
   exit 0
 fi
 if [ ! -x .venv/bin/python ]; then
@@ -74,7 +82,7 @@ if [ ! -x .venv/bin/python ]; then
 fi
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
 export UV_LINK_MODE=copy
-echo "setup: installing profile $profile ($(wc -l < "$lock") packages)"
+echo "setup: installing profile $profile${extra:+ with $extra} ($(wc -l < "$lock") packages)"
 case $profile in
   cpu)
     .venv/bin/uv pip install --quiet --no-deps --requirements "$lock"
@@ -92,5 +100,5 @@ case $profile in
     ;;
 esac
 .venv/bin/uv pip install --quiet --no-deps --editable .
-echo "$state" > .venv/.cobalt-setup
+echo "$state $profile${extra:++$extra}" > .venv/.cobalt-setup
 echo "setup: done"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -442,9 +443,9 @@ run_script(script.Arguments, lambda arguments: asyncio.run(main(arguments)))
 """
 
 
-def loop(script, *arguments):
+def loop(script, *arguments, **environment):
     """A script with a judge of this machine in place of the service."""
-    return run("-c", RUN.format(script=script), *arguments)
+    return run("-c", RUN.format(script=script), *arguments, **environment)
 
 
 @pytest.mark.sandbox
@@ -505,6 +506,40 @@ def test_a_run_that_reaches_its_spend_limit_stops_cleanly_and_goes_on_with_a_hig
         assert finished.returncode == 0, finished.stderr
         assert len(provider.requests) == 8
     assert [record["costs"] for record in read_records(output)] == [[1.0, 1.0]] * 4
+
+
+@pytest.mark.sandbox
+def test_a_wrong_key_ends_a_run_at_once_with_one_sentence(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
+    output = tmp_path / "s.jsonl"
+    with serve(failure(401, f"Incorrect API key provided: {SECRET}")) as provider:
+        flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
+        finished = loop("run_single_turn_litellm", *flags, OPENAI_API_KEY=SECRET)
+        assert len(provider.requests) == 1
+    assert finished.returncode == 2
+    assert "error: the provider refused the key in OPENAI_API_KEY" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert SECRET not in finished.stderr
+    assert not output.exists()
+
+
+@pytest.mark.sandbox
+def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)])
+    output = tmp_path / "s.jsonl"
+    code = RUN.format(script="run_single_turn_litellm")
+    with serve(answer("```python\nprint(1)\n```"), "hang") as provider:
+        flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
+        command = [sys.executable, "-c", code, *map(str, flags)]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 100
+        while len(provider.requests) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=20)[1]  # the request that hangs would take 600 s
+    assert process.returncode == 130, said
+    assert "run the same command again" in said
+    assert [record["id"] for record in read_records(output)] == [0]
 
 
 @pytest.mark.services

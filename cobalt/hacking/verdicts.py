@@ -13,10 +13,10 @@ CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others")
 UNKNOWN = "unknown"
 """No verdict in an answer, or no majority among votes."""
 
-_MARKS = r"[\s*_`#>(\[{\"'.:=\-\u2013\u2014]*"  # emphasis, brackets and quotes around a verdict
+_MARKS = r"[\s*_`#<>(\[{\"'.:=\-\u2013\u2014]*"  # emphasis, brackets and quotes around a verdict
 _NAMES = "|".join(name.replace(" ", r"[\s_-]*") for name in (*CATEGORIES[:3], "others?"))
 _VERDICT = re.compile(
-    rf"final{_MARKS}verdict{_MARKS}(?:is\b{_MARKS})?(?:category\b{_MARKS})?"
+    rf"final{_MARKS}verdict{_MARKS}(?:is(?![a-z]){_MARKS})?(?:category(?![a-z]){_MARKS})?"
     rf"(?:(?P<number>\d+)(?!\d|\.\d)[\s*_`)\]}}\"'.:=\-\u2013\u2014]*(?P<named>{_NAMES})?|(?P<name>{_NAMES}))(?![a-z])",
     re.IGNORECASE,
 )
