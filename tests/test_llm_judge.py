@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from provider import answer, failure, serve
 from support import ROOT, write_lines
@@ -77,6 +77,7 @@ def test_the_last_verdict_is_read_whatever_is_around_it(text, category):
     assert parse_category(text) == category
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_parsed_to_a_category_or_unknown(text):
     assert parse_category(text) in (*CATEGORIES, UNKNOWN)
@@ -186,6 +187,7 @@ def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
     )
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_any_two_texts_stay_in_their_sections(code, patch):
     found, _ = sections(judge_messages(event(current_code=code, patch=patch), structured=False))
@@ -390,3 +392,30 @@ def test_a_missing_key_is_named(tmp_path):
     finished = run("-i", events, "-o", tmp_path / "judged.jsonl")
     assert finished.returncode == 2
     assert "there is no key for 'gpt-5-2025-08-07': set OPENAI_API_KEY" in finished.stderr
+
+
+SCRIPTS = [
+    "run_single_turn_litellm.py",
+    "run_multi_turn_litellm.py",
+    "litellm_engine.py",
+    "run_llm_judge.py",
+    "extract_turn_level_errors.py",
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_imports_neither_litellm_nor_ray(script):
+    command = [sys.executable, "-X", "importtime", script, "--help"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0
+    assert "--" in finished.stdout
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert not imported & {"litellm", "openai", "boto3", "ray", "torch", "vllm", "matplotlib"}
+
+
+def test_without_the_api_extra_the_message_says_how_to_get_it():
+    code = "import runpy, sys; sys.modules['litellm'] = None; sys.argv = ['litellm_engine.py']; "
+    code += "runpy.run_path('litellm_engine.py', run_name='__main__')"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2
+    assert finished.stderr == "error: LiteLLM is not installed: run scripts/setup.sh --with api\n"

@@ -8,6 +8,7 @@ content is asked about once, and answers are found again by content in the log o
 """
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -131,18 +132,23 @@ def judge_messages(event: Mapping[str, Any], *, structured: bool) -> list[Messag
         event: An event with the fields that the judge is shown.
         structured: The answer is bound to `ANSWER_SCHEMA`; otherwise it is to end on a verdict.
     """
-    environment = jinja2.Environment(
+    environment = _templates()
+    fence = content_key(event)
+    sections = [(name, _without_control_tokens(str(event[field]))) for name, field in _SECTIONS.items()]
+    system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
+    user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(_PROMPTS),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=False,
     )
-    fence = content_key(event)
-    sections = [(name, _without_control_tokens(str(event[field]))) for name, field in _SECTIONS.items()]
-    system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
-    user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
-    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]
 
 
 def _without_control_tokens(text: str) -> str:
