@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,17 +11,19 @@ from hypothesis import strategies as st
 from support import write_lines
 from test_scripts import assert_user_error, run
 
+from cobalt.conversation import extract_code
 from cobalt.datasets.function_tests import call_readings
 from cobalt.datasets.taco import TacoRun, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problem import TestSuite, load_problems, read_json_lines
 
 STATEMENT = "Read a number from the input and print its square. " * 3
 SQUARE = "print(int(input()) ** 2)"
 WRONG = "print(int(input()) * 2)"
 SCRIPT = "preproc/preproc_taco.py"
+REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "taco5_recorded.jsonl"
 
 
 def row(identifier=1, *, tests=10, **fields):
@@ -471,3 +474,20 @@ def test_the_script_prints_its_table_and_refuses_other_settings_in_the_same_fold
     assert "dropped: fewer than 8 tests" in finished.stdout
     assert_user_error(run(SCRIPT, *flags, "--dev_size", "2"), "dev_size was 1, now 2")
     assert_user_error(run(SCRIPT, *flags, "--dev_size", "1", "--seed", "7"), "seed was 42, now 7")
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
+def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path):
+    rows, accepted = [], set()
+    for _, record in read_json_lines(REAL):
+        program = extract_code(record["recorded_response"])
+        rows.append(
+            row(record["id"], question=record["question"], input_output=record["test_cases"], solutions=[program])
+        )
+        if record["recorded_all_tests_pass"]:
+            accepted.add(record["id"])
+    prepare(TacoRun(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=0, max_tests=100))
+    kept = load_problems(tmp_path / "out" / "train.jsonl")
+    assert {problem.id for problem in kept} == accepted
+    assert all(len(problem.hidden_tests) == len(problem.tests) - 4 for problem in kept)
