@@ -49,10 +49,12 @@ def main(arguments: Arguments) -> int:
     from cobalt.judge import JudgeSettings, LocalJudge
     from cobalt.report.summary import summary_table
 
+    settings = JudgeSettings()
+    run = TacoRun(**vars(arguments), concurrency=settings.sandboxes + 2)
+
     async def preprocess() -> dict[str, dict[str, int]]:
-        settings = JudgeSettings()
         async with LocalJudge(settings) as judge:
-            return await preprocess_taco(TacoRun(**vars(arguments), concurrency=settings.sandboxes + 2), judge)
+            return await preprocess_taco(run, judge)
 
     summary = asyncio.run(preprocess())
     Console().print(summary_table(summary, title=f"TACO: {arguments.output_dir}"))
