@@ -12,7 +12,7 @@ from support import write_lines
 from test_scripts import assert_user_error, run
 
 from cobalt.conversation import extract_code
-from cobalt.datasets.function_tests import call_readings
+from cobalt.datasets.readings import call_readings
 from cobalt.datasets.taco import TacoRun, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError
@@ -108,10 +108,10 @@ def test_a_row_of_another_schema_is_refused_by_field(changes, message):
         read_row(row() | changes, "call", 20)
 
 
-def test_lists_of_text_tests_are_joined_with_blanks():
+def test_lists_of_text_tests_are_words_or_lines():
     tests = suite_json([["1", 2, "3"]] * 8, [["4"]] * 8)
     candidate = read_row(row(input_output=tests), "call", 20)
-    assert candidate.readings == (TestSuite(("1 2 3",) * 8, ("4",) * 8),)
+    assert candidate.readings == (TestSuite(("1 2 3",) * 8, ("4",) * 8), TestSuite(("1\n2\n3",) * 8, ("4",) * 8))
 
 
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))
@@ -195,6 +195,11 @@ def prepared(tmp_path_factory):
     rows = [
         row("plain", solutions=["print(", WRONG, SQUARE]),
         *FUNCTIONS.values(),
+        row(
+            "lines",
+            input_output=suite_json([["2", str(n)] for n in range(9)], [["2", str(n)] for n in range(9)]),
+            solutions=["n = int(input())\nprint(n)\nprint(int(input()))"],
+        ),
         row("unsolved", solutions=[WRONG, "x = ", "while True: pass"]),
         row("without solutions", solutions=[]),
         row("few", tests=7),
@@ -221,16 +226,26 @@ def test_rows_are_kept_or_dropped_as_their_solutions_are_judged(prepared):
     _, settings, summary = prepared
     counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
     assert counts == {
-        "read": 11,
+        "read": 12,
         Rule.UNSOLVED.value: 2,
         Rule.FEW_TESTS.value: 1,
         Rule.DUPLICATE.value: 1,
-        "kept": 7,
+        "kept": 8,
         "of them called functions": 5,
     }
     kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
-    assert {problem.id for problem in kept} == {"plain", "long", "bare", "wrapped", "meant", "leetcode", "values"}
+    assert {problem.id for problem in kept} == {
+        "plain",
+        "long",
+        "lines",
+        "bare",
+        "wrapped",
+        "meant",
+        "leetcode",
+        "values",
+    }
     outputs = {problem.id: problem.tests.outputs[1] for problem in kept}
+    assert outputs["lines"] == "2\n1"
     assert outputs["wrapped"] == "3"
     assert outputs["meant"] == "[3]"
     assert outputs["values"] == '[[1, "a b"], null, 0.25]'
@@ -239,7 +254,7 @@ def test_rows_are_kept_or_dropped_as_their_solutions_are_judged(prepared):
 @pytest.mark.sandbox
 def test_the_output_has_the_schema_of_taco_cobalt(prepared):
     _, settings, summary = prepared
-    assert summary["splits"] == {"train": 5, "dev": 2}
+    assert summary["splits"] == {"train": 6, "dev": 2}
     fields = ["id", "difficulty", "question", "test_cases", "instruction", "public_test_cases", "hidden_test_cases"]
     for split in ("train", "dev"):
         for problem in load_problems(settings.output_dir / f"{split}.jsonl"):

@@ -1,7 +1,7 @@
 """What a row of `likaixin/TACO-verified` must be to become a problem, and which of its tests the problem has.
 
 The rules of the authors' preproc_taco.py (Cobalt, section on data), one function each; they read and run nothing. Two
-differ from there: function problems keep their types (`cobalt.datasets.function_tests`), and capped tests keep their
+differ from there: function problems keep their types (`cobalt.datasets.readings`), and capped tests keep their
 order.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from cobalt.datasets.function_tests import REFERENCE_IMPORTS, call_readings, paper_call, text_suite
+from cobalt.datasets.readings import REFERENCE_IMPORTS, call_readings, paper_call, text_readings, text_suite
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
 
@@ -81,9 +81,11 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
         if fn_name and function_tests == "call":
             readings = call_readings(fn_name, inputs, outputs)
             before = REFERENCE_IMPORTS
-        else:
+        elif fn_name:
             readings = (text_suite(inputs, outputs),)
-            behind = paper_call(fn_name, str(source)) if fn_name else ""
+            behind = paper_call(fn_name, str(source))
+        else:
+            readings = text_readings(inputs, outputs)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rule.TYPES
     if "image" in question.lower() or "\n![" in question:

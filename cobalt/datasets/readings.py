@@ -1,8 +1,8 @@
-"""Tests of function problems: from how data sets write them to suites that the judge calls.
+"""Tests as TACO's family of data sets writes them, into suites: of texts, or of calls with typed arguments.
 
-A data set gives argument lists and values, typed; the judge wants one JSON value a line and canonical JSON
-(`cobalt.judge.calling`). The paper's way, everything joined with blanks, loses types, nesting and blanks within texts;
-it is kept as a named option. Nothing here runs a program.
+Where a test can be read in two ways, both suites come back, and a recorded solution decides which holds. For a call
+the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`). The paper's way, everything joined with blanks, loses types, nesting and blanks within
+texts; it is kept as a named option. Nothing here runs a program.
 """
 
 from collections.abc import Sequence
@@ -51,21 +51,31 @@ def call_readings(fn_name: str, inputs: Sequence[object], outputs: Sequence[obje
     return tuple(readings)
 
 
-def text_suite(inputs: Sequence[object], outputs: Sequence[object]) -> TestSuite:
-    """Texts as they are, lists joined with blanks (the authors' preproc_taco.py).
+def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str = " ") -> TestSuite:
+    """Texts as they are, lists joined, with blanks in the authors' preproc_taco.py.
 
     Raises:
         ValueError: an item is neither a string nor a list.
     """
-    return TestSuite(tuple(map(_text, inputs)), tuple(map(_text, outputs)))
+
+    def text(item: object) -> str:
+        if isinstance(item, list):
+            return between.join(map(str, item))
+        if not isinstance(item, str):
+            raise ValueError("an item is neither text nor a list")
+        return item
+
+    return TestSuite(tuple(map(text, inputs)), tuple(map(text, outputs)))
 
 
-def _text(item: object) -> str:
-    if isinstance(item, list):
-        return " ".join(map(str, item))
-    if not isinstance(item, str):
-        raise ValueError("an item is neither text nor a list")
-    return item
+def text_readings(inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
+    """The suites that a data set's texts may mean: lists as words (the paper), or as lines (TACO's own grader).
+
+    Raises:
+        ValueError: an item is neither a string nor a list.
+    """
+    words, lines = text_suite(inputs, outputs), text_suite(inputs, outputs, "\n")
+    return (words,) if words == lines else (words, lines)
 
 
 def paper_call(fn_name: str, source: str) -> str:
