@@ -1,8 +1,8 @@
 """Tests as TACO's family of data sets writes them, into suites: of texts, or of calls with typed arguments.
 
 Where a test can be read in two ways, both suites come back, and a recorded solution decides which holds. For a call
-the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`). The paper's way, everything joined with blanks, loses types, nesting and blanks within
-texts; it is kept as a named option. Nothing here runs a program.
+the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`). The paper's way, everything joined
+with blanks, loses types, nesting and blanks within texts; it is kept as a named option. Nothing here runs a program.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """What a row of `likaixin/TACO-verified` must be to become a problem, and which of its tests the problem has.
 
-The rules of the authors' preproc_taco.py (Cobalt, section on data), one function each; they read and run nothing. Two
-differ from there: function problems keep their types (`cobalt.datasets.readings`), and capped tests keep their
-order.
+The rules of the authors' preproc_taco.py (Cobalt, section on data), one function each; they read and run nothing. Where
+ours differ: function problems keep their types, lists in place of texts may also be lines (`cobalt.datasets.readings`),
+and capped tests keep their order.
 """
 
 import json
