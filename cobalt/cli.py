@@ -25,12 +25,12 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
     `InfrastructureError` one sentence and exit code 1, Ctrl-C exit code 130; anything else is a bug and keeps its
     traceback.
     """
-    arguments = tyro.cli(arguments_type, use_underscores=True, config=(tyro.conf.FlagCreatePairsOff,))
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    arguments = tyro.cli(
+        arguments_type, prog=_program_name(), use_underscores=True, config=(tyro.conf.FlagCreatePairsOff,)
     )
+    # Colours and columns for people; whole lines for log files.
+    handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         code = function(arguments)
@@ -44,3 +44,9 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
         sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
         code = 130
     sys.exit(code)
+
+
+def _program_name() -> str | None:
+    """What the user typed to run a module; None for a script, whose name argparse knows."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"

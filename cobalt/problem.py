@@ -63,9 +63,9 @@ class TestSuite:
         """
         if isinstance(value, str):
             try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise UserError(f"tests are not valid JSON ({error.msg})") from None
+                value = decode_json(value)
+            except UserError as error:
+                raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
             raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
         columns: list[tuple[str, ...]] = []
@@ -150,6 +150,30 @@ def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
         raise UserError(f"field {field!r}: {error}") from None
 
 
+def decode_json(text: str | bytes) -> Any:
+    """Decode one JSON value from somebody else.
+
+    Raises:
+        UserError: it is no JSON, no UTF-8, nested too deeply, has a number too long to read, or holds half of a
+            surrogate pair, which is no character and which no model, pipe or file takes.
+    """
+    try:
+        value = json.loads(text)
+        if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise UserError(f"not valid JSON ({error.msg})") from None
+    except UnicodeDecodeError:
+        raise UserError("not UTF-8 text") from None
+    except UnicodeEncodeError:
+        raise UserError("not Unicode text (it holds half of a surrogate pair, such as \\ud800)") from None
+    except RecursionError:
+        raise UserError("not valid JSON (nested too deeply)") from None
+    except ValueError as error:
+        raise UserError(f"not valid JSON ({error})") from None
+    return value
+
+
 def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` for every non-blank line of a JSONL file, strictly.
 
@@ -174,11 +198,9 @@ def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple
                 if not line.strip():
                     continue
                 try:
-                    value = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UserError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
-                except UnicodeDecodeError:
-                    raise UserError(f"{path}, line {number}: not UTF-8 text") from None
+                    value = decode_json(line)
+                except UserError as error:
+                    raise UserError(f"{path}, line {number}: {error}") from None
                 if not isinstance(value, dict):
                     raise UserError(f"{path}, line {number}: not a JSON object")
                 yield number, value

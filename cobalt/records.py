@@ -55,12 +55,15 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         """Open or create `path`, cut a torn last line off, and read which ids are done.
 
+        A file that was created here and holds nothing when it is closed is removed.
+
         Raises:
-            UserError: the folder cannot be written, another process holds the file, or its content is not a
-                valid result file.
+            UserError: the path names no regular file, the folder cannot be written, another process holds the file,
+                or its content is not a valid result file.
         """
         self.path = path
         try:
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = path.open("ab")
         except OSError as error:
@@ -68,6 +71,8 @@ class RecordFile:
         try:
             try:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(self._handle.fileno()).st_nlink == 0:
+                    raise BlockingIOError  # its empty file was removed by another process in this very moment
             except BlockingIOError:
                 raise UserError(f"{path} is being written by another process: wait for it or stop it") from None
             torn = _torn_bytes(path)
@@ -92,6 +97,8 @@ class RecordFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.fstat(self._handle.fileno()).st_size == 0:
+            self.path.unlink(missing_ok=True)
         self._handle.close()
 
 
@@ -119,6 +126,16 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
             handle.flush()
             os.fsync(handle.fileno())
     temporary.replace(path)
+
+
+def check_result_path(path: Path) -> None:
+    """Refuse a path that names a folder, a device or nothing, before anything is written.
+
+    Raises:
+        UserError: it does.
+    """
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
 
 
 def _torn_bytes(path: Path) -> int:

@@ -6,6 +6,7 @@ inside the functions: floors 0 and 1 import without it.
 
 import asyncio
 import http.client
+import logging
 import os
 import socket
 import sys
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 
 Application = TypeVar("Application")
+
+logger = logging.getLogger(__name__)
 
 _SERVE_PORT = 8000  # where `serve run` listens
 
@@ -91,7 +94,15 @@ def _find_app(name: str, advice: str) -> Any:
             try:
                 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
             except ConnectionError:
-                raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
+                address = os.environ.get("RAY_ADDRESS")
+                if not address:
+                    raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
+                raise ServiceDown(
+                    f"app {name!r} cannot be reached, because what listens at RAY_ADDRESS={address} lets nobody join:"
+                    " if it is a Ray that wants a token, set RAY_AUTH_MODE=token (it reads ~/.ray/auth_token)"
+                ) from None
+            logging.getLogger("ray.serve").setLevel(logging.WARNING)
+            logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)
     try:
         return serve.get_app_handle(name)
     except RayServeException:

@@ -14,7 +14,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Annotated, Any
@@ -37,10 +38,11 @@ class Arguments:
     """Model folder or hub name for the engine; without it only the judge runs."""
     http_port: int | None = None
     """Port of both apps on 127.0.0.1 (/evaluator, /vllm_actor); a free one by default."""
-    judge: list[str] = field(default_factory=list)
-    """Settings of the judge, as key=value."""
-    engine: list[str] = field(default_factory=list)
-    """Settings of the engine, as key=value."""
+    judge: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
+    """A setting of the judge, as key=value, such as comparison=float; the flag may be given several times. A wrong key
+    is answered with all that there are."""
+    engine: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
+    """A setting of the engine, as key=value, such as max_model_len=4096; as above."""
 
 
 @contextlib.contextmanager
@@ -67,6 +69,9 @@ def running_services(
         UserError: the port is in use, or a setting is wrong.
         InfrastructureError: Ray or an app did not come up.
     """
+    # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public address in
+    # place of 127.0.0.1, and listens on every interface.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
     from ray import serve
 
@@ -75,10 +80,15 @@ def running_services(
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     port = _free_port(http_port)
-    # Keeps a RAY_ADDRESS of the user's from being joined; Ray reads it even when told "local".
-    outer = os.environ.pop("RAY_ADDRESS", None)
     # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
-    with tempfile.TemporaryDirectory(prefix="cobalt-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="cobalt-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        # Keeps a RAY_ADDRESS of the user's from being joined (Ray reads it even when told "local"), and the sockets
+        # that vLLM leaves behind in the folder that is removed.
+        _environment(RAY_ADDRESS=None, VLLM_RPC_BASE_PATH=folder),
+    ):
+        reaction = signal.getsignal(signal.SIGTERM)
+        apps: list[tuple[str, serve.Application]] = []
         try:
             context = ray.init(
                 address="local",
@@ -90,8 +100,9 @@ def running_services(
                 _temp_dir=folder,
                 _node_ip_address="127.0.0.1",
             )
+            _react_to_sigterm(reaction)
             serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
-            apps = [("evaluator", judge_service.build(judge or {}))]
+            apps.append(("evaluator", judge_service.build(judge or {})))
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
             for name, app in apps:
@@ -108,11 +119,36 @@ def running_services(
             }
         finally:
             if ray.is_initialized():
+                # Not `serve.shutdown`, which makes Ray complain that the controller was killed while it shut down.
                 with contextlib.suppress(Exception):
-                    serve.shutdown()
+                    for name, _ in apps:
+                        serve.delete(name)
                 ray.shutdown()
-            if outer is not None:
-                os.environ["RAY_ADDRESS"] = outer
+
+
+def _react_to_sigterm(reaction: Any) -> None:
+    """Put a handler back: Ray, when it starts, installs some of its own, the last of which prints stacks and aborts."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, reaction)
+
+
+@contextlib.contextmanager
+def _environment(**values: str | None) -> Iterator[None]:
+    """Set environment variables, or unset those that are None, and put back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set_environment(values)
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def run_beside_services(arguments: Arguments) -> int:
@@ -134,11 +170,12 @@ def run_beside_services(arguments: Arguments) -> int:
         except OSError as error:
             raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
         try:
-            return child.wait()
+            code = child.wait()
         except KeyboardInterrupt:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGINT)
-            return child.wait()  # it is writing down what is finished
+            code = child.wait()  # it is writing down what is finished
+        return code if code >= 0 else 128 - code  # ended by a signal, as a shell tells it
 
 
 @contextlib.contextmanager
@@ -156,6 +193,8 @@ def _terminations_as_interrupts() -> Iterator[None]:
 
 
 def _free_port(wanted: int | None) -> int:
+    if wanted is not None and not 0 < wanted < 65536:
+        raise UserError(f"http_port is {wanted}: a port lies between 1 and 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -37,6 +37,9 @@ def read_settings(
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "the settings together"
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(model.model_fields)
+            raise UserError(f"there is no setting {name!r}; there are {known}") from None
         raise UserError(f"setting {name!r}: {first['msg']}") from None
 
 

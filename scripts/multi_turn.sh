@@ -2,6 +2,7 @@
 # Single turn, multi turn and hidden-test evaluation of one problem file, against the running services.
 #   scripts/multi_turn.sh PROBLEMS OUTPUT_DIR [flags of both run_*_vllm.py scripts]
 set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 if [ $# -lt 2 ]; then
   echo "usage: scripts/multi_turn.sh PROBLEMS OUTPUT_DIR [flags]" >&2

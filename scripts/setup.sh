@@ -2,6 +2,7 @@
 # Make .venv with one profile's exact packages, and install bubblewrap. Safe to run again: what is there is kept.
 #   scripts/setup.sh [--profile cpu|gpu|eval]      (default: cpu)
 set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
 fail() {

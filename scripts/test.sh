@@ -4,6 +4,7 @@
 #   scripts/test.sh --fast    without Ray, vLLM and sandboxes
 # Further arguments go to pytest.
 set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
 fast=no

@@ -1,5 +1,7 @@
 """Conversations: the program of a response, what the history keeps, and prompts from files."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,13 @@ def test_the_last_fenced_block_is_the_program(answer, code):
 def test_extraction_never_fails_and_never_invents_text(text):
     code = extract_code(text)
     assert code is None or all(line in text.replace("\r\n", "\n") for line in code.split("\n"))
+
+
+@pytest.mark.parametrize("character", "`~")
+def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(character):
+    started = time.thread_time()
+    extract_code(3 * character + "\n" + 24_000 * character + "x")
+    assert time.thread_time() - started < 0.5  # 2 ms; it was 5 s when a fence could start anywhere in the run
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,10 @@ def test_stopping_early_is_part_of_the_wire_format(url):
     ("body", "status", "words"),
     [
         (b"{", 400, "not valid JSON"),
-        (b"\xff", 400, "not valid JSON"),
+        (b"\xff", 400, "not UTF-8"),
+        (b"[" * 200_000, 400, "nested too deeply"),
+        (b'{"code": "\\ud800"}', 400, "not Unicode text"),
+        (b'{"code": "", "test_cases": {"inputs": [], "outputs": []}}', 422, "empty"),
         (b"[]", 422, "JSON object"),
         (b"{}", 422, "'code'"),
         (b'{"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}', 422, "1 inputs but 0 outputs"),
@@ -172,7 +175,7 @@ def test_an_unknown_setting_refuses_in_one_sentence(capsys):
 
     with pytest.raises(SystemExit):
         remote_reward_server.app({"cpus": "1"})
-    assert capsys.readouterr().err.startswith("error: setting 'cpus'")
+    assert capsys.readouterr().err.startswith("error: there is no setting 'cpus'; there are cpu_seconds, ")
 
 
 def _replicas() -> list[int]:

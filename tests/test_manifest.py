@@ -1,11 +1,12 @@
 """A result says what made it, and is not continued with other arguments or other data."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from cobalt.errors import UserError
-from cobalt.manifest import manifest_path, open_manifest
+from cobalt.manifest import manifest_path, open_manifest, write_summary
 
 
 @pytest.fixture
@@ -55,3 +56,41 @@ def test_a_run_that_failed_before_its_first_record_may_start_anew_with_other_arg
     result.unlink()
     open_manifest(result, {"n": 4}, [data])
     assert json.loads(manifest_path(result).read_text())["arguments"] == {"n": 4}
+
+
+def test_a_summary_joins_what_made_the_result_and_is_no_reason_to_refuse_resuming(run):
+    data, result = run
+    write_summary(result, {"problems": {"read": 3}})
+    content = json.loads(manifest_path(result).read_text())
+    assert content["summary"] == {"problems": {"read": 3}}
+    assert content["arguments"]["n"] == 16
+    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+
+
+def test_a_summary_without_a_manifest_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a readable manifest"):
+        write_summary(tmp_path / "r.jsonl", {})
+
+
+@pytest.mark.parametrize(("name", "expected"), [("r.jsonl", "r"), ("s.t0.6", "s.t0.6"), ("s.t0.7.jsonl", "s.t0.7")])
+def test_results_with_different_names_have_different_manifests(name, expected):
+    assert manifest_path(Path("runs") / name) == Path("runs") / f"{expected}.run.json"
+
+
+def test_a_nested_setting_that_changed_is_named_by_itself(run):
+    data, result = run
+    with pytest.raises(UserError, match=r"\(engine.model was 'm', now 'other'\)"):
+        open_manifest(result, {"n": 16, "engine": {"model": "other"}}, [data])
+
+
+def test_what_began_a_result_stays_and_each_resumption_is_added(run):
+    data, result = run
+    arguments = {"n": 16, "engine": {"model": "m"}}
+    began = json.loads(manifest_path(result).read_text())
+    result.write_text("{}")
+    open_manifest(result, arguments, [data], complete=True)
+    assert json.loads(manifest_path(result).read_text()) == began
+    open_manifest(result, arguments, [data])
+    resumed = json.loads(manifest_path(result).read_text())
+    assert {name: resumed[name] for name in began} == began
+    assert [entry["python"] for entry in resumed["resumed"]] == [began["python"]]

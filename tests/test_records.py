@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -119,3 +120,16 @@ def test_a_writer_killed_at_any_moment_leaves_a_file_that_resumes(tmp_path):
     ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
     assert ids == sorted(set(ids)) == list(range(len(ids)))
     assert done == set(ids)
+
+
+def test_a_result_that_got_no_record_leaves_no_file(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path):
+        assert path.exists()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("place", ["/dev/null", ".", ""])
+def test_a_result_must_be_a_regular_file(place):
+    with pytest.raises(UserError, match="no file that a result can be written to"):
+        RecordFile(Path(place))

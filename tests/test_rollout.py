@@ -11,7 +11,7 @@ from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.records import read_records
+from cobalt.records import RecordFile, read_records
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
 from cobalt.rollout.runner import errors_path, run_all
@@ -25,7 +25,7 @@ SETTINGS = GenerationSettings(n=2, max_tokens=64, enable_thinking=True, seed=0)
 
 
 def replay(tmp_path, turns):
-    return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]))
+    return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]), len(turns[0]))
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ async def judge():
 
 @pytest.mark.sandbox
 async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
-    run = SingleTurnRun(write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "s.jsonl", SETTINGS)
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
+    run = SingleTurnRun(problems, tmp_path / "s.jsonl", SETTINGS.model_copy(update={"n": 4}))
     engine = replay(tmp_path, [[RIGHT, DOUBLE, CRASH, NO_CODE]])
     assert await run_single_turn(run, engine, judge) == 0
     [record] = read_records(run.output_file)
@@ -162,6 +163,21 @@ def test_records_that_cannot_be_averaged_are_refused(records, message):
         turn_metrics(records, "file")
 
 
+async def run_items(count, work, path, *, concurrency=1, arguments=None):
+    """Run the items 0 to count-1, each its own id."""
+    with RecordFile(path) as output:
+        return await run_all(
+            range(count),
+            lambda item: item,
+            work,
+            output,
+            arguments=arguments or {},
+            inputs=[],
+            concurrency=concurrency,
+            description="test",
+        )
+
+
 async def test_one_failing_problem_is_recorded_and_retried_and_the_others_finish(tmp_path):
     output = tmp_path / "r.jsonl"
     broken = {3}
@@ -172,7 +188,7 @@ async def test_one_failing_problem_is_recorded_and_retried_and_the_others_finish
         return {"id": item}
 
     async def run():
-        return await run_all(range(6), lambda item: item, work, output, concurrency=2, description="test")
+        return await run_items(6, work, output, concurrency=2)
 
     assert await run() == 1
     assert {record["id"] for record in read_records(output)} == {0, 1, 2, 4, 5}
@@ -193,7 +209,7 @@ async def test_losing_a_service_ends_the_run_and_keeps_what_is_finished(tmp_path
         return {"id": item}
 
     with pytest.raises(ServiceDown, match="serve run"):
-        await run_all(range(6), lambda item: item, work, output, concurrency=1, description="test")
+        await run_items(6, work, output, concurrency=1)
     assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3]
 
 
@@ -207,14 +223,29 @@ async def test_an_interrupt_keeps_what_is_finished(tmp_path):
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await run_all(range(6), lambda item: item, work, output, concurrency=1, description="test")
+            await run_items(6, work, output, concurrency=1)
     assert [record["id"] for record in read_records(output)] == [0, 1]
 
 
 async def test_a_result_with_strange_ids_is_not_continued(tmp_path):
     output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
+    write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
     with pytest.raises(UserError, match="holds id 9, which the input does not have"):
-        await run_all(range(2), lambda item: item, None, output, concurrency=1, description="test")
+        await run_items(2, None, output, concurrency=1)
+
+
+async def test_a_second_writer_leaves_the_first_ones_result_and_manifest_alone(tmp_path):
+    output = tmp_path / "r.jsonl"
+
+    async def work(item):
+        if item == 1:
+            with pytest.raises(UserError, match="being written by another process"):
+                await run_items(2, work, output, arguments={"temperature": 9})
+        return {"id": item}
+
+    assert await run_items(2, work, output, arguments={"temperature": 1}) == 0
+    assert json.loads((tmp_path / "r.run.json").read_text())["arguments"] == {"temperature": 1}
+    assert await run_items(2, work, output, arguments={"temperature": 1}) == 0
 
 
 def test_seeds_differ_by_call_and_depend_on_nothing_else():

@@ -52,6 +52,9 @@ def test_flags_take_underscores_and_dashes(tmp_path):
         ([json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))], "the test suite is empty"),
         ([json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))], "1 inputs but 0 outputs"),
         ([], "the file holds no problem"),
+        (["[" * 100_000], "line 1: not valid JSON (nested too deeply)"),
+        ([f'{{"id": {"9" * 5000}}}'], "line 1: not valid JSON (Exceeds the limit"),
+        ([json.dumps(square_problem(1, question="half a \ud800 pair"))], "line 1: not Unicode text"),
     ],
 )
 @pytest.mark.parametrize("script", SCRIPTS[:2])
@@ -67,11 +70,12 @@ def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, 
     [
         (["--temperature", "-1"], "setting 'temperature'"),
         (["--top_p", "1.5"], "setting 'top_p'"),
-        (["-n", "0"], "setting 'n'"),
+        (["-n", "0"], "num_completions is 0"),
         (["--concurrency", "0"], "concurrency is 0"),
         (["--prompts", "none-such"], "no prompt set 'none-such'"),
         (["--replay_file", "absent.jsonl"], "cannot read absent.jsonl"),
         (["--no_such_flag"], "no_such_flag"),
+        (["-o", "/dev/null"], "no file that a result can be written to"),
     ],
 )
 def test_bad_flags_are_named(tmp_path, flags, message):
@@ -90,10 +94,45 @@ def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
 def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])
-    finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
+    finished = run(
+        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1
+    )
     assert finished.returncode == 1
     assert "serve run remote_reward_server:app" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"responses": ["a", "b"], "finish_reasons": ["stop"]}, "'finish_reasons' must have one entry for each"),
+        ({"responses": ["a"], "finish_reasons": ["tired"]}, "a recorded finish_reason is malformed"),
+        ({"responses": ["a"], "completion_tokens": 3}, "'completion_tokens' must have one entry for each"),
+        ({"responses": [1]}, "non-empty list of strings"),
+    ],
+)
+def test_a_malformed_first_turn_is_named(tmp_path, fields, message):
+    path = write_lines(tmp_path / "s.jsonl", [square_problem(1, **fields)])
+    assert_user_error(run("run_multi_turn_vllm.py", "-i", path, "-o", tmp_path / "m.jsonl"), message)
+
+
+def test_a_replay_with_too_few_responses_is_refused(tmp_path):
+    path = write_lines(tmp_path / "p.jsonl", [square_problem(1, responses=["a", "b"])])
+    finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", path, "-n", 3)
+    assert_user_error(finished, "has 2 responses, and 3 are asked for: give -n 2")
+
+
+@pytest.mark.parametrize(
+    ("responses", "flags", "message"),
+    [
+        ([["a", "b"], ["a"]], [], "different numbers of samples"),
+        ([["a"], [7]], [], "a response that is not a string"),
+        ([["a"]], ["--concurrency", "0"], "concurrency is 0"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(tmp_path, responses, flags, message):
+    path = write_lines(tmp_path / "m.jsonl", [square_problem(1, raw_responses=responses)])
+    assert_user_error(run("eval_multi_turn.py", "-i", path, "-o", tmp_path / "e.jsonl", *flags), message)
 
 
 def test_evaluating_a_file_that_is_not_multi_turn_says_what_to_run_first(tmp_path):

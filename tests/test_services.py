@@ -1,5 +1,6 @@
 """The spine on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model: nothing here is imitated."""
 
+import contextlib
 import json
 import os
 import signal
@@ -265,26 +266,79 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2():
     assert "Traceback" not in finished.stderr
 
 
-def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind():
-    def ray_processes():
-        found = set()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                except OSError:
-                    continue
-                if b"raylet" in command or b"gcs_server" in command or b"bwrap" in command or b"ray::" in command:
-                    found.add(entry.name)
-        return found
+@pytest.mark.parametrize(("port", "message"), [(99999, "between 1 and 65535"), (0, "between 1 and 65535")])
+def test_an_impossible_port_is_refused(port, message):
+    finished = services_command("--http_port", port, "--", "true")
+    assert finished.returncode == 2
+    assert message in finished.stderr
 
+
+def test_settings_given_in_several_flags_all_count():
+    finished = services_command("--judge", "comparison=none-such", "--judge", "cpu_seconds=1", "--", "true")
+    assert finished.returncode == 2
+    assert "comparison" in finished.stderr
+
+
+def ray_processes():
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue
+            if b"raylet" in command or b"gcs_server" in command or b"bwrap" in command or b"ray::" in command:
+                found.add(entry.name)
+    return found
+
+
+def open_doors():
+    """Sockets that listen on an address other than loopback."""
+    found = set()
+    loopback = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A" and not local.startswith(loopback):
+                found.add(local)
+    return found
+
+
+@contextlib.contextmanager
+def nothing_is_left():
     before, folders = ray_processes(), set(Path("/tmp").glob("cobalt-ray-*"))
-    finished = services_command(
-        "--", sys.executable, "-c", "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] else 0)"
-    )
-    assert finished.returncode == 7, finished.stderr
-    deadline = time.monotonic() + 20
+    yield
+    deadline = time.monotonic() + 30
     while ray_processes() - before and time.monotonic() < deadline:
         time.sleep(0.1)  # the last processes are ending; the kernel tells nobody but their parent
     assert not ray_processes() - before
     assert set(Path("/tmp").glob("cobalt-ray-*")) <= folders
+
+
+def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind():
+    with nothing_is_left():
+        finished = services_command(
+            "--", sys.executable, "-c", "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] else 0)"
+        )
+        assert finished.returncode == 7, finished.stderr
+    assert "graceful_shutdown" not in finished.stderr
+
+
+def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
+    code = (
+        "import signal, sys; stop = [signal.SIGINT]; signal.pthread_sigmask(signal.SIG_BLOCK, stop);"
+        " print('up', flush=True); signal.sigwait(stop); sys.exit(5)"
+    )
+    command = [sys.executable, "-m", "cobalt.services", "--", sys.executable, "-c", code]
+    doors = open_doors()
+    with nothing_is_left():
+        running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        try:
+            assert running.stdout.readline() == "up\n"
+            # The one is Ray Serve's port of the judge's replica, at an address that Serve leaves no choice of.
+            assert len(open_doors() - doors) <= 1
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(timeout=60) == 5
+        finally:
+            running.terminate()
+            running.communicate(timeout=60)

@@ -302,12 +302,17 @@ def test_the_same_command_gives_the_same_bytes_and_a_finished_run_judges_nothing
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.jsonl")} == before
 
 
-class NoJudge:
+class NamedJudge:
+    async def describe(self):
+        return JudgeSettings(concurrency=1, cpu_seconds=1.0).decisive()
+
+
+class NoJudge(NamedJudge):
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         raise AssertionError("nothing is left to judge")
 
 
-class RightJudge:
+class RightJudge(NamedJudge):
     """Accepts every program, after some failures of its own."""
 
     def __init__(self, *, failures=0, stop_after=None):

@@ -14,7 +14,8 @@ import re
 
 _OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
 _OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
-_CLOSING = re.compile(r"^(?P<code>.*?)(?P<fence>`{3,}|~{3,})[ \t]*$")
+# A fence is looked for only where its run of characters starts, or a line of 24,000 back-ticks takes seconds.
+_CLOSING = re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,}|(?<!~)~{3,})[ \t]*$")
 
 
 def extract_code(answer: str) -> str | None:

@@ -6,24 +6,30 @@ A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`questi
 get is an error, not a blank.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from cobalt.errors import UserError
+from cobalt.manifest import file_digest
 
 BUILT_IN = Path(__file__).parent / "prompts"
+FILES = ("system.jinja", "first_turn.jinja", "feedback.jinja")
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """The three texts of one prompt set; build it with `load_prompts`."""
+    """The three texts of one prompt set; build it with `load_prompts`.
 
-    name: str
+    `digests` has the SHA-256 of each of its files, by file name: for a run's manifest the texts count, not the name.
+    """
+
     system: str
     first_turn_template: jinja2.Template
     feedback_template: jinja2.Template
+    digests: Mapping[str, str]
 
     def first_turn(self, question: str, fn_name: str | None = None) -> str:
         """The first user message for a problem statement.
@@ -61,10 +67,10 @@ def load_prompts(name: str) -> PromptSet:
     )
     try:
         prompts = PromptSet(
-            name=name,
             system=environment.get_template("system.jinja").render().strip(),
             first_turn_template=environment.get_template("first_turn.jinja"),
             feedback_template=environment.get_template("feedback.jinja"),
+            digests={name: file_digest(folder / name) for name in FILES},
         )
         prompts.first_turn("")
         prompts.feedback("")

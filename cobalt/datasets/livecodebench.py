@@ -21,7 +21,7 @@ from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
 from cobalt.errors import UserError
 from cobalt.judge.calling import call_input, canonical_json
-from cobalt.manifest import open_manifest, write_summary
+from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.records import RecordFile
 
@@ -79,12 +79,12 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
         "start_date": run.start_date and run.start_date.isoformat(),
         "end_date": run.end_date and run.end_date.isoformat(),
         "paper_mode": run.paper_mode,
-        "prompts": run.prompts,
+        "prompts": prompts.digests,
     }
-    open_manifest(run.output_file, arguments, [source])
     counts = {"read": 0, "outside the dates": 0, "kept": 0, "of them called functions": 0}
     seen = set()
     with RecordFile(run.output_file) as output:
+        open_manifest(run.output_file, arguments, [source], complete=read_summary(run.output_file) is not None)
         for place, row in local_rows(source):
             try:
                 counts["read"] += 1

@@ -96,7 +96,6 @@ async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
     prompts = load_prompts(run.prompts)
     attempts = read_attempts(run.attempts_file) if run.attempts_file else {}
     rows_file = run.output_dir / "rows.jsonl"
-    counts = read_summary(rows_file) if rows_file.exists() else None
     arguments = {
         "stage": "taco_rows",
         "source": "file" if run.input_file else f"{DATA_SET}@{run.revision}",
@@ -104,23 +103,24 @@ async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
         "max_tests": run.max_tests,
         "max_solutions": run.max_solutions,
         "seed": run.seed,
+        "judge": dict(await judge.describe()),
     }
-    open_manifest(rows_file, arguments, [run.input_file] if run.input_file else [])
-    if counts is None:
-        await _judge_rows(run, judge, rows_file)
-        counts = _count(rows_file)
-        sort_records(rows_file, range(counts["rows"]["read"]))
-    write_summary(rows_file, counts)
+    with RecordFile(rows_file) as output:
+        counts = read_summary(rows_file) if output.done else None
+        inputs = [run.input_file] if run.input_file else []
+        open_manifest(rows_file, arguments, inputs, complete=counts is not None)
+        if counts is None:
+            await _judge_rows(run, judge, output)
+            counts = _count(rows_file)
+            sort_records(rows_file, range(counts["rows"]["read"]))
+            write_summary(rows_file, counts)
     return _split(run, prompts, attempts, rows_file, counts)
 
 
-async def _judge_rows(run: TacoRun, judge: Judge, rows_file: Path) -> None:
-    """The first stage: append the record of each row that `rows_file` does not hold yet."""
+async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
+    """The first stage: append the record of each row that `output` does not hold yet."""
     failures: list[str] = []
-    with (
-        RecordFile(rows_file) as output,
-        tqdm(initial=len(output.done), desc="TACO rows", unit="row") as progress,
-    ):
+    with tqdm(initial=len(output.done), desc="TACO rows", unit="row", disable=None) as progress:
         pending = _pending(run, output.done)
         reading = asyncio.Lock()
 
@@ -268,15 +268,19 @@ def _split(
     splits = {"train": [i for i in range(len(places)) if i not in dev], "dev": sorted(dev)}
     arguments = {
         "stage": "taco_split",
-        "prompts": run.prompts,
+        "prompts": prompts.digests,
         "public_tests": run.public_tests,
         "dev_size": run.dev_size,
         "seed": run.seed,
     }
     made_from = [rows_file, *([run.attempts_file] if run.attempts_file else [])]
     results = {name: run.output_dir / f"{name}.jsonl" for name in splits}
+    summaries = [read_summary(result) if result.exists() else None for result in results.values()]
+    complete = None not in summaries
     for result in results.values():
-        open_manifest(result, arguments, made_from)
+        open_manifest(result, arguments, made_from, complete=complete)
+    if complete and summaries[0] is not None:
+        return summaries[0]
     chosen: Counter[str] = Counter()
     for name, members in splits.items():
         chosen += _write_split(run, prompts, attempts, rows_file, [places[i] for i in members], results[name])

@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
 
 
 class GenerationSettings(BaseModel):
-    """How completions are drawn; the defaults are the paper's (facts, section 1.3).
+    """How completions are drawn; the defaults are those of the paper's code.
 
     Attributes:
         temperature: Sampling temperature; 0 is greedy.

@@ -19,11 +19,11 @@ from cobalt.records import read_records
 class ReplayEngine:
     """Replays the `raw_responses` of a multi-turn file or the `responses` of a single-turn one."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the recorded file.
+    def __init__(self, path: Path, samples: int) -> None:
+        """Read the recorded file, of which the first `samples` responses of each problem will be used.
 
         Raises:
-            UserError: unreadable, or a record has neither field.
+            UserError: unreadable, or a record has neither field or fewer responses.
         """
         self._path = path
         self._responses: dict[ProblemId, list[list[str]]] = {}
@@ -33,6 +33,11 @@ class ReplayEngine:
                 raise UserError(f"{path}: record {record['id']!r} has neither 'raw_responses' nor 'responses'")
             if not all(isinstance(turn, list) and all(isinstance(text, str) for text in turn) for turn in turns):
                 raise UserError(f"{path}: record {record['id']!r}: the recorded responses must be lists of strings")
+            if len(turns[0]) < samples:
+                raise UserError(
+                    f"{path}: record {record['id']!r} has {len(turns[0])} responses, and {samples} are asked for:"
+                    f" give -n {len(turns[0])}"
+                )
             self._responses[record["id"]] = turns
 
     async def generate(
@@ -41,7 +46,7 @@ class ReplayEngine:
         """The recorded completions of this call; one that is missing is a completion with an error."""
         turns = self._responses.get(call.problem_id, [])
         responses = turns[call.turn] if call.turn < len(turns) else []
-        wanted = range(len(responses)) if call.sample is None else [call.sample]
+        wanted = range(settings.n) if call.sample is None else [call.sample]
         return [
             Completion(text=responses[index], finish_reason="stop")
             if index < len(responses)

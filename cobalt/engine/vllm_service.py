@@ -8,7 +8,6 @@ special token is added twice. Imports Ray, and vLLM only inside a replica.
 import asyncio
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from cobalt.conversation import Message
 from cobalt.conversation.thinking import OPEN
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.errors import UserError
+from cobalt.problem import decode_json
 from cobalt.settings import read_settings
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
@@ -106,11 +106,11 @@ class VllmEngineActor:
             # cannot do; whole prompts need no rewinding.
             options["enable_chunked_prefill"] = False
             if settings.tensor_parallel_size == 1:
-                # The class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
+                # A class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
                 # for which the engine's process waits by spinning, a whole core.
-                from vllm.v1.executor.uniproc_executor import UniProcExecutor
+                from cobalt.engine.vllm_executor import BoundExecutor
 
-                options["distributed_executor_backend"] = UniProcExecutor
+                options["distributed_executor_backend"] = BoundExecutor
         self._engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=settings.model,
@@ -193,12 +193,14 @@ class VllmEngineActor:
         if request.method != "POST":
             return JSONResponse({"error": "send a conversation by POST"}, 405)
         try:
-            body = GenerateRequest(**json.loads(await request.body()))
+            body = GenerateRequest(**decode_json(await request.body()))
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
             return JSONResponse({"error": f"field {name!r}: {first['msg']}"}, 422)
-        except (ValueError, TypeError):
+        except UserError as error:
+            return JSONResponse({"error": f"the body is {error}"}, 400)
+        except TypeError:
             return JSONResponse({"error": "the body must be one JSON object"}, 400)
         try:
             completions = await self.generate(body.messages, body.model_dump(exclude={"messages"}))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ Failures of the service are retried with backoff and never become a verdict. Ray
 program is judged. It starts neither Ray nor the service.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import tenacity
@@ -38,22 +39,30 @@ class ServeJudge:
             InfrastructureError: the service failed at every attempt.
         """
         payload = JudgeRequest(code, suite, stop_at_first_failure).to_payload()
+        return ExecResult.from_record(await self._retried("__call__", payload))
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The service's settings that decide verdicts; see `Judge`."""
+        settings: Mapping[str, Any] = await self._retried("describe")
+        return settings
+
+    async def _retried(self, method: str, *arguments: Any) -> Any:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(is_transient),
             stop=tenacity.stop_after_attempt(self._attempts),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._longest_wait),
             reraise=True,
         )
-        return ExecResult.from_record(await retrying(self._ask, payload))
+        return await retrying(self._ask, method, *arguments)
 
-    async def _ask(self, payload: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, method: str, *arguments: Any) -> Any:
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
         if self._handle is None:
             self._handle = await find_app(self._app_name, f"start it with `{SERVE_COMMAND}`")
         try:
-            answer: dict[str, Any] = await self._handle.remote(payload)
+            return await getattr(self._handle, method).remote(*arguments)
         except RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, UserError):
@@ -62,4 +71,3 @@ class ServeJudge:
         except RayServeException as error:
             self._handle = None
             raise InfrastructureError(f"the judge service failed: {last_line(error)}") from error
-        return answer

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import tenacity
 
@@ -46,6 +46,14 @@ class Judge(Protocol):
 
         Raises:
             InfrastructureError: the judge failed, not the program.
+        """
+        ...
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide its verdicts, JSON-able, for a run's manifest.
+
+        Raises:
+            ServiceDown: the judge is not running; the message says how to start it.
         """
         ...
 
@@ -106,6 +114,10 @@ class LocalJudge:
                 failure = await _attempt(course, another)
         ended = time.monotonic()
         return course.result(queue_seconds=started - queued, run_seconds=ended - started)
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide its verdicts; see `Judge`."""
+        return self.settings.decisive()
 
     async def execute(
         self, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None = None

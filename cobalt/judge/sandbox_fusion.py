@@ -27,8 +27,9 @@ from cobalt.judge.settings import MIB, JudgeSettings
 PATH = "run_code"
 
 _LEAST_MEMORY_MIB = 64
-_MOST_FILES = 1000
+_MOST_FILES = 1000  # folders included; a program's own file system has room for about four times as many
 _LONGEST_PATH = 200
+_PAGE = 4096
 
 
 class RunCodeRequest(BaseModel):
@@ -59,12 +60,17 @@ class RunCodeRequest(BaseModel):
     def _fit_the_folder(cls, files: dict[str, str | None]) -> dict[str, str | None]:
         """Refuse here what would fail inside a sandbox, where a failed set-up costs the sandbox."""
         paths = {PurePosixPath(name) for name in files} | {PurePosixPath(FILE_NAME)}
-        if len(paths) <= len(files) or len(files) > _MOST_FILES:
-            raise ValueError(f"more than {_MOST_FILES} files, a path twice, or one of them {FILE_NAME}, the program's")
+        if len(paths) <= len(files):
+            raise ValueError(f"a path twice, or one of them is {FILE_NAME}, the program's")
+        if len(paths.union(*(path.parents for path in paths))) > _MOST_FILES:
+            raise ValueError(f"more than {_MOST_FILES} files and folders")
         for name, contents in files.items():
             path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name or len(name) > _LONGEST_PATH:
-                raise ValueError(f"{name[:80]!r} is not a short relative path below the program's folder")
+            strange = "\0" in name or name.endswith("/") or len(name.encode(errors="replace")) > _LONGEST_PATH
+            if path.is_absolute() or ".." in path.parts or not path.name or strange:
+                raise ValueError(
+                    f"{name[:80]!r} is not a relative path below the program's folder of {_LONGEST_PATH} bytes or fewer"
+                )
             if paths.intersection(path.parents):
                 raise ValueError(f"{name!r} lies below another file")
             try:
@@ -98,7 +104,8 @@ async def run_code(payload: object, judge: LocalJudge) -> dict[str, Any]:
         raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
     limits = request.limits(judge.settings)
     files = {name: contents for name, contents in request.files.items() if contents is not None}
-    if sum(map(len, files.values())) > limits.file_bytes:  # base64 is a third longer, which leaves the program room
+    # Base64 is a third longer, which leaves the program room; and every file fills whole pages.
+    if sum(len(contents) + _PAGE for contents in files.values()) > limits.file_bytes:
         raise UserError(f"field 'files': more than the {limits.file_bytes} bytes that a program's folder holds")
     try:
         run = await judge.execute(request.code, request.stdin or "", limits, files)

@@ -5,7 +5,6 @@
 here are requests, answers and the deployment's size.
 """
 
-import json
 import logging
 import math
 import os
@@ -28,6 +27,7 @@ from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import JudgeSettings, usable_cores
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest
+from cobalt.problem import decode_json
 
 logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
 
@@ -104,6 +104,10 @@ class Evaluator:
             return await self._answer_http(payload)
         return await self._answer(payload)
 
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide its verdicts; see `cobalt.judge.Judge`."""
+        return await self._judge.describe()
+
     async def _answer(self, payload: object) -> dict[str, Any]:
         request = JudgeRequest.parse(payload)
         try:
@@ -119,12 +123,15 @@ class Evaluator:
     async def _answer_http(self, request: Request) -> JSONResponse:
         if request.method != "POST":
             return JSONResponse({"error": "send a judge request by POST"}, 405)
+        door = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
+        if door not in ("", sandbox_fusion.PATH):
+            return JSONResponse({"error": f"there is nothing at {request.url.path}"}, 404)
         try:
-            payload = json.loads(await request.body())
-        except ValueError as error:
-            return JSONResponse({"error": f"the body is not valid JSON ({error})"}, 400)
+            payload = decode_json(await request.body())
+        except UserError as error:
+            return JSONResponse({"error": f"the body is {error}"}, 400)
         try:
-            if request.url.path.rstrip("/").endswith(f"/{sandbox_fusion.PATH}"):
+            if door == sandbox_fusion.PATH:
                 return JSONResponse(await sandbox_fusion.run_code(payload, self._judge))
             return JSONResponse(await self._answer(payload))
         except UserError as error:

@@ -5,6 +5,7 @@ checks values, never the machine.
 """
 
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,6 +94,13 @@ class JudgeSettings(BaseModel):
     def interpreter(self) -> Path:
         """The interpreter that programs run under, links and virtual environments resolved."""
         return Path(self.python if self.python is not None else sys.executable).resolve()
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides a verdict, JSON-able, for the manifest of a run: all but the number of sandboxes."""
+        values = self.model_dump(mode="json", exclude={"concurrency", "wall_seconds", "python", "site_packages"})
+        interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
+        packages = None if self.site_packages is None else str(self.site_packages)
+        return values | {"wall_seconds": self.wall_limit, "python": interpreter, "site_packages": packages}
 
     @classmethod
     def from_mapping(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:

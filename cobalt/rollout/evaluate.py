@@ -14,12 +14,12 @@ from typing import Any
 
 from cobalt.errors import UserError
 from cobalt.judge import Judge
-from cobalt.manifest import open_manifest
+from cobalt.manifest import companion_path
 from cobalt.metrics import bootstrap_interval, pass_at_k
 from cobalt.problem import Problem
-from cobalt.records import read_records
+from cobalt.records import RecordFile, read_records
 from cobalt.rollout.judging import ProblemJudge
-from cobalt.rollout.runner import run_all
+from cobalt.rollout.runner import check_concurrency, run_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, c
         UserError: bad input, or a result that another input made.
         ServiceDown: the judge is not running.
     """
+    check_concurrency(concurrency)
     trajectories = [_read_trajectories(input_file, record) for record in read_records(input_file)]
     if not trajectories:
         raise UserError(f"{input_file}: the file holds no record")
-    open_manifest(output_file, {"stage": "evaluation"}, [input_file])
 
     async def work(item: "_Trajectories") -> dict[str, Any]:
         judge_response = ProblemJudge(judge, item.problem.hidden_tests)
@@ -71,14 +71,20 @@ async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, c
             ],
         }
 
-    return await run_all(
-        trajectories,
-        lambda item: item.problem.id,
-        work,
-        output_file,
-        concurrency=concurrency,
-        description="hidden tests",
-    )
+    with RecordFile(output_file) as output:
+        arguments: dict[str, Any] = {"stage": "evaluation"}
+        if not output.done.issuperset(item.problem.id for item in trajectories):
+            arguments["judge"] = dict(await judge.describe())  # a finished result is read without a judge
+        return await run_all(
+            trajectories,
+            lambda item: item.problem.id,
+            work,
+            output,
+            arguments=arguments,
+            inputs=[input_file],
+            concurrency=concurrency,
+            description="hidden tests",
+        )
 
 
 def turn_metrics(records: Sequence[Mapping[str, Any]], source: str, *, seed: int = 0) -> list[TurnMetrics]:
@@ -133,7 +139,7 @@ def turn_metrics(records: Sequence[Mapping[str, Any]], source: str, *, seed: int
 def write_metrics(metrics: Sequence[TurnMetrics], result: Path) -> None:
     """Write the figures beside an evaluated result file, as `<result>.metrics.json`."""
     content = {"turns": [asdict(row) for row in metrics]}
-    result.with_suffix(".metrics.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    companion_path(result, ".metrics.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ def _read_trajectories(path: Path, record: Mapping[str, Any]) -> _Trajectories:
             raise UserError("it has neither 'raw_responses' nor 'conversations': run a multi-turn script first")
         if not responses or not all(responses):
             raise UserError("it holds no conversation")
+        if not all(isinstance(text, str) for sample in responses for text in sample):
+            raise UserError("it has a response that is not a string")
     except UserError as error:
         raise UserError(f"{path}: record {record.get('id')!r}: {error}") from None
     except (KeyError, TypeError):

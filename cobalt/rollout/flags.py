@@ -42,8 +42,8 @@ class InferenceFlags:
         Raises:
             UserError: a value out of range; it is named.
         """
-        if self.concurrency < 1:
-            raise UserError(f"concurrency is {self.concurrency}: it must be 1 or more")
+        if self.num_completions < 1:
+            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
         values = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -67,4 +67,4 @@ class VllmFlags(InferenceFlags):
         from cobalt.engine.replay import ReplayEngine
         from cobalt.engine.vllm_client import ServeEngine
 
-        return ReplayEngine(self.replay_file) if self.replay_file else ServeEngine()
+        return ReplayEngine(self.replay_file, self.num_completions) if self.replay_file else ServeEngine()

@@ -1,6 +1,6 @@
 """Multi turn: programs are judged on the public tests, the first failure goes back, the model tries again.
 
-The protocol is the paper's (facts, sections 1.3 and 1.5): the first turn is shared (`responses` of a single-turn
+The protocol is the paper's (its code: `run_multi_turn_vllm.py`): the first turn is shared (`responses` of a single-turn
 file) or drawn here, each sample then is a conversation of its own, and an episode goes on for the given number of
 turns even when every public test passes. Conversations do not wait for one another.
 """
@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, first_messages, history_text, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Judge
-from cobalt.manifest import open_manifest
 from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.records import RecordFile
 from cobalt.rollout.judging import ProblemJudge
-from cobalt.rollout.runner import run_all
+from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.rollout.single_turn import completion_columns, seeded
-from cobalt.trajectory.perturbation import perturbed_public_tests
+from cobalt.trajectory.perturbation import FIELD, perturbed_tests
 
 PublicTests = Literal["benign", "perturbed"]
 
@@ -72,6 +74,7 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
     """
     if run.turns < 0:
         raise UserError(f"turns is {run.turns}: it must be 0 or more")
+    check_concurrency(run.concurrency)
     problems = load_problems(run.input_file)
     for problem in problems:
         if len(problem.public_tests) == 0:
@@ -82,15 +85,6 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
         _feedback_tests(run, problem)
         _recorded_first_turn(problem)
     prompts = load_prompts(run.prompts)
-    arguments = {
-        "stage": "multi_turn",
-        "generation": run.generation.model_dump(),
-        "turns": run.turns,
-        "public_tests": run.public_tests,
-        "prompts": run.prompts,
-        "engine": dict(await engine.describe()),
-    }
-    open_manifest(run.output_file, arguments, [run.input_file])
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
@@ -107,14 +101,26 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
         )
         return dict(problem.record) | {"instruction": messages[-1]["content"]} | _columns(conversations, run.turns)
 
-    return await run_all(
-        problems,
-        lambda problem: problem.id,
-        work,
-        run.output_file,
-        concurrency=run.concurrency,
-        description="multi turn",
-    )
+    with RecordFile(run.output_file) as output:
+        arguments = {
+            "stage": "multi_turn",
+            "generation": run.generation.model_dump(),
+            "turns": run.turns,
+            "public_tests": run.public_tests,
+            "prompts": prompts.digests,
+            "engine": dict(await engine.describe()),
+            "judge": dict(await judge.describe()),
+        }
+        return await run_all(
+            problems,
+            lambda problem: problem.id,
+            work,
+            output,
+            arguments=arguments,
+            inputs=[run.input_file],
+            concurrency=run.concurrency,
+            description="multi turn",
+        )
 
 
 def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
@@ -126,9 +132,15 @@ def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
     if run.public_tests == "benign":
         return problem.public_tests
     try:
-        return perturbed_public_tests(problem)
+        tests = perturbed_tests(problem)
     except UserError as error:
-        raise UserError(f"{run.input_file}: {error}") from None
+        raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None
+    if tests is None:
+        raise UserError(
+            f"{run.input_file}: problem {problem.id!r} has no perturbed tests (field {FIELD!r}):"
+            " run preproc/run_perturbation.py first"
+        )
+    return tests
 
 
 async def _converse(
@@ -185,17 +197,25 @@ def _recorded_first_turn(problem: Problem) -> list[Completion] | None:
     """The cached first turn of a single-turn record, or None.
 
     Raises:
-        UserError: `responses` is there but is not a non-empty list of strings.
+        UserError: `responses` is there but is not a non-empty list of strings, or what goes with it does not fit.
     """
     responses = problem.record.get("responses")
     if responses is None:
         return None
     if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
         raise UserError(f"problem {problem.id!r}: field 'responses' must be a non-empty list of strings")
-    reasons = problem.record.get("finish_reasons", ["stop"] * len(responses))
-    tokens = problem.record.get("completion_tokens", [0] * len(responses))
-    errors = problem.record.get("errors", [""] * len(responses))
-    return [
-        Completion(text=text, finish_reason=reason, completion_tokens=count, message=message)
-        for text, reason, count, message in zip(responses, reasons, tokens, errors, strict=True)
-    ]
+    columns: dict[str, list[Any]] = {"text": responses}
+    for field, name in (("finish_reason", "finish_reasons"), ("completion_tokens",) * 2, ("message", "errors")):
+        column = problem.record.get(name)
+        if column is not None:
+            if not isinstance(column, list) or len(column) != len(responses):
+                raise UserError(f"problem {problem.id!r}: field {name!r} must have one entry for each response")
+            columns[field] = column
+    try:
+        return [
+            Completion(**({"finish_reason": "stop"} | dict(zip(columns, row, strict=True))))
+            for row in zip(*columns.values(), strict=True)
+        ]
+    except ValidationError as error:
+        field_of_error = error.errors()[0]["loc"][0]
+        raise UserError(f"problem {problem.id!r}: a recorded {field_of_error} is malformed") from None

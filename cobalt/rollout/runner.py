@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from cobalt.errors import ServiceDown, UserError
+from cobalt.manifest import companion_path, open_manifest
 from cobalt.problem import ProblemId
 from cobalt.records import RecordFile, sort_records
 
@@ -25,25 +26,39 @@ Item = TypeVar("Item")
 
 def errors_path(output_file: Path) -> Path:
     """Where the failures of a run are written; the file exists only while there are any."""
-    return output_file.with_suffix(".errors.jsonl")
+    return companion_path(output_file, ".errors.jsonl")
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Refuse a number of problems to work on at a time that is none, before anything else is done.
+
+    Raises:
+        UserError: it is below 1.
+    """
+    if concurrency < 1:
+        raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
 
 
 async def run_all(
     items: Sequence[Item],
     identify: Callable[[Item], ProblemId],
     work: Callable[[Item], Awaitable[Mapping[str, Any]]],
-    output_file: Path,
+    output: RecordFile,
     *,
+    arguments: Mapping[str, Any],
+    inputs: Sequence[Path],
     concurrency: int,
     description: str,
 ) -> int:
-    """Do `work` for every item that `output_file` does not hold yet.
+    """Do `work` for every item that `output` does not hold yet.
 
     Args:
         items: All items of the run, in the order that the finished file shall have.
         identify: The id of an item.
         work: Makes the record of one item; the record's `id` must be the item's.
-        output_file: The result file, opened for appending; created if missing.
+        output: The result file.
+        arguments: What decides the records, for the manifest; see `open_manifest`.
+        inputs: The files the records are made from, for the manifest.
         concurrency: How many items are worked on at a time.
         description: Label of the progress bar.
 
@@ -52,52 +67,52 @@ async def run_all(
 
     Raises:
         ServiceDown: a service is gone; what is finished is kept.
-        UserError: the file holds ids that are not among the items.
+        UserError: the file was made with other arguments or data, or holds ids that are not among the items.
     """
     order = [identify(item) for item in items]
     failures: list[dict[str, Any]] = []
-    with RecordFile(output_file) as output:
-        strangers = output.done - set(order)
-        if strangers:
-            raise UserError(
-                f"{output_file} holds id {min(strangers, key=str)!r}, which the input does not have:"
-                " name another output file"
-            )
-        pending = [item for item in items if identify(item) not in output.done]
-        if output.done:
-            logger.info("%s holds %d of %d problems; resuming", output_file, len(output.done), len(items))
-        queue = iter(pending)
-        with tqdm(total=len(items), initial=len(output.done), desc=description, unit="problem") as progress:
+    pending = [item for item in items if identify(item) not in output.done]
+    open_manifest(output.path, arguments, inputs, complete=not pending)
+    strangers = output.done - set(order)
+    if strangers:
+        raise UserError(
+            f"{output.path} holds id {min(strangers, key=str)!r}, which the input does not have:"
+            " name another output file"
+        )
+    if output.done:
+        logger.info("%s holds %d of %d problems; resuming", output.path, len(output.done), len(items))
+    queue = iter(pending)
+    with tqdm(total=len(items), initial=len(output.done), desc=description, unit="problem", disable=None) as progress:
 
-            async def worker() -> None:
-                for item in queue:
-                    try:
-                        record = await work(item)
-                    except ServiceDown:
-                        raise
-                    except Exception as error:
-                        logger.exception("problem %r failed", identify(item))
-                        failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
-                    else:
-                        await asyncio.to_thread(output.append, record)
-                    progress.update(1)
+        async def worker() -> None:
+            for item in queue:
+                try:
+                    record = await work(item)
+                except ServiceDown:
+                    raise
+                except Exception as error:
+                    logger.exception("problem %r failed", identify(item))
+                    failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+                else:
+                    await asyncio.to_thread(output.append, record)
+                progress.update(1)
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(concurrency, len(pending))):
-                        group.create_task(worker())
-            except* ServiceDown as errors:
-                raise _first(errors) from None
-            finally:
-                _write_failures(errors_path(output_file), failures)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(concurrency, len(pending))):
+                    group.create_task(worker())
+        except* ServiceDown as errors:
+            raise _first(errors) from None
+        finally:
+            _write_failures(errors_path(output.path), failures)
     if not failures:
-        sort_records(output_file, order)
+        sort_records(output.path, order)
     else:
         logger.error(
             "%d of %d problems failed (%s); run the same command again to retry them",
             len(failures),
             len(items),
-            errors_path(output_file),
+            errors_path(output.path),
         )
     return len(failures)
 

@@ -8,10 +8,10 @@ from typing import Any
 from cobalt.conversation import first_messages, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.judge import Judge
-from cobalt.manifest import open_manifest
 from cobalt.problem import Problem, load_problems
+from cobalt.records import RecordFile
 from cobalt.rollout.judging import ProblemJudge
-from cobalt.rollout.runner import run_all
+from cobalt.rollout.runner import check_concurrency, run_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,9 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
         UserError: bad input, or a result that other settings made.
         ServiceDown: engine or judge is not running.
     """
+    check_concurrency(run.concurrency)
     problems = load_problems(run.input_file)
     prompts = load_prompts(run.prompts)
-    arguments = {
-        "stage": "single_turn",
-        "generation": run.generation.model_dump(),
-        "prompts": run.prompts,
-        "engine": dict(await engine.describe()),
-    }
-    open_manifest(run.output_file, arguments, [run.input_file])
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
@@ -69,14 +63,24 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
             **completion_columns(completions),
         }
 
-    return await run_all(
-        problems,
-        lambda problem: problem.id,
-        work,
-        run.output_file,
-        concurrency=run.concurrency,
-        description="single turn",
-    )
+    with RecordFile(run.output_file) as output:
+        arguments = {
+            "stage": "single_turn",
+            "generation": run.generation.model_dump(),
+            "prompts": prompts.digests,
+            "engine": dict(await engine.describe()),
+            "judge": dict(await judge.describe()),
+        }
+        return await run_all(
+            problems,
+            lambda problem: problem.id,
+            work,
+            output,
+            arguments=arguments,
+            inputs=[run.input_file],
+            concurrency=run.concurrency,
+            description="single turn",
+        )
 
 
 def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.errors import UserError
-from cobalt.manifest import open_manifest, write_summary
+from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
 
-PERTURBED_FIELD = "perturbed_public_test_cases"
+FIELD = "perturbed_public_test_cases"
 
 Summary = dict[str, dict[str, int]]
 
@@ -51,9 +51,10 @@ def perturb_problems(run: PerturbationRun) -> Summary:
                 f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to perturb"
             )
     inputs = [run.input_file, *([run.exclude_ids] if run.exclude_ids else [])]
-    open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, inputs)
     counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
     with RecordFile(run.output_file) as output:
+        complete = read_summary(run.output_file) is not None
+        open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, inputs, complete=complete)
         for problem in problems:
             if str(problem.id) in excluded:
                 counts["left out by id"] += 1
@@ -65,7 +66,7 @@ def perturb_problems(run: PerturbationRun) -> Summary:
             counts["perturbed"] += 1
             modified, perturbed = pair
             if problem.id not in output.done:
-                fields = {"modified_test_cases": modified.to_json(), PERTURBED_FIELD: perturbed.to_json()}
+                fields = {"modified_test_cases": modified.to_json(), FIELD: perturbed.to_json()}
                 output.append(dict(problem.record) | fields)
     if counts["perturbed"] == 0:
         raise UserError(f"{run.input_file}: no problem has two public tests with distinct outputs that is not left out")
@@ -101,21 +102,18 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
     return swapped, TestSuite(swapped.inputs + rest.inputs, swapped.outputs + rest.outputs, public.fn_name)
 
 
-def perturbed_public_tests(problem: Problem) -> TestSuite:
-    """The perturbed public tests that a record has.
+def perturbed_tests(problem: Problem) -> TestSuite | None:
+    """The perturbed public tests that a record itself has, or None.
 
     Raises:
-        UserError: it has none, or they are malformed.
+        UserError: they are malformed.
     """
-    if PERTURBED_FIELD not in problem.record:
-        raise UserError(
-            f"problem {problem.id!r} has no perturbed tests (field {PERTURBED_FIELD!r}):"
-            " run preproc/run_perturbation.py first"
-        )
+    if problem.record.get(FIELD) is None:
+        return None
     try:
-        return TestSuite.parse(problem.record[PERTURBED_FIELD])
+        return TestSuite.parse(problem.record[FIELD])
     except UserError as error:
-        raise UserError(f"problem {problem.id!r}, field {PERTURBED_FIELD!r}: {error}") from None
+        raise UserError(f"field {FIELD!r}: {error}") from None
 
 
 def _read_ids(path: Path) -> frozenset[str]:

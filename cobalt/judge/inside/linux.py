@@ -5,8 +5,10 @@ Thin calls that raise OSError; no policy but the list of system calls that progr
 
 import ctypes
 import errno
+import functools
 import os
 import platform
+import signal
 import struct
 
 CLONE_NEWNS = 0x00020000
@@ -15,16 +17,23 @@ CLONE_NEWPID = 0x20000000
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 
+_CLONE_CHILD_CLEARTID = 0x00200000
+_CLONE_CHILD_SETTID = 0x01000000
+
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
 _PR_SET_SECUREBITS = 28
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_GET_TID_ADDRESS = 40
 # No capability from being user 0, none kept over a change of user, none raised as ambient; all locked.
 _SECUREBITS = 0b11101011
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Calls through this one keep the interpreter's lock, which a new process could not take back.
+_python_api = ctypes.PyDLL(None, use_errno=True)
+_python_api.syscall.restype = ctypes.c_long
 
 
 def _check(result: int) -> None:
@@ -33,14 +42,29 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def unshare(flags: int) -> None:
-    """Give this process (for PID: its next children) new namespaces."""
-    _check(_libc.unshare(flags))
+def fork(namespaces: int) -> int:
+    """Fork into new namespaces of the given kinds; returns as `os.fork` does.
+
+    Only for a process with one thread and no `at fork` hooks that matter: what Python and libc do after a fork (new
+    locks for threads that are not there) touches some sixty pages, each of which the kernel would have to copy.
+    """
+    column, _ = _ARCHITECTURES[platform.machine()]
+    flags = namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    own, none = _own_thread(), ctypes.c_void_p()
+    # The kernel takes the last two arguments in another order on each of the two.
+    rest = (own, none) if column == 0 else (none, own)
+    result: int = _python_api.syscall(_CLONE[column], ctypes.c_ulong(flags), none, none, *rest)
+    if result < 0:
+        _check(result)
+    return result
 
 
-def enter_pid_namespace(descriptor: int) -> None:
-    """Choose the PID namespace of this process's next children."""
-    _check(_libc.setns(descriptor, CLONE_NEWPID))
+@functools.cache
+def _own_thread() -> ctypes.c_void_p:
+    """Where libc keeps the number of the calling thread: a new process has to find its own there."""
+    place = ctypes.c_void_p()
+    _check(_libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0))
+    return place
 
 
 def mount(kind: bytes, target: bytes, flags: int, data: bytes | None = None) -> None:
@@ -66,8 +90,10 @@ def set_dumpable() -> None:
 
 
 # Seccomp: what a program never needs and a kernel exploit, or a leak from one test to the next, would. The
-# order of the two columns: x86_64, aarch64; None where an architecture has no such call.
-_DENIED: dict[str, tuple[int | None, int | None]] = {
+# order of the two columns: x86_64, aarch64; None where an architecture has no such call. The first table is denied to
+# the sandbox as a whole, the second only to programs, for whom the sandbox itself makes these calls: installing a
+# filter costs time by its length, and the short one is all that a test has to install.
+_DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
@@ -93,11 +119,9 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "lookup_dcookie": (212, 18),
-    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
     "modify_ldt": (154, None),
-    "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
     "move_pages": (279, 239),
@@ -129,6 +153,10 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
+_DENIED_TO_PROGRAMS: dict[str, tuple[int | None, int | None]] = {
+    "memfd_create": (319, 279),
+    "mount": (165, 40),
+}
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE = (56, 220)
 _CLONE3 = 435
@@ -146,58 +174,71 @@ _LOAD, _EQUAL, _GREATER_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
 
-def seccomp_program() -> bytes | None:
-    """The filter for this machine's architecture; None where the calls' numbers are not known here."""
+_Code = list[tuple[int, int, int, int]]
+
+
+def seccomp_programs() -> tuple[bytes, bytes] | None:
+    """The filter for the sandbox and the further one for programs; None where the calls' numbers are not known."""
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
         return None
     column, audit = known
-    code: list[tuple[int, int, int, int]] = [
+    start: _Code = [
         (_LOAD, 0, 0, 4),  # the architecture
         (_EQUAL, 1, 0, audit),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, 0),  # the call's number
     ]
-
-    def refuse(number: int, error: int) -> None:
-        code.extend([(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | error)])
-
     if column == 0:  # the x32 numbers, a second door to every call
-        code.extend([(_GREATER_EQUAL, 0, 1, 0x40000000), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)])
-    for numbers in _DENIED.values():
+        start += [(_GREATER_EQUAL, 0, 1, 0x40000000), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    sandbox = [*start, *_refusals(_DENIED_TO_ALL, column), (_RETURN, 0, 0, _ALLOW)]
+    programs = [*start, *_refusals(_DENIED_TO_PROGRAMS, column), *_refused_arguments(column)]
+    return _assembled(sandbox), _assembled(programs)
+
+
+def _refusals(denied: dict[str, tuple[int | None, int | None]], column: int) -> _Code:
+    code: _Code = []
+    for numbers in denied.values():
         number = numbers[column]
         if number is not None:
-            refuse(number, errno.EPERM)
-    refuse(_CLONE3, errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; libc falls back to clone
+            code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+    return code
+
+
+def _refused_arguments(column: int) -> _Code:
     # The arguments' low halves start at byte 16.
-    code.extend(
-        [
-            (_EQUAL, 0, 4, _CLONE[column]),
-            (_LOAD, 0, 0, 16),
-            (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
-            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-            (_RETURN, 0, 0, _ALLOW),
-            (_EQUAL, 0, 8, _PRLIMIT[column]),
-            (_LOAD, 0, 0, 24),
-            (_EQUAL, 0, 5, _RLIMIT_CPU),
-            (_LOAD, 0, 0, 32),  # both halves of the pointer to the new limit: null when it only reads
-            (_EQUAL, 0, 2, 0),
-            (_LOAD, 0, 0, 36),
-            (_EQUAL, 1, 0, 0),
-            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-            (_RETURN, 0, 0, _ALLOW),
-            (_EQUAL, 0, 4, _SETRLIMIT[column]),
-            (_LOAD, 0, 0, 16),
-            (_EQUAL, 0, 1, _RLIMIT_CPU),
-            (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-            (_RETURN, 0, 0, _ALLOW),
-            (_EQUAL, 0, 5, _SOCKET[column]),
-            (_LOAD, 0, 0, 16),
-            *((_EQUAL, 3 - place, 0, family) for place, family in enumerate(_SOCKET_FAMILIES)),
-            (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
-            (_RETURN, 0, 0, _ALLOW),
-        ]
-    )
+    return [
+        # clone3's flags lie in memory, out of a filter's sight; libc falls back to clone.
+        (_EQUAL, 0, 1, _CLONE3),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_EQUAL, 0, 4, _CLONE[column]),
+        (_LOAD, 0, 0, 16),
+        (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 8, _PRLIMIT[column]),
+        (_LOAD, 0, 0, 24),
+        (_EQUAL, 0, 5, _RLIMIT_CPU),
+        (_LOAD, 0, 0, 32),  # both halves of the pointer to the new limit: null when it only reads
+        (_EQUAL, 0, 2, 0),
+        (_LOAD, 0, 0, 36),
+        (_EQUAL, 1, 0, 0),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 4, _SETRLIMIT[column]),
+        (_LOAD, 0, 0, 16),
+        (_EQUAL, 0, 1, _RLIMIT_CPU),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 5, _SOCKET[column]),
+        (_LOAD, 0, 0, 16),
+        *((_EQUAL, 3 - place, 0, family) for place, family in enumerate(_SOCKET_FAMILIES)),
+        (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _assembled(code: _Code) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
@@ -209,5 +250,8 @@ class SeccompFilter:
         self._header = struct.pack("HP", len(program) // 8, ctypes.addressof(self._program))
 
     def install(self) -> None:
-        """Put the filter on this process and its descendants, for good; needs no_new_privs."""
+        """Put the filter on this process and its descendants, for good.
+
+        Needs no_new_privs or the sandbox's capabilities.
+        """
         _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), self._header, 0, 0))

@@ -11,6 +11,7 @@ import atexit
 import builtins
 import gc
 import os
+import random
 import sys
 import traceback
 import types
@@ -131,6 +132,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
 
 def prepare(packages: str | None, hidden_modules: list[str]) -> types.ModuleType:
     """Give this process the state that a script finds at its start, and return its `__main__` module."""
+    random.seed()  # or each test would draw the same numbers
     for name in hidden_modules:
         sys.modules.pop(name, None)
     module = types.ModuleType("__main__")

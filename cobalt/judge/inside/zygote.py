@@ -43,6 +43,7 @@ LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
 STDERR_BYTES = 65536
 STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
 
+_NAMESPACES = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
 _READY = 3  # a test's descriptor, until the program starts
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -72,16 +73,18 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], types.ModuleType]
     for name in _WARM:
         importlib.import_module(name)
     _provide_exits()
-    filter_program = linux.seccomp_program() if options["isolated"] else None
-    options["filter"] = linux.SeccompFilter(filter_program) if filter_program is not None else None
+    filters = linux.seccomp_programs() if options["isolated"] else None
+    options["filter"] = None if filters is None else linux.SeccompFilter(filters[1])
     options["hidden"] = hidden
     if options["isolated"]:
         with contextlib.suppress(OSError):
             os.setgroups([])
+    if filters is not None:
+        linux.SeccompFilter(filters[0]).install()
     gc.disable()
     gc.collect()
     gc.freeze()
-    _send(socket, b"R", {"filter": filter_program is not None}, b"")
+    _send(socket, b"R", {"filter": filters is not None}, b"")
     try:
         while True:
             kind, limits, source = _receive(socket)
@@ -121,21 +124,18 @@ def _serve_program(
     for limit, values in before:
         resource.setrlimit(limit, values)
     _send(socket, b"C", {"failure": failure}, b"")
-    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if options["isolated"] else -1
     try:
         while True:
             request, facts, given = _receive(socket)
             if request != b"T":
                 os._exit(0)
-            if _run_test(socket, options, limits, given, own_pid_namespace):
+            if _run_test(socket, options, limits, given):
                 return codes, _become_program(options, limits, source, facts.get("files", {}))
     except _Closed:
         os._exit(0)
 
 
-def _run_test(
-    socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytes, own_pid_namespace: int
-) -> bool:
+def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytes) -> bool:
     """Fork a test and report its end; True in the test's own process, its standard files in place."""
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     _write_all(files[0], given)
@@ -143,17 +143,13 @@ def _run_test(
     # Only a test whose walls all stand writes here, and closes it before the program starts: a failed set-up
     # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
     ready, walls_stand = os.pipe()
-    if options["isolated"]:
-        linux.unshare(linux.CLONE_NEWPID)
     started = time.monotonic()
-    child = os.fork()
+    child = linux.fork(_NAMESPACES if options["isolated"] else 0)
     if child == 0:
         for number, descriptor in enumerate((*files, walls_stand)):
             os.dup2(descriptor, number)
         return True
     os.close(walls_stand)
-    if options["isolated"]:
-        linux.enter_pid_namespace(own_pid_namespace)
     end = _watch(child, files[1], started, limits, options["isolated"])
     if not options["isolated"]:
         with contextlib.suppress(ProcessLookupError):
@@ -292,7 +288,6 @@ def _write_new(path: str, data: bytes, flags: int = os.O_WRONLY | os.O_CREAT | o
 
 
 def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:
-    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
     quiet = linux.MS_NOSUID | linux.MS_NODEV
     size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777".encode()
     linux.mount(b"tmpfs", b"/tmp", quiet, size)

@@ -1,0 +1,116 @@
+"""R_format: whether a response has the form that was asked for, and how long its parts are (Cobalt, reward).
+
+Facts and their order are those of the authors' `code_reward_func_think.py`. Only the form is looked at here: which
+program is judged is decided by `cobalt.conversation`, more generously (a block that is not closed still counts there).
+"""
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cobalt.conversation.thinking import CLOSE
+from cobalt.reward.lengths import TokenCounter
+from cobalt.reward.repetition import is_repetitive
+
+FLAW = -0.9
+"""The reward for any `Flaw`."""
+
+LONGEST_THINKING = 4096
+LONGEST_ANSWER = 2048
+LONGEST_EXPLANATION = 512
+"""Tokens that are still fine; the explanation is what follows the code."""
+
+TOO_LONG = -0.01
+"""The reward for any part that is too long, where the program earned 0 or more."""
+TOO_LONG_AND_FAILED = -0.1
+"""The reward for each part that is too long, where the program earned less than 0."""
+
+MOST_FOR_THINKING = 0.075
+KEYWORDS = ("wait", "mistake", "however", "but", "retry", "error", "verify", "wrong", "evaluate")
+KEYWORD_BONUS = 0.005
+MOST_FOR_KEYWORDS = 0.025
+MOST_USES = 4
+"""A keyword used more often than this earns nothing."""
+
+_OPENING = "```python"
+_CLOSING = "\n```"
+_KEYWORD = re.compile(rf"\b(?:{'|'.join(KEYWORDS)})\b")
+
+
+class Flaw(StrEnum):
+    """What is wrong with a response's form; the first that holds, in this order."""
+
+    REPETITION = "repetition"  # a block of 32 characters or more, eight times in a row
+    THINKING = "thinking"  # not exactly one </think>
+    CODE_BLOCK = "code_block"  # not exactly one ```python behind it
+    CLOSING_FENCE = "closing_fence"  # not exactly one line behind that which begins with ```
+    BACKTICK = "backtick"  # a back-tick in the code or on the line of the opening fence
+
+
+@dataclass(frozen=True, slots=True)
+class FormatReward:
+    """R_format and why.
+
+    Attributes:
+        value: The reward.
+        flaw: What is wrong with the form; None when it is right. Lengths are not looked at when it is wrong.
+        long_thinking: More than `LONGEST_THINKING` tokens of thinking.
+        long_answer: More than `LONGEST_ANSWER` tokens behind the thinking.
+        long_explanation: More than `LONGEST_EXPLANATION` tokens behind the code.
+    """
+
+    value: float
+    flaw: Flaw | None = None
+    long_thinking: bool = False
+    long_answer: bool = False
+    long_explanation: bool = False
+
+
+def format_reward(
+    response: str, reward_so_far: float, count_tokens: TokenCounter, *, spare_tables: bool = False
+) -> FormatReward:
+    """R_format of a response.
+
+    A program that earned 0 or more costs 0.01 for its response being too long anywhere, else nothing. One that earned
+    less earns up to 0.1 back by its thinking: 0.075 * tanh(tokens / 1024), and 0.005 for each of the `KEYWORDS` used
+    one to four times, 0.025 at most; and each part that is too long costs 0.1 (too long a thinking earns nothing).
+
+    Args:
+        response: The whole response as decoded. What stands before `</think>` is the thinking, a `<think>` included
+            if the model wrote it itself.
+        reward_so_far: Correctness and improvement together.
+        count_tokens: `cobalt.reward.lengths.token_counter`.
+        spare_tables: `is_repetitive`'s.
+    """
+    if is_repetitive(response, spare_tables=spare_tables):
+        return FormatReward(FLAW, Flaw.REPETITION)
+    if response.count(CLOSE) != 1:
+        return FormatReward(FLAW, Flaw.THINKING)
+    thinking, _, answer = (part.strip() for part in response.partition(CLOSE))
+    if answer.count(_OPENING) != 1:
+        return FormatReward(FLAW, Flaw.CODE_BLOCK)
+    block = answer.partition(_OPENING)[2]
+    if block.count(_CLOSING) != 1:
+        return FormatReward(FLAW, Flaw.CLOSING_FENCE)
+    code, _, explanation = block.partition(_CLOSING)
+    if "`" in code:
+        return FormatReward(FLAW, Flaw.BACKTICK)
+
+    thinking_tokens = count_tokens(thinking)
+    long_thinking = thinking_tokens > LONGEST_THINKING
+    long_answer = count_tokens(answer) > LONGEST_ANSWER
+    long_explanation = count_tokens(explanation.strip()) > LONGEST_EXPLANATION
+    if reward_so_far >= 0.0:
+        value = TOO_LONG if long_thinking or long_answer or long_explanation else 0.0
+    else:
+        value = TOO_LONG_AND_FAILED if long_thinking else _thinking_bonus(thinking, thinking_tokens)
+        value += TOO_LONG_AND_FAILED * (long_answer + long_explanation)
+    return FormatReward(value, None, long_thinking, long_answer, long_explanation)
+
+
+def _thinking_bonus(thinking: str, tokens: int) -> float:
+    uses = Counter(_KEYWORD.findall(thinking.lower()))
+    keywords = sum(count <= MOST_USES for count in uses.values())
+    return math.tanh(tokens / 1024) * MOST_FOR_THINKING + min(keywords * KEYWORD_BONUS, MOST_FOR_KEYWORDS)

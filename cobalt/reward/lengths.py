@@ -1,0 +1,68 @@
+"""How many tokens a text has: by the paper's vocabulary, o200k_base, or by the policy's own tokenizer. No network.
+
+The authors measure a policy's text by another model's vocabulary. That is the default, because the published numbers
+were made with it; the policy's own tokenizer measures what it really generates.
+
+What looks like a special token in a response (`<|endoftext|>`) is text like any other here, never an error.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from cobalt.errors import UserError
+
+O200K_BASE = "o200k_base"
+
+TokenCounter = Callable[[str], int]
+"""The number of tokens of a text. With o200k_base 24,000 characters take 0.4 ms of CPU as prose, 25 ms as dashes."""
+
+
+@functools.cache
+def token_counter(lengths: str = O200K_BASE) -> TokenCounter:
+    """The counter that a setting names; loaded once a process (50 ms and 70 MB for o200k_base).
+
+    Args:
+        lengths: "o200k_base", or a folder with the policy's `tokenizer.json`.
+
+    Raises:
+        UserError: the folder has no `tokenizer.json`, or none that can be read.
+    """
+    counter = _o200k_base() if lengths == O200K_BASE else _tokenizer_of(Path(lengths))
+    return lambda text: counter(_encodable(text))
+
+
+def _o200k_base() -> TokenCounter:
+    from rs_bpe.bpe import openai
+
+    count: TokenCounter = openai.o200k_base().count
+    return count
+
+
+def _tokenizer_of(folder: Path) -> TokenCounter:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(
+            f"setting 'lengths': {os.fspath(folder)!r} is neither {O200K_BASE!r} nor a folder with a tokenizer.json; "
+            "give the policy's local folder"
+        )
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(os.fspath(file))
+    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+        raise UserError(f"setting 'lengths': {file} cannot be read: {error}") from None
+    tokenizer.encode_special_tokens = True  # as text; thinking tags that are tokens of their own stay one
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _encodable(text: str) -> str:
+    """`text` with half surrogate pairs, which have no UTF-8, replaced by one other character each."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text

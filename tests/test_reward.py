@@ -1,0 +1,433 @@
+"""The reward, to the paper's numbers: every branch and border, and the laws that follow from them."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
+
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult
+from cobalt.reward import Flaw, RewardSettings, compute_reward, program_to_judge, token_counter
+
+WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with"]
+CODE = "```python\nprint(int(input()) ** 2)\n```"
+GOOD = f"<think>\nA square.\n</think>\n\nThe program:\n{CODE}\nIt squares."
+
+
+def prose(tokens):
+    """Text of exactly so many tokens of o200k_base, and no repetition."""
+    text = " ".join(random.Random(tokens).choices(WORDS, k=tokens))
+    assert token_counter()(text) == tokens
+    return text
+
+
+def response(thinking="", before="", code="print(1)", explanation=""):
+    return f"{thinking}\n</think>\n\n{before}\n```python\n{code}\n```\n{explanation}"
+
+
+def answer_of(tokens):
+    """A well-formed answer of exactly so many tokens, all of them before the code."""
+    for words in range(tokens - 40, tokens):
+        answer = f"{prose(words)}\n{CODE}"
+        if token_counter()(answer) == tokens:
+            return answer
+    raise AssertionError("no answer of this length")
+
+
+# ---- correctness and improvement ----
+
+
+@pytest.mark.parametrize(
+    ("pass_rate", "correctness"),
+    [
+        (1.0, 1.0),
+        (0.999, 0.2),
+        (0.5, 0.2),
+        (math.nextafter(0.5, 0), 0.0),
+        (0.05, 0.0),
+        (math.nextafter(0, 1), 0.0),
+        (0.0, -0.1),
+    ],
+)
+def test_correctness_goes_by_the_share_of_passed_tests(pass_rate, correctness):
+    reward = compute_reward(GOOD, pass_rate)
+    assert reward.correctness == correctness
+    assert reward.improvement == 0.0
+    assert reward.pass_rate == pass_rate
+    assert reward.total == correctness + reward.format
+
+
+@pytest.mark.parametrize(
+    ("pass_rate", "best", "so_far"),
+    [
+        # Solved: the past does not matter.
+        (1.0, 0.0, 1.0),
+        (1.0, 0.5, 1.0),
+        (1.0, 1.0, 1.0),
+        # Nothing to improve on.
+        (0.75, 0.0, 0.2),
+        (0.25, 0.0, 0.0),
+        (0.0, 0.0, -0.1),
+        # Better: correctness + 0.1 (p - best) / (1 - best).
+        (0.75, 0.5, 0.2 + 0.05),
+        (0.5, 0.25, 0.2 + 0.1 / 3),
+        (0.3, 0.2, 0.0 + 0.0125),
+        (0.95, 0.05, 0.2 + 0.9 / 0.95 * 0.1),
+        # As good: -0.1 in place of correctness.
+        (0.75, 0.75, -0.1),
+        (0.25, 0.25, -0.1),
+        # Worse: -0.1 + 0.1 (p - best) / best.
+        (0.5, 0.75, -0.1 - 0.1 / 3),
+        (0.25, 0.5, -0.15),
+        (0.75, 1.0, -0.125),
+        (0.0, 0.25, -0.2),
+        (0.0, 1.0, -0.2),
+    ],
+)
+def test_improvement_goes_by_the_best_earlier_program(pass_rate, best, so_far):
+    reward = compute_reward(GOOD, pass_rate, best)
+    assert reward.correctness + reward.improvement == pytest.approx(so_far, abs=1e-12)
+    assert reward.total == pytest.approx(so_far + reward.format, abs=1e-12)
+
+
+# ---- program ----
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "program"),
+    [
+        (GOOD, False, "print(int(input()) ** 2)"),
+        (GOOD.removeprefix("<think>"), True, "print(int(input()) ** 2)"),
+        ("no program at all", False, None),
+        ("", False, None),
+        # A draft in the thinking is never the program.
+        ("<think>\n```python\ndraft\n```\n</think>\nNo code.", False, None),
+        ("<think>\n```python\ndraft\n```\n</think>\n```python\nfinal\n```", False, "final"),
+        ("<think>\n```python\ndraft\n```", False, None),
+        # Cut off while thinking, where the prompt ends with the tag: only the setting can tell.
+        ("Let me try ```python\ndraft\n```", True, None),
+        ("Let me try\n```python\nfinal\n```", False, "final"),
+        # The last block counts, also one that is not closed.
+        ("</think>```python\nfirst\n```\n```python\nsecond\n```", False, "second"),
+        ("</think>```python\nfirst\n```\n```python\ncut off", False, "cut off"),
+        ("</think>\n```\nno language\n```", False, "no language"),
+    ],
+)
+def test_the_program_is_the_last_block_of_the_answer(text, opened, program):
+    settings = RewardSettings(prompt_opens_thinking=opened)
+    assert program_to_judge(text, settings) == program
+
+
+@pytest.mark.parametrize("best", [0.0, 0.5])
+def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
+    reward = compute_reward("no program", None, best)
+    assert reward.total == -1.0
+    assert reward.no_code
+    assert reward.validation_score == 0.0
+
+
+def test_a_result_of_the_judge_goes_straight_in():
+    failed = ExecResult.from_record({"passing": [True, False], "feedback": ["", "wrong"]})
+    assert compute_reward(GOOD, failed.pass_rate).correctness == 0.2
+    # The judge's own result for a missing program is no way round -1.
+    nothing = ExecResult.no_code(4)
+    assert compute_reward("no program", nothing.pass_rate).total == -1.0
+
+
+@pytest.mark.parametrize(("pass_rate", "score"), [(1.0, 1.0), (0.99, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize("text", [GOOD, GOOD * 2, CODE])
+def test_the_validation_score_is_one_when_everything_passes_whatever_the_form(text, pass_rate, score):
+    assert compute_reward(text, pass_rate, 0.5).validation_score == score
+
+
+# ---- form ----
+
+LOOP = "Wait, let me look at this again. " * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "flaw"),
+    [
+        (GOOD, None),
+        (response(), None),
+        (response(thinking="<think>ok"), None),
+        (response(thinking="```python\nprint(2)\n```"), None),  # drafts in the thinking are free
+        (response(thinking="<think> <think>"), None),  # only the closing tag is counted
+        (response(before="As `x` says"), None),
+        (response(before="```\nan example\n```"), None),
+        (response(explanation="`x` is ```inline```."), None),
+        (response(code=""), None),
+        ("</think>```python\n```", None),
+        ("</think>```python3\nprint(1)\n```", None),  # begins like ```python
+        ("</think>\r\n```python\r\nprint(1)\r\n```\r\n", None),
+        (response(thinking=LOOP), Flaw.REPETITION),
+        (response(explanation=LOOP), Flaw.REPETITION),
+        (response(code="#" + "-" * 256), Flaw.REPETITION),
+        (LOOP + CODE, Flaw.REPETITION),  # before the thinking is looked at
+        (CODE, Flaw.THINKING),
+        ("<think>" + CODE, Flaw.THINKING),
+        ("a</think>b</think>" + CODE, Flaw.THINKING),
+        (f"a</think>\n{CODE}\n</think>", Flaw.THINKING),
+        ("</think>\n```\nprint(1)\n```", Flaw.CODE_BLOCK),
+        ("</think>\n```py\nprint(1)\n```", Flaw.CODE_BLOCK),
+        ("</think>\n```Python\nprint(1)\n```", Flaw.CODE_BLOCK),
+        ("```python\nprint(1)\n```\n</think>\nDone.", Flaw.CODE_BLOCK),
+        (response(before=CODE), Flaw.CODE_BLOCK),
+        (response(explanation="Write ```python next time."), Flaw.CODE_BLOCK),
+        ("</think>\n```python\nprint(1)", Flaw.CLOSING_FENCE),
+        ("</think>\n```python\nprint(1)```", Flaw.CLOSING_FENCE),
+        ("</think>\n  ```python\n  print(1)\n  ```", Flaw.CLOSING_FENCE),
+        ("</think>\n```python\nprint(1)\n~~~", Flaw.CLOSING_FENCE),
+        (response(explanation="```\nan example\n```"), Flaw.CLOSING_FENCE),
+        (response(explanation="\n```"), Flaw.CLOSING_FENCE),
+        (response(code="print('`')"), Flaw.BACKTICK),
+        (response(code="# `x`"), Flaw.BACKTICK),
+        (response(code="s = ' ```'"), Flaw.BACKTICK),
+        ("</think>\n```python `x`\nprint(1)\n```", Flaw.BACKTICK),
+    ],
+)
+def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
+    solved = compute_reward(text, 1.0)
+    assert solved.flaw == flaw
+    assert solved.format == (0.0 if flaw is None else -0.9)
+    assert solved.total == pytest.approx(1.0 if flaw is None else 0.1)
+    failed = compute_reward(text, 0.0)
+    assert failed.flaw == flaw
+    assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
+
+
+def test_the_reward_never_falls_below_minus_one():
+    assert compute_reward(CODE, 0.0, 0.5).total == -1.0  # -0.2 - 0.9
+
+
+# ---- lengths ----
+
+LENGTHS = [
+    # text, long thinking, long answer, long explanation
+    (response(prose(4096)), False, False, False),
+    (response(prose(4097)), True, False, False),
+    ("hm</think>" + answer_of(2048), False, False, False),
+    ("hm</think>" + answer_of(2049), False, True, False),
+    (response("hm", explanation=prose(512)), False, False, False),
+    (response("hm", explanation=prose(513)), False, False, True),
+    (response("hm", explanation=prose(2049)), False, True, True),
+    (response(prose(4097), explanation=prose(2049)), True, True, True),
+]
+
+
+@pytest.mark.parametrize(("text", "thinking", "answer", "explanation"), LENGTHS)
+def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking, answer, explanation):
+    solved = compute_reward(text, 1.0)
+    assert (solved.long_thinking, solved.long_answer, solved.long_explanation) == (thinking, answer, explanation)
+    long = thinking or answer or explanation
+    # A program that earned 0 or more: a hundredth, once.
+    assert solved.total == (0.99 if long else 1.0)
+    assert compute_reward(text, 0.25).total == (-0.01 if long else 0.0)
+    # One that earned less: a tenth for each, and nothing for a thinking that is too long.
+    for best, so_far in ((0.0, -0.1), (0.5, -0.2)):
+        tokens = token_counter()(text.partition("</think>")[0].strip())
+        bonus = -0.1 if thinking else 0.075 * math.tanh(tokens / 1024)
+        expected = so_far + bonus - 0.1 * answer - 0.1 * explanation
+        assert compute_reward(text, 0.0, best).total == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_regression_is_measured_like_a_failure_although_it_passes_tests():
+    long = response("hm", explanation=prose(513))
+    assert compute_reward(long, 0.75, 0.75).total == pytest.approx(-0.1 + 0.075 * math.tanh(1 / 1024) - 0.1)
+    assert compute_reward(long, 0.75, 0.5).total == pytest.approx(0.25 - 0.01)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "bonus"),
+    [
+        ("", 0.0),
+        ("nothing of it", 0.0),
+        ("wait", 0.005),
+        ("WAIT, Wait", 0.005),
+        ("wait wait wait wait", 0.005),
+        ("wait wait wait wait wait", 0.0),
+        ("wait " * 5 + "but", 0.005),
+        ("waiting, errors, buts", 0.0),  # whole words only
+        ("wait_error retry2", 0.0),
+        ("wait-but\nerror", 0.015),
+        ("wait mistake however but", 0.020),
+        ("wait mistake however but retry", 0.025),
+        ("wait mistake however but retry error verify wrong evaluate", 0.025),  # the cap
+    ],
+)
+def test_a_failed_program_gets_something_back_for_words_of_doubt(thinking, bonus):
+    tokens = token_counter()(thinking.strip())
+    expected = 0.075 * math.tanh(tokens / 1024) + bonus
+    assert compute_reward(response(thinking), 0.0).format == pytest.approx(expected, abs=1e-12)
+    # Neither in the answer nor for a program that earned 0 or more.
+    assert compute_reward(response(explanation=thinking), 0.0).format == 0.0
+    assert compute_reward(response(thinking), 0.25).format == 0.0
+
+
+def test_a_thinking_tag_that_the_model_wrote_itself_is_part_of_the_thinking():
+    tokens = token_counter()("<think>\nhm")
+    assert compute_reward(response("<think>\nhm"), 0.0).format == 0.075 * math.tanh(tokens / 1024)
+
+
+# ---- laws ----
+
+RATES = st.integers(1, 20).flatmap(lambda tests: st.integers(0, tests).map(lambda passed: passed / tests))
+THINKING = st.builds(
+    lambda words, tail: prose(words) + tail,
+    st.sampled_from([1, 30, 2000, 4096, 4100]),
+    st.sampled_from(["", " wait", " wait but error wrong verify retry", "`", "</think>"]),
+)
+TEXTS = st.builds(
+    response,
+    thinking=THINKING,
+    before=st.sampled_from(["", prose(2000), CODE, LOOP]),
+    code=st.sampled_from(["print(1)", "", "`"]),
+    explanation=st.sampled_from(["", prose(500), prose(600), prose(2100), "\n```"]),
+)
+
+
+@given(TEXTS, RATES, RATES)
+def test_the_total_is_the_clipped_sum_of_its_parts(text, pass_rate, best):
+    reward = compute_reward(text, pass_rate, best)
+    parts = reward.correctness + reward.improvement + reward.format
+    assert reward.total == pytest.approx(max(-1.0, min(1.0, parts)), abs=1e-12)
+    assert -1.0 <= reward.total <= 1.0
+
+
+@given(TEXTS, RATES, RATES, RATES)
+def test_passing_more_tests_never_earns_less(text, first, second, best):
+    low, high = sorted((first, second))
+    assert compute_reward(text, low, best).total <= compute_reward(text, high, best).total + 1e-12
+
+
+@given(TEXTS, RATES, RATES.filter(bool), RATES.filter(bool))
+def test_a_better_past_never_makes_the_same_program_worth_more(text, pass_rate, first, second):
+    low, high = sorted((first, second))
+    assert compute_reward(text, pass_rate, high).total <= compute_reward(text, pass_rate, low).total + 1e-12
+
+
+@given(TEXTS, RATES, RATES)
+def test_no_unsolved_program_earns_more_than_three_tenths(text, pass_rate, best):
+    reward = compute_reward(text, pass_rate, best)
+    if pass_rate == 1.0:
+        assert reward.total in (1.0, 0.99, 1.0 - 0.9)
+    else:
+        assert reward.total < 0.3
+
+
+@given(TEXTS, RATES)
+def test_a_failed_program_in_good_form_and_length_earns_between_minus_two_tenths_and_zero(text, best):
+    reward = compute_reward(text, 0.0, best)
+    if reward.flaw is None and not (reward.long_thinking or reward.long_answer or reward.long_explanation):
+        assert -0.2 <= reward.total < 0.0
+    elif reward.flaw:
+        assert reward.total == -1.0
+    else:
+        assert -0.5 - 1e-12 <= reward.total < -0.1
+
+
+@given(TEXTS, RATES, RATES)
+def test_every_response_has_the_same_metrics(text, pass_rate, best):
+    reward = compute_reward(text, pass_rate, best)
+    metrics = reward.to_metrics()
+    assert metrics.keys() == compute_reward("", None).to_metrics().keys()
+    assert all(type(value) is float for value in metrics.values())
+    assert metrics["reward"] == reward.total
+    assert sum(value for name, value in metrics.items() if name.startswith("flaw_")) == (reward.flaw is not None)
+
+
+@given(st.text(max_size=300), RATES, RATES)
+def test_any_text_at_all_has_a_reward(text, pass_rate, best):
+    assert -1.0 <= compute_reward(text, pass_rate, best).total <= 1.0
+
+
+# ---- settings and mistakes ----
+
+
+def test_rulers_are_punished_by_default_and_spared_on_request():
+    ruled = response("-" * 300)
+    assert compute_reward(ruled, 1.0).total == pytest.approx(0.1)
+    assert compute_reward(ruled, 1.0, settings=RewardSettings(spare_tables=True)).total == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("hello world", 2),
+        ("    if x == 10_000:\n        return None\n", 13),
+        ("漢字かな交じり文", 7),
+        ("I've SEEN it: naïve café's\r\n\r\n123456789 ∑ x²", 17),
+        (" " * 24_000, 188),
+        ("<|endoftext|>", 7),
+    ],
+)
+def test_tokens_are_those_of_tiktoken_with_the_published_o200k_base(text, tokens):
+    assert token_counter()(text) == tokens
+
+
+@pytest.mark.parametrize("token", ["<|endoftext|>", "<|endofprompt|>", "<|im_end|>", "\ud800"])
+def test_special_tokens_and_broken_characters_in_a_response_are_text(token):
+    assert token_counter()(token) == token_counter()(token.replace("\ud800", "?")) > 0
+    assert (token_counter()(token) > 1) is (len(token) > 1)
+    assert compute_reward(response(f"a {token} b", explanation=token), 0.0).flaw is None
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """A folder with a policy's tokenizer: one token a character, one for the tag, one for the end."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+    vocabulary = {chr(code): code for code in range(128)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>", special=True)])
+    tokenizer.add_tokens([AddedToken("<think>", special=False)])
+    tokenizer.enable_truncation(10)
+    tokenizer.enable_padding(length=50)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_lengths_can_be_those_of_the_policy(policy):
+    count = token_counter(str(policy))
+    assert count("abc") == 3
+    assert count("a" * 5000) == 5000  # its own truncation is off, like its padding
+    assert count("<think>a") == 2
+    assert count("<|im_end|>") == len("<|im_end|>")
+    assert count("\ud800") == 1
+    settings = RewardSettings(lengths=str(policy))
+    assert compute_reward(response(prose(1300)), 1.0, settings=settings).long_thinking
+    assert not compute_reward(response(prose(1300)), 1.0).long_thinking
+
+
+def test_a_policy_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(UserError, match="neither 'o200k_base' nor a folder with a tokenizer.json"):
+        compute_reward(GOOD, 1.0, settings=RewardSettings(lengths="o200k"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": None}))
+    with pytest.raises(UserError, match="cannot be read"):
+        compute_reward(GOOD, 1.0, settings=RewardSettings(lengths=str(tmp_path)))
+
+
+@pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])
+def test_a_rate_that_is_no_share_is_named(rate):
+    with pytest.raises(UserError, match="prev_best_pass_rate is .* share between 0 and 1"):
+        compute_reward(GOOD, 1.0, rate)
+    if rate is not None:
+        with pytest.raises(UserError, match=r"^pass_rate is .* share between 0 and 1"):
+            compute_reward(GOOD, rate)
+
+
+def test_importing_it_is_light():
+    code = (
+        "import sys, cobalt.reward; cobalt.reward.compute_reward('</think>', 0.0); "
+        "print({'ray', 'torch', 'vllm', 'transformers', 'tokenizers', 'httpx'} & set(sys.modules))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert finished.stdout.strip() == "set()", finished.stderr
