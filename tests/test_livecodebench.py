@@ -263,6 +263,7 @@ def test_a_bad_row_is_named_by_line_and_field(tmp_path, row, message):
     assert "test6.jsonl, line 2" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_script_says_what_is_wrong_in_one_sentence(tmp_path):
     source = write_lines(tmp_path / "test6.jsonl", [stdin_row()])
     output = ["-o", tmp_path / "out.jsonl"]

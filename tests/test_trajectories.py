@@ -38,6 +38,7 @@ async def process(tmp_path, policy, records, judge=None, **settings):
     return summary, read_records(run.output_file)
 
 
+@pytest.mark.slow
 async def test_prompts_of_a_problem_worked_by_hand(tmp_path, policy):
     record = trajectory_record(7, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, RIGHT], [WRONG] * 3], source="codeforces")
     summary, rows = await process(tmp_path, policy, [record])
@@ -80,6 +81,7 @@ PROGRAM = st.tuples(st.integers(0, 2), st.integers(0, 2))
 SAMPLES = st.lists(st.tuples(PROGRAM, PROGRAM, PROGRAM), min_size=1, max_size=24)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SAMPLES, min_size=1, max_size=4), st.booleans())
 async def test_a_problem_gives_at_most_13_prompts_and_every_state_is_counted_once(tmp_path, policy, problems, is_test):

@@ -53,9 +53,9 @@ class JudgeRequest:
             suite = TestSuite.parse(payload["test_cases"])
         except UserError as error:
             raise UserError(f"field 'test_cases': {error}") from None
-        if len(suite) == 0:
-            raise UserError("field 'test_cases': the test suite is empty")
         stop = payload.get("stop_at_first_failure", False)
         if not isinstance(stop, bool):
             raise UserError("field 'stop_at_first_failure' must be true or false")
+        if len(suite) == 0:
+            raise UserError("field 'test_cases': the test suite is empty")
         return cls(code, suite, stop)
