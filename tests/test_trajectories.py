@@ -198,6 +198,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE, THREE], "id 3 is already used"),
         ([without(THREE, "public_test_cases")], "it has no public tests"),
         ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
+        ([THREE | {"public_tests": "perturbed"}], "public pass rates are of perturbed tests"),
     ],
 )
 def test_records_that_are_no_evaluated_trajectories_are_refused(tmp_path, records, message):

@@ -63,7 +63,7 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
 
     A record is the input record's fields and `conversations` [sample][message], each ending with the feedback on its
     last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`,
-    `completion_tokens` and `errors`, all [turn][sample].
+    `completion_tokens` and `errors`, all [turn][sample]; and `public_tests`, which tests gave the feedback.
 
     Returns:
         How many problems failed.
@@ -99,7 +99,11 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
                 for sample, completion in enumerate(first)
             )
         )
-        return dict(problem.record) | {"instruction": messages[-1]["content"]} | _columns(conversations, run.turns)
+        return dict(problem.record) | {
+            "instruction": messages[-1]["content"],
+            "public_tests": run.public_tests,
+            **_columns(conversations, run.turns),
+        }
 
     with RecordFile(run.output_file) as output:
         arguments = {
