@@ -9,7 +9,7 @@ at a time (an advisory lock sees to it). It knows nothing of what the records me
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,8 +24,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: unreadable file, a malformed line, a record without `id`, or an id that occurs twice.
     """
+    return list(iterate_records(path))
+
+
+def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the finished records of a result file one by one, for files larger than memory; see `read_records`."""
     torn = _torn_bytes(path)
-    records: list[dict[str, Any]] = []
     first_seen: dict[ProblemId, int] = {}
     for number, record in read_json_lines(path, ignore_last_bytes=torn):
         identifier = record.get("id")
@@ -37,8 +41,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 " remove one of the two lines"
             )
         first_seen[identifier] = number
-        records.append(record)
-    return records
+        yield record
 
 
 class RecordFile:
