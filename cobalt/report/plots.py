@@ -54,7 +54,7 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
             linewidth=0,
         )
     axes.set_xlabel("turn")
-    axes.set_ylabel("Pass@1 on hidden tests, % (band: 95 % interval)")
+    axes.set_ylabel("Pass@1, % (band: 95 % interval)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
     axes.grid(alpha=0.3)
@@ -66,14 +66,15 @@ def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> No
     """Draw bars of hacking events, one group a category and one bar a run, into each of `paths`.
 
     Args:
-        counts: Events by run and category; every run has the same categories, in the order to draw.
+        counts: Events by run and category; every run has the same categories, in the order to draw. Those without
+            an event are left out.
         paths: PNG or SVG files.
 
     Raises:
         UserError: a file cannot be written.
     """
     figure, axes = _figure()
-    categories = list(next(iter(counts.values())))
+    categories = [name for name in next(iter(counts.values())) if any(events[name] for events in counts.values())]
     width = 0.8 / len(counts)
     for index, (name, events) in enumerate(counts.items()):
         places = [place + (index - (len(counts) - 1) / 2) * width for place in range(len(categories))]
