@@ -17,7 +17,7 @@ const SIGNS = { passed: "\u2713", wrong_answer: "\u00d7", not_run: "-", time_lim
 const CONTEXT = 3; // unchanged lines shown around a change
 const MAX_CELLS = 4e6; // of the table that compares two programs
 
-let index; // {run, kinds, problems}
+let index; // {kinds, problems}
 let shown = []; // positions of the problems that the list shows
 let piece = null; // the open problem's trajectories
 const chosen = { problem: -1, sample: 0, turn: 0, view: "changes" };
@@ -39,8 +39,27 @@ function alertUser(text) {
   byId("alert").hidden = false;
 }
 
+// The data block of this id, once the browser has read all of it; null in a page that was cut short.
+function whenRead(id) {
+  return new Promise((resolve) => {
+    const observer = new MutationObserver(check);
+    function check() {
+      const block = byId(id);
+      const all = document.readyState !== "loading";
+      if (!all && !block?.nextElementSibling) return;
+      observer.disconnect();
+      resolve(block);
+    }
+    observer.observe(document.body, { childList: true });
+    document.addEventListener("DOMContentLoaded", check);
+    check();
+  });
+}
+
 async function decode(id) {
-  const bytes = Uint8Array.from(atob(byId(id).textContent), (character) => character.charCodeAt(0));
+  const block = await whenRead(id);
+  if (!block) throw new Error("it is missing");
+  const bytes = Uint8Array.from(atob(block.textContent), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
@@ -120,7 +139,7 @@ async function openProblem(position, sample, turn) {
   try {
     loaded = await decode(`piece-${position}`);
   } catch (error) {
-    alertUser(`The data of problem ${problem.id} cannot be read (${error.message}): make the page again.`);
+    alertUser(`The data of problem ${problem.id} cannot be read (${error.message}): the page was cut short or changed; make it again.`);
     return;
   }
   if (chosen.problem !== position) return; // another problem was opened meanwhile
@@ -391,7 +410,7 @@ async function start() {
   try {
     index = await decode("index");
   } catch (error) {
-    alertUser(`The page's data cannot be read (${error.message}): it was cut short or changed; make it again.`);
+    alertUser(`The page's data cannot be read (${error.message}): the page was cut short or changed; make it again.`);
     return;
   }
   const samples = index.problems.reduce((sum, problem) => sum + problem.levels.length, 0);

@@ -1,7 +1,8 @@
-"""Write the viewer's page: shell, compressed pieces, index and script in one file.
+"""Write the viewer's page: shell, index, script and compressed pieces in one file.
 
 The pieces lie in data blocks as base64 of zlib streams, one for each problem, which the page's script decodes when a
-problem is opened; base64 holds no `<`, so that no text of a model can end a block. A content security policy lets run
+problem is opened; base64 holds no `<`, so that no text of a model can end a block. They come last, so that the page
+can be used while the browser still reads them. A content security policy lets run
 the one script that was written here (by its digest) and nothing be loaded. The run is read one record at a time.
 """
 
@@ -9,9 +10,10 @@ import base64
 import hashlib
 import html
 import json
+import shutil
+import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,8 +58,12 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
     part = output.with_name(output.name + ".part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="ascii", newline="\n") as page:
-            problems = _write_page(page, evaluation, events, with_responses=not programs_only)
+        with (
+            part.open("w", encoding="ascii", newline="\n") as page,
+            tempfile.TemporaryFile("w+", encoding="ascii", newline="\n", dir=output.parent) as pieces,
+        ):
+            problems = _write_pieces(pieces, evaluation, events, with_responses=not programs_only)
+            _write_page(page, evaluation.resolve().parent.name, problems, pieces)
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         open_manifest(output, arguments)
         part.replace(output)
@@ -65,20 +71,13 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
         raise UserError(f"cannot write {output}: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
-    return problems
+    return len(problems)
 
 
-def _write_page(
-    page: TextIO, evaluation: Path, events: dict[ProblemId, list[HackingEvent]], *, with_responses: bool
-) -> int:
-    script, style, shell = (_asset(name) for name in ("page.js", "page.css", "page.html"))
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
-    name = evaluation.resolve().parent.name
-    title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
-    head, tail = shell.split("{{pieces}}")
-    # The run's name comes last: nothing in it is substituted.
-    head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
-    page.write(head)
+def _write_pieces(
+    pieces: TextIO, evaluation: Path, events: dict[ProblemId, list[HackingEvent]], *, with_responses: bool
+) -> list[dict[str, Any]]:
+    """Write each record's piece; the records' summaries."""
     summaries = []
     for number, record in enumerate(iterate_records(evaluation)):
         try:
@@ -86,20 +85,33 @@ def _write_page(
         except UserError as error:
             raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
         summaries.append(summary)
-        page.writelines(_block(f"piece-{number}", piece))
+        pieces.write(_block(f"piece-{number}", piece))
     if not summaries:
         raise UserError(f"{evaluation}: no evaluated record")
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
-    page.writelines(_block("index", {"run": name, "kinds": KINDS, "problems": summaries}))
-    page.write(tail.replace("{{script}}", script))
-    return len(summaries)
+    return summaries
 
 
-def _block(identifier: str, content: Any) -> Iterable[str]:
+def _write_page(page: TextIO, name: str, problems: list[dict[str, Any]], pieces: TextIO) -> None:
+    script, style, shell = (_asset(file) for file in ("page.js", "page.css", "page.html"))
+    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
+    title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
+    head, _, rest = shell.partition("{{index}}")
+    middle, _, tail = rest.partition("{{pieces}}")
+    # The run's name comes last: nothing in it is substituted.
+    page.write(head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title))
+    page.write(_block("index", {"kinds": KINDS, "problems": problems}))
+    page.write(middle.replace("{{script}}", script))
+    pieces.seek(0)
+    shutil.copyfileobj(pieces, page)
+    page.write(tail)
+
+
+def _block(identifier: str, content: Any) -> str:
     """A data block of the page: base64 of a zlib stream of JSON in ASCII."""
     packed = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode("ascii"), 9))
-    return f'<script type="text/plain" id="{identifier}">', packed.decode("ascii"), "</script>\n"
+    return f'<script type="text/plain" id="{identifier}">{packed.decode("ascii")}</script>\n'
 
 
 def _asset(name: str) -> str:
