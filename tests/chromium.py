@@ -1,6 +1,7 @@
 """A small driver for a real headless Chromium, over its debugging pipe; no tests. It needs no port and no package."""
 
 import base64
+import fcntl
 import itertools
 import json
 import os
@@ -13,14 +14,21 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
 
 
+def _above_ten(descriptor):
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10)
+    os.close(descriptor)
+    return copy
+
+
 class Chromium:
     """One browser with one page; use it as a context manager."""
 
     def __init__(self, profile):
         to_browser, self._send = os.pipe()
         self._receive, from_browser = os.pipe()
-        # Chromium reads commands from descriptor 3 and writes answers to 4.
-        command = ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", CHROMIUM, *FLAGS]
+        # Chromium reads commands from descriptor 3 and writes answers to 4; ours must be other ones.
+        to_browser, from_browser = (_above_ten(descriptor) for descriptor in (to_browser, from_browser))
+        command = ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", CHROMIUM, *FLAGS]
         command += [f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
             command, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

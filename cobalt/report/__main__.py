@@ -60,7 +60,7 @@ def main(arguments: Arguments) -> int:
         allowed=arguments.allow,
     )
     Console().print(Markdown(report.read_text(encoding="utf-8")))
-    Console().print(f"\n{report}; tables and plots beside it")
+    Console().print(f"\n{report}; tables and plots beside it", soft_wrap=True)
     return 0
 
 

@@ -31,17 +31,29 @@ class TurnUsage:
 
     Attributes:
         responses: How many responses there are.
-        tokens: Generated tokens; None where the records have no count.
+        prompt_tokens: Tokens of what the model was sent; None where the records have no count.
+        completion_tokens: Generated tokens; None where the records have no count.
         cut_off: Responses that ended at a token limit; None where the records do not say.
-        cost: What they cost, in US dollars; None where no record has a cost.
-        unpriced: Responses without a cost, in a run that has costs.
+        cost: What they cost, in US dollars; None where no response has a cost.
+        priced: How many responses have a cost.
     """
 
     responses: int = 0
-    tokens: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     cut_off: int | None = None
     cost: float | None = None
-    unpriced: int = 0
+    priced: int = 0
+
+    def __add__(self, other: "TurnUsage") -> "TurnUsage":
+        return TurnUsage(
+            self.responses + other.responses,
+            _plus(self.prompt_tokens, other.prompt_tokens),
+            _plus(self.completion_tokens, other.completion_tokens),
+            _plus(self.cut_off, other.cut_off),
+            _plus(self.cost, other.cost),
+            self.priced + other.priced,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,31 +130,33 @@ def read_run(name: str, path: Path) -> Run:
     evaluation = evaluation_file(path)
     rates: list[dict[str, Any]] = []
     problems: dict[ProblemId, str] = {}
-    public_tests = hashlib.sha256()
+    public_tests: list[str] = []
     totals: list[TurnUsage] = []
     for record in iterate_records(evaluation):
         try:
             problem = Problem.parse(record)
         except UserError as error:
             raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
-        content = json.dumps([problem.question, problem.hidden_tests.to_record()]).encode()
-        problems[problem.id] = hashlib.sha256(content).hexdigest()
-        public_tests.update(json.dumps([problem.id, problem.public_tests.to_record()]).encode())
+        problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
+        public_tests.append(_digest([problem.id, problem.public_tests.to_record()]))
         rates.append({"id": problem.id, "all_pass_rates": record.get("all_pass_rates")})
+        if not _is_evaluated(record):
+            break  # turn_metrics names it
         try:
-            totals = _add_usage(totals, record)
+            usage = _usage(record)
         except (TypeError, ValueError):
             raise UserError(
-                f"{evaluation}: record {record['id']!r}: 'completion_tokens', 'finish_reasons' and 'costs' must be"
-                " lists over turns of lists over samples"
+                f"{evaluation}: record {record['id']!r}: 'prompt_tokens', 'completion_tokens', 'finish_reasons' and"
+                " 'costs' must have one entry for each turn, and in it one for each sample"
             ) from None
+        totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
     metrics = turn_metrics(rates, str(evaluation))
     settings, model = _settings(evaluation)
     samples = sorted({len(record["all_pass_rates"]) for record in rates})
     settings |= {
         "turns": len(metrics),
         "samples": samples[0] if len(samples) == 1 else samples,
-        "public tests (digest)": public_tests.hexdigest()[:16],
+        "public tests (digest)": _digest(sorted(public_tests))[:16],
     }
     errors = companion_path(evaluation, ".errors.jsonl")
     return Run(
@@ -154,7 +168,7 @@ def read_run(name: str, path: Path) -> Run:
         problems=problems,
         metrics=metrics,
         pass_at_1={record["id"]: _pass_at_1(record["all_pass_rates"]) for record in rates},
-        usage=totals or [TurnUsage()] * len(metrics),
+        usage=totals,
         failed=len(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else 0,
     )
 
@@ -212,25 +226,43 @@ def _pass_at_1(rates: Sequence[Sequence[float]]) -> list[float]:
     return [pass_at_k(len(rates), sum(rate == 1.0 for rate in column), 1) for column in columns]
 
 
-def _add_usage(totals: list[TurnUsage], record: Mapping[str, Any]) -> list[TurnUsage]:
-    """`totals` with one record's fields [turn][sample] added."""
-    columns = {name: record.get(name) for name in ("completion_tokens", "finish_reasons", "costs")}
-    turns = max((len(column) for column in columns.values() if column is not None), default=0)
-    totals = totals + [TurnUsage()] * (turns - len(totals))
-    added = []
-    for turn, total in enumerate(totals):
-        tokens, reasons, costs = (None if column is None else column[turn] for column in columns.values())
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _is_evaluated(record: Mapping[str, Any]) -> bool:
+    rates = record.get("all_pass_rates")
+    return isinstance(rates, list) and bool(rates) and all(isinstance(row, list) and row for row in rates)
+
+
+def _usage(record: Mapping[str, Any]) -> list[TurnUsage]:
+    """One record's usage by turn, from its fields [turn][sample] as far as it has them.
+
+    Raises:
+        TypeError, ValueError: a field has another shape.
+    """
+    samples = len(record["all_pass_rates"])
+    turns = len(record["all_pass_rates"][0])
+    columns = []
+    for name in ("prompt_tokens", "completion_tokens", "finish_reasons", "costs"):
+        column = record.get(name)
+        if column is not None and [len(row) for row in column] != [samples] * turns:
+            raise ValueError(name)
+        columns.append(column or [None] * turns)
+    usage = []
+    for prompt_tokens, completion_tokens, reasons, costs in zip(*columns, strict=True):
         priced = [cost for cost in costs or () if cost is not None]
-        added.append(
+        usage.append(
             TurnUsage(
-                responses=total.responses + max(len(tokens or ()), len(reasons or ()), len(costs or ())),
-                tokens=_plus(total.tokens, None if tokens is None else sum(tokens)),
-                cut_off=_plus(total.cut_off, None if reasons is None else sum(item == "length" for item in reasons)),
-                cost=_plus(total.cost, sum(priced) if priced else None),
-                unpriced=total.unpriced + len(costs or ()) - len(priced),
+                samples,
+                None if prompt_tokens is None else sum(prompt_tokens),
+                None if completion_tokens is None else sum(completion_tokens),
+                None if reasons is None else sum(reason == "length" for reason in reasons),
+                sum(priced) if priced else None,
+                len(priced),
             )
         )
-    return added
+    return usage
 
 
 def _plus(total: Any, value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The tables of a report, made from runs that can be compared. They are shown in per cent and kept unrounded."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
 from itertools import zip_longest
 
 from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories
@@ -64,32 +65,33 @@ def differences_table(runs: Sequence[Run]) -> Table:
 
 
 def usage_table(runs: Sequence[Run]) -> Table:
-    """Tokens and costs of each run."""
-    shown = ("responses", "tokens", "tokens a response", "at turn 0", "at the last turn", "cut off %", "cost $",
-             "$ a problem")  # fmt: skip
-    columns, data = [], []
+    """Tokens and costs, a column for each run."""
+    columns = []
     for run in runs:
-        total = _sum(run.usage)
-        per_response = None if total.tokens is None or not total.responses else total.tokens / total.responses
-        first, last = (_tokens_per_response(run.usage[turn]) for turn in (0, -1))
-        cut_off = None if total.cut_off is None or not total.responses else total.cut_off / total.responses
-        cost = _ABSENT if total.cost is None else f"{total.cost:.2f}" + (" or more" if total.unpriced else "")
-        per_problem = _ABSENT if total.cost is None else f"{total.cost / len(run.problems):.4f}"
-        columns.append([f"{total.responses:,}", _number(total.tokens), _number(per_response), _number(first),
-                     _number(last), _percent(cut_off), cost, per_problem])  # fmt: skip
-        data += [
-            (run.name, turn, usage.responses, usage.tokens, usage.cut_off, usage.cost, usage.unpriced)
-            for turn, usage in enumerate(run.usage)
-        ]
+        total = sum(run.usage, TurnUsage())
+        cost = None if total.cost is None else f"{total.cost:.2f}"
+        columns.append(
+            {
+                "responses": f"{total.responses:,}",
+                "prompt tokens": _number(total.prompt_tokens),
+                "generated tokens": _number(total.completion_tokens),
+                "generated a response": _number(_share(total.completion_tokens, total.responses)),
+                "at the first turn": _number(_share(run.usage[0].completion_tokens, run.usage[0].responses)),
+                "at the last turn": _number(_share(run.usage[-1].completion_tokens, run.usage[-1].responses)),
+                "cut off %": _percent(_share(total.cut_off, total.responses)),
+                "cost $": _ABSENT if cost is None else cost + (" or more" if total.priced < total.responses else ""),
+                "$ a problem": _ABSENT if total.cost is None else f"{total.cost / len(run.problems):.4f}",
+            }
+        )
     return Table(
         "usage",
-        'Generated tokens, responses cut off at a token limit, and cost in US dollars where the records have it ("or'
-        ' more": some responses have no recorded cost).',
+        'Tokens, responses cut off at a token limit, and cost in US dollars where the records have it ("or more": some'
+        " responses have no recorded cost).",
         ["", *(run.name for run in runs)],
-        list(zip(shown, *columns, strict=True)),
-        ("run", "turn", "responses", "completion_tokens", "cut_off", "cost_dollars", "without_cost"),
-        data,
-    )  # fmt: skip
+        [[name, *(column[name] for column in columns)] for name in columns[0]],
+        ("run", "turn", *(field.name for field in fields(TurnUsage))),
+        [(run.name, turn, *astuple(usage)) for run in runs for turn, usage in enumerate(run.usage)],
+    )
 
 
 def hacking_table(events: Mapping[str, Sequence[HackingEvent]]) -> Table:
@@ -122,23 +124,8 @@ def _rows_by_turn(columns: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[str(turn), *row] for turn, row in enumerate(zip_longest(*columns, fillvalue=""))]
 
 
-def _sum(usage: Sequence[TurnUsage]) -> TurnUsage:
-    def known(values: Sequence[float | None]) -> float | None:
-        present = [value for value in values if value is not None]
-        return sum(present) if present else None
-
-    tokens, cut_off = known([row.tokens for row in usage]), known([row.cut_off for row in usage])
-    return TurnUsage(
-        sum(row.responses for row in usage),
-        None if tokens is None else int(tokens),
-        None if cut_off is None else int(cut_off),
-        known([row.cost for row in usage]),
-        sum(row.unpriced for row in usage),
-    )
-
-
-def _tokens_per_response(usage: TurnUsage) -> float | None:
-    return None if usage.tokens is None or not usage.responses else usage.tokens / usage.responses
+def _share(value: float | None, whole: int) -> float | None:
+    return None if value is None else value / whole
 
 
 def _percent(share: float | None) -> str:

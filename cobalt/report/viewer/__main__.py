@@ -32,7 +32,9 @@ def main(arguments: Arguments) -> int:
         arguments.run, arguments.output_file, hacking=arguments.hacking, programs_only=arguments.programs_only
     )
     size = arguments.output_file.stat().st_size / 2**20
-    Console().print(f"{arguments.output_file}: {problems} problems, {size:.1f} MiB; open it in a browser")
+    Console().print(
+        f"{arguments.output_file}: {problems} problems, {size:.1f} MiB; open it in a browser", soft_wrap=True
+    )
     return 0
 
 

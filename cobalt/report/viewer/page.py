@@ -58,19 +58,20 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
     part = output.with_name(output.name + ".part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            part.open("w", encoding="ascii", newline="\n") as page,
-            tempfile.TemporaryFile("w+", encoding="ascii", newline="\n", dir=output.parent) as pieces,
-        ):
-            problems = _write_pieces(pieces, evaluation, events, with_responses=not programs_only)
-            _write_page(page, evaluation.resolve().parent.name, problems, pieces)
-        output.unlink(missing_ok=True)  # a page is made anew, not resumed
-        open_manifest(output, arguments)
-        part.replace(output)
+        try:
+            with (
+                part.open("w", encoding="ascii", newline="\n") as page,
+                tempfile.TemporaryFile("w+", encoding="ascii", newline="\n", dir=output.parent) as pieces,
+            ):
+                problems = _write_pieces(pieces, evaluation, events, with_responses=not programs_only)
+                _write_page(page, evaluation.resolve().parent.name, problems, pieces)
+            output.unlink(missing_ok=True)  # a page is made anew, not resumed
+            open_manifest(output, arguments)
+            part.replace(output)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
     return len(problems)
 
 
