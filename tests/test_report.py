@@ -15,6 +15,7 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 from cobalt.errors import UserError
+from cobalt.report.__main__ import named_paths
 from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
@@ -308,14 +309,16 @@ def test_mistakes_get_one_sentence(tmp_path):
     plain.mkdir()
     write_lines(plain / "evaluation.jsonl", [square_problem(1)])
     cases = [
-        ([], "name at least one run"),
-        ([tmp_path / "none"], "there is no run"),
-        ([tmp_path / "empty"], "has no evaluation (evaluation.jsonl): make it with 'scripts/multi_turn.sh PROBLEMS"),
-        ([tmp_path / "begun"], "make it with 'python eval_multi_turn.py -i"),
-        ([plain], "has no 'all_pass_rates': run eval_multi_turn.py first"),
-        ([early, early], "two are called 'early'"),
-        ([early, "--hacking", tmp_path / "absent.jsonl"], "cannot read"),
-        ([early, "-o", early / "evaluation.jsonl"], "cannot write the report"),
+        ([], {}, "name at least one run"),
+        ([tmp_path / "none"], {}, "there is no run"),
+        ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
+        ([tmp_path / "begun"], {}, "make it with 'python eval_multi_turn.py -i"),
+        ([plain], {}, "has no 'all_pass_rates': run eval_multi_turn.py first"),
+        ([early, early], {}, "two are called 'early'"),
+        ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
+        ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
     ]
-    for arguments, message in cases:
-        assert_user_error(run_script("-m", "cobalt.report", *arguments), message)
+    for runs, options, message in cases:
+        with pytest.raises(UserError, match=message):
+            write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
+    assert_user_error(run_script("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl"), "cannot read")

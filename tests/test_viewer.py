@@ -131,6 +131,8 @@ def test_long_tests_are_cut_and_say_so():
     ("fields", "message"),
     [
         ({"all_pass_rates": None}, "run eval_multi_turn.py first"),
+        ({"all_pass_rates": [[0.5, "1"]]}, "not rates from 0 to 1"),
+        ({"all_pass_rates": [[0.5, 2]]}, "not rates from 0 to 1"),
         ({"raw_responses": [["a"]]}, "one entry for each turn and sample"),
         ({"raw_responses": [[1], [2]]}, "one entry for each turn and sample"),
         ({"completion_tokens": [[1]]}, "one entry for each turn and sample"),
@@ -147,8 +149,9 @@ def test_malformed_records_are_named(tmp_path, fields, message):
 
 def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     record = evaluated(0, [[RIGHT]], [[1.0]])
-    with pytest.raises(UserError, match="names sample 0, turn 5"):
-        problem_data(record, [HackingEvent(0, 0, 5, "others")], with_responses=True)
+    for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
+        with pytest.raises(UserError, match=f"names sample {sample}, turn {turn}"):
+            problem_data(record, [HackingEvent(0, sample, turn, "others")], with_responses=True)
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):
@@ -178,15 +181,18 @@ def test_no_text_of_a_run_is_markup_in_the_page(tmp_path):
 def test_mistakes_get_one_sentence(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
     (tmp_path / "empty").mkdir()
+    page = tmp_path / "view.html"
     cases = [
-        ([tmp_path / "none"], "there is no run"),
-        ([tmp_path / "empty"], "has no evaluation"),
-        ([tmp_path, "-o", tmp_path / "view.txt"], "ends in .html"),
-        ([tmp_path, "-o", tmp_path / "evaluation.jsonl/view.html"], "cannot write"),
-        ([tmp_path, "--hacking", tmp_path / "absent"], "cannot read"),
+        ({"run": tmp_path / "none", "output": page}, "there is no run"),
+        ({"run": tmp_path / "empty", "output": page}, "has no evaluation"),
+        ({"run": tmp_path, "output": tmp_path / "view.txt"}, "ends in .html"),
+        ({"run": tmp_path, "output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
+        ({"run": tmp_path, "output": page, "hacking": tmp_path / "absent"}, "cannot read"),
     ]
     for arguments, message in cases:
-        assert_user_error(run_script("-m", "cobalt.report.viewer", *arguments), message)
+        with pytest.raises(UserError, match=message):
+            write_viewer(**arguments)
+    assert_user_error(run_script("-m", "cobalt.report.viewer", tmp_path / "none"), "there is no run")
 
 
 def test_the_command_writes_the_page(tmp_path):

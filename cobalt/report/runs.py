@@ -121,6 +121,19 @@ def evaluation_file(run: Path) -> Path:
     return path
 
 
+def check_evaluated(record: Mapping[str, Any]) -> None:
+    """Refuse a record without pass rates on the hidden tests.
+
+    Raises:
+        UserError: `all_pass_rates` is missing, or not [sample][turn] of rates from 0 to 1.
+    """
+    rates = record.get("all_pass_rates")
+    if not isinstance(rates, list) or not rates or not all(isinstance(row, list) and row for row in rates):
+        raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
+    if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for row in rates for rate in row):
+        raise UserError("its 'all_pass_rates' are not rates from 0 to 1")
+
+
 def read_run(name: str, path: Path) -> Run:
     """Read one evaluated run.
 
@@ -135,13 +148,12 @@ def read_run(name: str, path: Path) -> Run:
     for record in iterate_records(evaluation):
         try:
             problem = Problem.parse(record)
+            check_evaluated(record)
         except UserError as error:
             raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
         problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
         public_tests.append(_digest([problem.id, problem.public_tests.to_record()]))
-        rates.append({"id": problem.id, "all_pass_rates": record.get("all_pass_rates")})
-        if not _is_evaluated(record):
-            break  # turn_metrics names it
+        rates.append({"id": problem.id, "all_pass_rates": record["all_pass_rates"]})
         try:
             usage = _usage(record)
         except (TypeError, ValueError):
@@ -228,11 +240,6 @@ def _pass_at_1(rates: Sequence[Sequence[float]]) -> list[float]:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _is_evaluated(record: Mapping[str, Any]) -> bool:
-    rates = record.get("all_pass_rates")
-    return isinstance(rates, list) and bool(rates) and all(isinstance(row, list) and row for row in rates)
 
 
 def _usage(record: Mapping[str, Any]) -> list[TurnUsage]:

@@ -12,6 +12,7 @@ from cobalt.errors import UserError
 from cobalt.judge import ExecResult, VerdictKind
 from cobalt.problem import Problem, TestSuite
 from cobalt.report.hacking import HackingEvent
+from cobalt.report.runs import check_evaluated
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 SHOWN_CHARACTERS = 4000
@@ -55,9 +56,8 @@ def problem_data(
         UserError: the record is not evaluated or malformed; the field is named.
     """
     problem = Problem.parse(record)
-    rates = record.get("all_pass_rates")
-    if not rates or not all(isinstance(row, list) and row for row in rates):
-        raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
+    check_evaluated(record)
+    rates = record["all_pass_rates"]
     categories = {(event.sample, event.turn): event.category for event in events}
     texts = _Texts()
     try:
@@ -70,9 +70,10 @@ def problem_data(
         ]
     except (IndexError, KeyError, TypeError, ValueError, AttributeError):
         raise UserError("its fields do not have one entry for each turn and sample") from None
-    absent = [place for place in categories if not (place[0] < len(rates) and place[1] < len(rates[place[0]]))]
+    absent = categories.keys() - {(sample, turn) for sample, row in enumerate(rates) for turn in range(len(row))}
     if absent:
-        raise UserError(f"a hacking event names sample {absent[0][0]}, turn {absent[0][1]}, which it does not have")
+        sample, turn = min(absent)
+        raise UserError(f"a hacking event names sample {sample}, turn {turn}, which it does not have")
     summary = {
         "id": problem.id,
         "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],

@@ -7,8 +7,8 @@ const FILTERS = [
   ["all", "anything (all problems)", () => true],
   ["solved", "solved at the last turn", (levels) => levels.endsWith("S")],
   ["unsolved", "not solved at the last turn", (levels) => !levels.endsWith("S")],
-  ["repaired", "repaired (first program wrong, last right)", (levels) => /^[^S].*S$/.test(levels)],
-  ["regressed", "regressed (a right program followed by a wrong one)", (levels) => /S[^S]/.test(levels)],
+  ["repaired", "repaired (wrong, last right)", (levels) => /^[^S].*S$/.test(levels)],
+  ["regressed", "regressed (right, later wrong)", (levels) => /S[^S]/.test(levels)],
   ["hacked", "hacked (has a hacking event)", (levels, hacked) => hacked],
 ];
 const VIEWS = [["changes", "Changes"], ["programs", "Programs"], ["responses", "Responses"]];
@@ -368,13 +368,13 @@ function remember() {
   history.replaceState(null, "", address);
 }
 
+// Opens what the address names; null where it names nothing that is here.
 function openFromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
   const [position, sample, turn] = ["problem", "sample", "turn"].map((name) => Number(values.get(name) ?? 0));
   const levels = index.problems[position]?.levels;
-  if (levels?.[sample]?.[turn] === undefined || !values.has("problem")) return false;
-  openProblem(position, sample, turn);
-  return true;
+  if (levels?.[sample]?.[turn] === undefined || !values.has("problem")) return null;
+  return openProblem(position, sample, turn);
 }
 
 function onKey(event) {
@@ -425,7 +425,7 @@ async function start() {
   document.addEventListener("keydown", onKey);
   window.addEventListener("hashchange", openFromAddress);
   listProblems();
-  if (!openFromAddress()) await openProblem(0);
+  await (openFromAddress() ?? openProblem(0));
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 
