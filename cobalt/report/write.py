@@ -8,8 +8,8 @@ from cobalt.manifest import file_digest, open_manifest
 from cobalt.report.hacking import HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
+from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
 from cobalt.report.runs import Run, check_comparable, read_run
-from cobalt.report.summary import differences_table, hacking_table, turns_table, usage_table
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 
 
