@@ -28,7 +28,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the finished records of a result file one by one, for files larger than memory; see `read_records`."""
+    """As `read_records`, one record at a time, for files that are larger than the memory."""
     torn = _torn_bytes(path)
     first_seen: dict[ProblemId, int] = {}
     for number, record in read_json_lines(path, ignore_last_bytes=torn):
@@ -63,8 +63,7 @@ class RecordFile:
         """
         self.path = path
         try:
-            if not path.name or (path.exists() and not path.is_file()):
-                raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = path.open("ab")
         except OSError as error:
@@ -79,7 +78,7 @@ class RecordFile:
             torn = _torn_bytes(path)
             if torn:
                 self._handle.truncate(path.stat().st_size - torn)
-            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in read_records(path))
+            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in iterate_records(path))
         except BaseException:
             self._handle.close()
             raise
@@ -110,15 +109,33 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     leaves the same file. Ids that `order` does not name keep their places at the end.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
-    lines = path.read_bytes().splitlines(keepends=True)
-    keyed = sorted(lines, key=lambda line: position.get(json.loads(line)["id"], len(position)))
-    if keyed != lines:
+    places: list[tuple[int, int]] = []  # of each line: its position in the order, and where it begins
+    with path.open("rb") as lines:
+        begin = 0
+        for line in lines:
+            places.append((position.get(json.loads(line)["id"], len(position)), begin))
+            begin += len(line)
+        ordered = sorted(places)
+        if ordered == places:
+            return
         temporary = path.with_name(path.name + ".sorting")
         with temporary.open("wb") as handle:
-            handle.writelines(keyed)
+            for _, begin in ordered:
+                lines.seek(begin)
+                handle.write(lines.readline())
             handle.flush()
             os.fsync(handle.fileno())
-        temporary.replace(path)
+    temporary.replace(path)
+
+
+def check_result_path(path: Path) -> None:
+    """Refuse a path that names a folder, a device or nothing, before anything is written.
+
+    Raises:
+        UserError: it does.
+    """
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
 
 
 def _torn_bytes(path: Path) -> int:

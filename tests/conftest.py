@@ -5,8 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import hypothesis
 import pytest
 from support import ROOT
+
+# On a busy machine any example may take long; hanging tests are pytest-timeout's business.
+hypothesis.settings.register_profile("cobalt", deadline=None)
+hypothesis.settings.load_profile("cobalt")
 
 
 def _sandbox_works() -> bool:
@@ -33,6 +38,16 @@ def seed_model(tmp_path_factory):
     sizes = {"train": 12, "dev": 6, "test": 6}
     folder = tmp_path_factory.mktemp("pocket")
     return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320)).model
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory):
+    """A folder with a tokenizer and its chat template, as a model has them."""
+    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+
+    folder = tmp_path_factory.mktemp("policy")
+    learn_tokenizer(["system problem answer feedback 0 1 2 3"], vocabulary=400).save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="session")
