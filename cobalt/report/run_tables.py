@@ -9,6 +9,7 @@ from cobalt.report.runs import Change, Run, TurnUsage, change_between
 from cobalt.report.tables import Table
 
 _ABSENT = "n/a"
+_CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 
 def turns_table(runs: Sequence[Run]) -> Table:
@@ -19,10 +20,15 @@ def turns_table(runs: Sequence[Run]) -> Table:
     for run in runs:
         for row in run.metrics:
             change = change_between(run, 0, run, row.turn)
-            data.append(
-                (run.name, row.turn, row.pass_at_1, *row.interval, row.pass_rate, change.difference, *change.interval,
-                 change.relative)
-            )  # fmt: skip
+            figures = (
+                row.pass_at_1,
+                *row.interval,
+                row.pass_rate,
+                change.difference,
+                *change.interval,
+                change.relative,
+            )
+            data.append((run.name, row.turn, *figures))
     return Table(
         "pass_at_1",
         "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems; below, the change"
@@ -34,10 +40,9 @@ def turns_table(runs: Sequence[Run]) -> Table:
             ["change", *map(_points, totals)],
             ["relative", *(_relative(change.relative) for change in totals)],
         ],
-        ("run", "turn", "pass_at_1", "lower", "upper", "pass_rate", "change", "change_lower", "change_upper",
-         "relative_change"),
+        ("run", "turn", "pass_at_1", "lower", "upper", "pass_rate", *_CHANGE),
         data,
-    )  # fmt: skip
+    )
 
 
 def differences_table(runs: Sequence[Run]) -> Table:

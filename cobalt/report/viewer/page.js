@@ -122,6 +122,7 @@ function step(by) {
 
 async function openProblem(position, sample, turn) {
   const problem = index.problems[position];
+  byId("alert").hidden = true;
   chosen.problem = position;
   const first = problem.levels.findIndex((_, candidate) => matches(problem, candidate));
   chosen.sample = sample ?? Math.max(0, first);
