@@ -276,6 +276,14 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 
+@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": {}}', '{"arguments": {"stage": "x"}, "inputs": 3}'])
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
+    folder = make_run(tmp_path / "a", EARLY)
+    (folder / "multi_turn.run.json").write_text(content)
+    with pytest.raises(UserError, match=r"multi_turn.run.json is not a readable manifest"):
+        read_run("a", folder)
+
+
 def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
     make_run(tmp_path / "a", EARLY)
     metrics = read_run("a", tmp_path / "a").metrics

@@ -44,6 +44,7 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
             marker=_MARKERS[index % len(_MARKERS)],
             linestyle=_DASHES[index % len(_DASHES)],
             label=_literal(name),
+            clip_on=False,  # a marker at zero is shown whole
         )
         axes.fill_between(
             turns,
