@@ -11,7 +11,8 @@ from rich.console import Console
 from cobalt.cli import run_script
 from cobalt.judge import ServeJudge
 from cobalt.records import read_records
-from cobalt.report.turns import check_plot_path, plot_turns, turn_table
+from cobalt.report.plots import check_plot_path, plot_turns
+from cobalt.report.turns import turn_table
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
 
 

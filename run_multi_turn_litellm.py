@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Literal
 
 from cobalt.cli import run_script
 from cobalt.judge import ServeJudge
@@ -20,6 +21,8 @@ class Arguments(LiteLLMFlags):
 
     turns: int = 8
     """Turns after the first one; the paper takes 2 to collect trajectories and 8 to evaluate."""
+    public_tests: Literal["benign", "perturbed"] = "benign"
+    """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
 
 
 async def main(arguments: Arguments) -> int:
@@ -29,6 +32,7 @@ async def main(arguments: Arguments) -> int:
         arguments.output_file,
         arguments.generation(),
         turns=arguments.turns,
+        public_tests=arguments.public_tests,
         prompts=arguments.prompts,
         concurrency=arguments.concurrency,
     )

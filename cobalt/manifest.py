@@ -122,6 +122,16 @@ def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
     _write(path, _read(path) | {"summary": dict(summary)})
 
 
+def read_summary(result: Path) -> dict[str, Any] | None:
+    """What `write_summary` left in the manifest of a result; None where there is no manifest or no summary.
+
+    Raises:
+        UserError: the manifest cannot be read.
+    """
+    path = manifest_path(result)
+    return _read(path).get("summary") if path.exists() else None
+
+
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,10 +51,7 @@ def bootstrap_interval(
     if len(values) == 0:
         raise ValueError("an interval needs at least one value")
     array = np.asarray(values, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    # A resample of the mean needs only how often each problem was drawn.
-    counts = generator.multinomial(len(array), np.full(len(array), 1 / len(array)), size=resamples)
-    means = counts @ array / len(array)
+    means = _resamples(len(array), resamples, seed) @ array / len(array)
     lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
 
@@ -94,3 +92,9 @@ def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
     observed = sum(a == b for a, b in pairs) / len(pairs)
     expected = sum(left[category] * right[category] for category in left) / len(pairs) ** 2
     return None if expected == 1 else (observed - expected) / (1 - expected)
+
+
+@lru_cache(maxsize=1)  # a report asks for many intervals over the same problems
+def _resamples(problems: int, resamples: int, seed: int) -> np.ndarray:
+    """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else."""
+    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=resamples)

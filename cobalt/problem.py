@@ -7,7 +7,7 @@ files carry a problem's fields through every stage. It does not judge programs a
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,34 @@ ProblemId = str | int
 
 @dataclass(frozen=True, slots=True)
 class TestSuite:
-    """An ordered list of stdin/stdout tests; `inputs[i]` is fed to the program, `outputs[i]` is expected."""
+    """An ordered list of tests; `inputs[i]` is fed to the program, `outputs[i]` is expected.
+
+    Attributes:
+        inputs: Standard inputs; with `fn_name`, the arguments of one call each, one JSON value a line.
+        outputs: Standard outputs; with `fn_name`, the values returned, as `cobalt.judge.calling.canonical_json` has
+            them.
+        fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
+    """
 
     __test__ = False  # the name starts with "Test": pytest must not collect it
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    fn_name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.fn_name is not None and not self.fn_name.isidentifier():
+            raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is no name of a function")
         if len(self.inputs) != len(self.outputs):
             raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def to_record(self) -> dict[str, list[str]]:
-        """The suite as the plain mapping that the judge's wire format uses."""
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+    def to_record(self) -> dict[str, Any]:
+        """The suite as the plain mapping that the judge's wire format uses; `fn_name` only where there is one."""
+        columns = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+        return columns if self.fn_name is None else columns | {"fn_name": self.fn_name}
 
     def to_json(self) -> str:
         """The suite as the JSON string that problem files hold."""
@@ -44,6 +55,8 @@ class TestSuite:
     @classmethod
     def parse(cls, value: object) -> "TestSuite":
         """Read a suite from a JSON string or a mapping `{"inputs": [...], "outputs": [...]}` of strings.
+
+        A mapping may also hold `fn_name`; other keys are left out.
 
         Raises:
             UserError: the value has another shape, with the reason.
@@ -63,7 +76,17 @@ class TestSuite:
             if not all(isinstance(item, str) for item in column):
                 raise UserError(f"tests hold an item in {name!r} that is not a string")
             columns.append(tuple(column))
-        return cls(*columns)
+        fn_name = value.get("fn_name")
+        if fn_name is not None and not isinstance(fn_name, str):
+            raise UserError("tests hold a 'fn_name' that is not a string")
+        return cls(columns[0], columns[1], fn_name)
+
+    def select(self, indices: Iterable[int]) -> "TestSuite":
+        """The tests at the given places, in the order given, called in the same way."""
+        places = list(indices)
+        return TestSuite(
+            tuple(self.inputs[place] for place in places), tuple(self.outputs[place] for place in places), self.fn_name
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,15 +109,23 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     leaves the same file. Ids that `order` does not name keep their places at the end.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
-    lines = path.read_bytes().splitlines(keepends=True)
-    keyed = sorted(lines, key=lambda line: position.get(json.loads(line)["id"], len(position)))
-    if keyed != lines:
+    places: list[tuple[int, int]] = []  # of each line: its position in the order, and where it begins
+    with path.open("rb") as lines:
+        begin = 0
+        for line in lines:
+            places.append((position.get(json.loads(line)["id"], len(position)), begin))
+            begin += len(line)
+        ordered = sorted(places)
+        if ordered == places:
+            return
         temporary = path.with_name(path.name + ".sorting")
         with temporary.open("wb") as handle:
-            handle.writelines(keyed)
+            for _, begin in ordered:
+                lines.seek(begin)
+                handle.write(lines.readline())
             handle.flush()
             os.fsync(handle.fileno())
-        temporary.replace(path)
+    temporary.replace(path)
 
 
 def check_result_path(path: Path) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Annotated, Any
 
+import tenacity
 import tyro
 
 from cobalt.cli import run_script
@@ -90,16 +91,7 @@ def running_services(
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
         try:
-            context = ray.init(
-                address="local",
-                num_cpus=max(2, os.cpu_count() or 1),
-                include_dashboard=False,
-                object_store_memory=256 * 2**20,
-                log_to_driver=False,
-                logging_level="ERROR",
-                _temp_dir=folder,
-                _node_ip_address="127.0.0.1",
-            )
+            address = _start_ray(folder)
             _react_to_sigterm(reaction)
             serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
             apps.append(("evaluator", judge_service.build(judge or {})))
@@ -112,7 +104,7 @@ def running_services(
                     raise InfrastructureError(f"app {name!r} did not start: {_reason(error)}") from None
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
             yield {
-                "RAY_ADDRESS": context.address_info["gcs_address"],
+                "RAY_ADDRESS": address,
                 "COBALT_HTTP": f"http://127.0.0.1:{port}",
                 # Ray demands a token of whoever joins a cluster that a driver started.
                 **{name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")},
@@ -124,6 +116,36 @@ def running_services(
                     for name, _ in apps:
                         serve.delete(name)
                 ray.shutdown()
+
+
+def _start_ray(folder: str) -> str:
+    """Start a private Ray that keeps its files in `folder`, and join it; returns its address.
+
+    Raises:
+        InfrastructureError: it did not come up, tried again as well.
+    """
+    import ray
+
+    try:
+        # Ray itself gives a node 30 s to come up, which a busy machine may exceed.
+        for attempt in tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3), after=lambda _: ray.shutdown(), reraise=True
+        ):
+            with attempt:
+                context = ray.init(
+                    address="local",
+                    num_cpus=max(2, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    object_store_memory=256 * 2**20,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    _temp_dir=folder,
+                    _node_ip_address="127.0.0.1",
+                )
+    except Exception as error:  # Ray raises bare ones
+        raise InfrastructureError(f"Ray did not start: {_reason(error)}") from error
+    address: str = context.address_info["gcs_address"]
+    return address
 
 
 def _react_to_sigterm(reaction: Any) -> None:

@@ -18,6 +18,6 @@ ruff check .
 ruff format --check .
 mypy
 if [ "$fast" = yes ]; then
-  exec pytest -m "not services and not sandbox and not slow" --timeout 60 "$@"
+  exec pytest -m "not services and not sandbox and not slow" -n "$(nproc)" --dist worksteal --timeout 120 "$@"
 fi
 exec pytest --timeout 900 "$@"

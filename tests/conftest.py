@@ -5,8 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import hypothesis
 import pytest
 from support import ROOT
+
+# On a busy machine any example may take long; hanging tests are pytest-timeout's business.
+hypothesis.settings.register_profile("cobalt", deadline=None)
+hypothesis.settings.load_profile("cobalt")
 
 
 def _sandbox_works() -> bool:

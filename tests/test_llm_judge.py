@@ -19,6 +19,8 @@ from cobalt.hacking.events import content_key
 from cobalt.hacking.llm_judge import JudgeRun, judge_events, judge_messages
 from cobalt.hacking.verdicts import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.metrics import cohen_kappa, fleiss_kappa
+from cobalt.report.hacking import count_categories
+from cobalt.report.hacking import read_events as report_events
 
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
@@ -243,6 +245,8 @@ async def test_votes_majorities_and_agreement_are_counted(tmp_path):
     summary, failed, records = await judge(tmp_path, events, engine, human_labels=human)
     assert failed == 0
     assert [record["category"] for record in records] == [HARD, DRIFT, UNKNOWN, UNKNOWN]
+    counted = count_categories(report_events(tmp_path / "judged.jsonl"))
+    assert counted == {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not judged": 0}
     assert records[0]["votes"] == [HARD, HARD, LOGIC]
     assert records[0]["responses"] == verdict(1, 1, 2)
     assert records[0]["costs"] == [0.5] * 3

@@ -83,6 +83,7 @@ def test_bad_flags_are_named(tmp_path, flags, message):
     assert_user_error(run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", *flags), message)
 
 
+@pytest.mark.slow
 def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl")
@@ -91,6 +92,7 @@ def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])

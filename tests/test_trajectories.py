@@ -38,6 +38,7 @@ async def process(tmp_path, policy, records, judge=None, **settings):
     return summary, read_records(run.output_file)
 
 
+@pytest.mark.slow
 async def test_prompts_of_a_problem_worked_by_hand(tmp_path, policy):
     record = trajectory_record(7, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, RIGHT], [WRONG] * 3], source="codeforces")
     summary, rows = await process(tmp_path, policy, [record])
@@ -80,6 +81,7 @@ PROGRAM = st.tuples(st.integers(0, 2), st.integers(0, 2))
 SAMPLES = st.lists(st.tuples(PROGRAM, PROGRAM, PROGRAM), min_size=1, max_size=24)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SAMPLES, min_size=1, max_size=4), st.booleans())
 async def test_a_problem_gives_at_most_13_prompts_and_every_state_is_counted_once(tmp_path, policy, problems, is_test):
@@ -196,6 +198,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE, THREE], "id 3 is already used"),
         ([without(THREE, "public_test_cases")], "it has no public tests"),
         ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
+        ([THREE | {"public_tests": "perturbed"}], "public pass rates are of perturbed tests"),
     ],
 )
 def test_records_that_are_no_evaluated_trajectories_are_refused(tmp_path, records, message):

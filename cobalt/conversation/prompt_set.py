@@ -1,6 +1,6 @@
 """Prompt templates: three files a set, rendered by Jinja.
 
-A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`) and `feedback.jinja`
+A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`, `fn_name`) and `feedback.jinja`
 (`feedback`). Two sets come with the package: `paper` (the paper's structure, in our words) and `pocket`
 (short, for the seed model). Any other folder can be named instead. A variable that a template uses and does not
 get is an error, not a blank.
@@ -31,9 +31,14 @@ class PromptSet:
     feedback_template: jinja2.Template
     digests: Mapping[str, str]
 
-    def first_turn(self, question: str) -> str:
-        """The first user message for a problem statement."""
-        return self.first_turn_template.render(question=question)
+    def first_turn(self, question: str, fn_name: str | None = None) -> str:
+        """The first user message for a problem statement.
+
+        Args:
+            question: The statement.
+            fn_name: The function to write; None where a whole program is asked for.
+        """
+        return self.first_turn_template.render(question=question, fn_name=fn_name)
 
     def feedback(self, feedback: str) -> str:
         """The user message that hands the judge's feedback back to the model."""

@@ -32,7 +32,7 @@ def first_messages(problem: Problem, prompts: PromptSet) -> list[Message]:
     """System message and first user message; the problem's own `instruction` wins over the template."""
     instruction = problem.instruction
     if instruction is None:
-        instruction = prompts.first_turn(problem.question)
+        instruction = prompts.first_turn(problem.question, problem.tests.fn_name)
     messages: list[Message] = [{"role": "user", "content": instruction}]
     if prompts.system:
         messages.insert(0, {"role": "system", "content": prompts.system})

@@ -26,6 +26,10 @@ from cobalt.problem import Problem, ProblemId, TestSuite, load_problems
 from cobalt.records import iterate_records
 
 STAGE = "hacking_events"
+OTHER_TESTS = (
+    "its public results are not those of the perturbed tests: run run_multi_turn_*.py with --public_tests perturbed"
+    " on the data file"
+)
 
 Summary = dict[str, dict[str, int]]
 
@@ -121,6 +125,8 @@ class _Run:
         Raises:
             UserError: it is none, or its axes do not fit together.
         """
+        if record.get("public_tests") == "benign":
+            raise UserError(OTHER_TESTS)
         results = record.get("public_exec_results")
         if not isinstance(results, list) or not results or not all(isinstance(turn, list) and turn for turn in results):
             raise UserError("it has no 'public_exec_results': run a multi-turn script first")
@@ -167,10 +173,7 @@ def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
         len(expected) > FIELD_CHARACTERS or text.endswith(f"Expected Output:\n{clip(expected)}".strip())
     )
     if not fits:
-        raise UserError(
-            "its public results are not those of the perturbed tests: run run_multi_turn_*.py with"
-            " --public_tests perturbed on the data file"
-        )
+        raise UserError(OTHER_TESTS)
     return place
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 import tenacity
 
 from cobalt.errors import InfrastructureError
+from cobalt.judge.calling import callable_program
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.sandbox import Run, Sandbox
@@ -38,7 +39,8 @@ class Judge(Protocol):
         """Run `code` on every test of `suite` and compare.
 
         Args:
-            code: A Python program that reads standard input and writes standard output.
+            code: A Python program that reads standard input and writes standard output, or one that defines what
+                the suite calls.
             suite: The tests.
             stop_at_first_failure: Mark the tests after the first failing one, in list order, `not_run`.
 
@@ -212,7 +214,7 @@ class _Course:
     """One program's way through its suite: which tests are taken, which are done."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
-        self.source = code.encode("utf-8", "surrogatepass")
+        self.source = callable_program(code, suite.fn_name).encode("utf-8", "surrogatepass")
         self.suite = suite
         self.settings = settings
         self._stop = stop

@@ -1,8 +1,8 @@
 """The judge's wire format: requests in and results out, the same over HTTP and over a deployment handle.
 
 A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, where `test_cases` may be its
-JSON string, with an optional `"stop_at_first_failure": bool`. The answer is `ExecResult.to_record()`. It
-sends nothing.
+JSON string and may name a function to call (`"fn_name"`), with an optional `"stop_at_first_failure": bool`. The
+answer is `ExecResult.to_record()`. It sends nothing.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ class JudgeRequest:
             suite = TestSuite.parse(payload["test_cases"])
         except UserError as error:
             raise UserError(f"field 'test_cases': {error}") from None
-        if len(suite) == 0:
-            raise UserError("field 'test_cases': the test suite is empty")
         stop = payload.get("stop_at_first_failure", False)
         if not isinstance(stop, bool):
             raise UserError("field 'stop_at_first_failure' must be true or false")
+        if len(suite) == 0:
+            raise UserError("field 'test_cases': the test suite is empty")
         return cls(code, suite, stop)

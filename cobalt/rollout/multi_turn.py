@@ -8,7 +8,7 @@ turns even when every public test passes. Conversations do not wait for one anot
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -16,11 +16,14 @@ from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, first_mes
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Judge
-from cobalt.problem import Problem, load_problems
+from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
 from cobalt.rollout.judging import ProblemJudge
 from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.rollout.single_turn import completion_columns, seeded, without_unknown_costs
+from cobalt.trajectory.perturbation import FIELD, perturbed_tests
+
+PublicTests = Literal["benign", "perturbed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class MultiTurnRun:
         output_file: Result; resumed when it exists.
         generation: Sampling; `n` is used only where the input has no `responses`.
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
+        public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
         prompts: Prompt set, by name or folder.
         concurrency: Problems worked on at a time.
     """
@@ -40,6 +44,7 @@ class MultiTurnRun:
     output_file: Path
     generation: GenerationSettings
     turns: int = 8
+    public_tests: PublicTests = "benign"
     prompts: str = "paper"
     concurrency: int = 64
 
@@ -58,8 +63,8 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
 
     A record is the input record's fields and `conversations` [sample][message], each ending with the feedback on its
     last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`, `prompt_tokens`,
-    `completion_tokens` and `errors`, all [turn][sample]; where the engine knows any cost, also `costs` in US dollars.
-    Tokens and costs of turn 0 are those that its single-turn run recorded.
+    `completion_tokens` and `errors`, all [turn][sample]; `public_tests`, which tests gave the feedback; and where the
+    engine knows any cost, `costs` in US dollars. Tokens and costs of turn 0 are those of its single-turn run.
 
     Returns:
         How many problems failed.
@@ -78,6 +83,7 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
                 f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'),"
                 " and feedback comes from them"
             )
+        _feedback_tests(run, problem)
         _recorded_first_turn(problem)
     prompts = load_prompts(run.prompts)
 
@@ -87,20 +93,25 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
         if first is None:
             call = Call(problem.id, turn=0)
             first = await engine.generate(messages, seeded(run.generation, call), call)
-        judge_response = ProblemJudge(judge, problem.public_tests)
+        judge_response = ProblemJudge(judge, _feedback_tests(run, problem))
         conversations = await asyncio.gather(
             *(
                 _converse(run, engine, judge_response, prompts, problem, sample, list(messages), completion)
                 for sample, completion in enumerate(first)
             )
         )
-        return dict(problem.record) | {"instruction": messages[-1]["content"]} | _columns(conversations, run.turns)
+        return dict(problem.record) | {
+            "instruction": messages[-1]["content"],
+            "public_tests": run.public_tests,
+            **_columns(conversations, run.turns),
+        }
 
     with RecordFile(run.output_file) as output:
         arguments = {
             "stage": "multi_turn",
             "generation": run.generation.model_dump(),
             "turns": run.turns,
+            "public_tests": run.public_tests,
             "prompts": prompts.digests,
             "engine": dict(await engine.describe()),
             "judge": dict(await judge.describe()),
@@ -115,6 +126,26 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
             concurrency=run.concurrency,
             description="multi turn",
         )
+
+
+def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
+    """The tests that feedback comes from.
+
+    Raises:
+        UserError: perturbed tests are asked for, and the problem has none.
+    """
+    if run.public_tests == "benign":
+        return problem.public_tests
+    try:
+        tests = perturbed_tests(problem)
+    except UserError as error:
+        raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None
+    if tests is None:
+        raise UserError(
+            f"{run.input_file}: problem {problem.id!r} has no perturbed tests (field {FIELD!r}):"
+            " run preproc/run_perturbation.py first"
+        )
+    return tests
 
 
 async def _converse(

@@ -13,8 +13,7 @@ from cobalt.conversation import PromptSet, program_of
 from cobalt.errors import UserError
 from cobalt.judge import Judge, VerdictKind
 from cobalt.problem import Problem, ProblemId, TestSuite, read_json_lines
-
-FIELD = "perturbed_public_test_cases"
+from cobalt.trajectory.perturbation import FIELD, perturbed_tests
 
 
 def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
@@ -34,20 +33,6 @@ def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSui
             raise UserError(f"{path}, line {number}: field {FIELD!r} is missing: run run_perturbation.py first")
         suites[problem.id] = (problem.public_tests, perturbed)
     return suites
-
-
-def perturbed_tests(problem: Problem) -> TestSuite | None:
-    """The perturbed public tests that a record itself has, or None.
-
-    Raises:
-        UserError: they are malformed.
-    """
-    if problem.record.get(FIELD) is None:
-        return None
-    try:
-        return TestSuite.parse(problem.record[FIELD])
-    except UserError as error:
-        raise UserError(f"field {FIELD!r}: {error}") from None
 
 
 class PerturbedTests:

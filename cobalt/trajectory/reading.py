@@ -90,6 +90,11 @@ def _parse(record: Mapping[str, Any], turns: int) -> tuple[ProblemTrajectories, 
         raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
     if not record.get("public_pass_rates"):
         raise UserError("it has no 'public_pass_rates': run a multi-turn script first")
+    if record.get("public_tests", "benign") != "benign":
+        raise UserError(
+            "its feedback and public pass rates are of perturbed tests: select from a run on the true ones, and add"
+            " perturbed prompts by --perturbed_ratio"
+        )
     problem = Problem.parse(record)
     if not len(problem.public_tests):
         raise UserError("it has no public tests (field 'public_test_cases'), and its public pass rates are of some")

@@ -28,7 +28,8 @@ _PR_GET_TID_ADDRESS = 40
 # No capability from being user 0, none kept over a change of user, none raised as ambient; all locked.
 _SECUREBITS = 0b11101011
 _SECCOMP_MODE_FILTER = 2
-_CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_HEADER = struct.pack("Ii", 0x20080522, 0)  # version 3, this process
+_NO_CAPABILITIES = bytes(24)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Calls through this one keep the interpreter's lock, which a new process could not take back.
@@ -67,9 +68,17 @@ def _own_thread() -> ctypes.c_void_p:
     return place
 
 
-def mount(kind: bytes, target: bytes, flags: int, data: bytes | None = None) -> None:
-    """Mount a new file system of the given kind."""
-    _check(_libc.mount(kind, target, kind, ctypes.c_ulong(flags), data))
+class Mount:
+    """A new file system to be mounted, its arguments kept ready: making them costs a new process dearly."""
+
+    def __init__(self, kind: str, target: str, flags: int, data: str = "") -> None:
+        name = ctypes.c_char_p(kind.encode())
+        options = ctypes.c_char_p(data.encode())
+        self._arguments = (name, ctypes.c_char_p(target.encode()), name, ctypes.c_ulong(flags), options)
+
+    def make(self) -> None:
+        """Mount it in this process's mount namespace."""
+        _check(_libc.mount(*self._arguments))
 
 
 def lock_privileges() -> None:
@@ -80,8 +89,7 @@ def lock_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Empty every capability set of this process."""
-    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(header, bytes(24)))
+    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 
 def set_dumpable() -> None:

@@ -4,14 +4,11 @@ Compiling executes nothing of the program. What runs it is `start`; processes an
 """
 
 # pathlib would be loaded into every program's process.
-# ruff: noqa: PTH109
 
 import ast
 import atexit
 import builtins
 import gc
-import os
-import random
 import sys
 import traceback
 import types
@@ -130,20 +127,25 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
         yield from _bound_names(item)
 
 
-def prepare(packages: str | None, hidden_modules: list[str]) -> types.ModuleType:
-    """Give this process the state that a script finds at its start, and return its `__main__` module."""
-    random.seed()  # or each test would draw the same numbers
+def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> types.ModuleType:
+    """Give this process the state that a script in `folder` finds at its start, and return its `__main__` module."""
     for name in hidden_modules:
         sys.modules.pop(name, None)
     module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=builtins, __file__=f"{os.getcwd()}/{FILE_NAME}", __annotations__={})
+    module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __annotations__={})
     sys.modules["__main__"] = module
     sys.argv[:] = [FILE_NAME]
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, folder)
     if packages is not None:
         sys.path.append(packages)
-    gc.enable()
     return module
+
+
+def start_afresh() -> None:
+    """What each process of a prepared program does for itself."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()  # or each test would draw the same numbers
+    gc.enable()
 
 
 def exit_status(error: SystemExit) -> int:

@@ -19,13 +19,14 @@ Frames on the socket, both ways: a letter and two lengths, then a JSON object an
 """
 
 # pathlib would be loaded into every program's process.
-# ruff: noqa: PTH103, PTH120, PTH123, PTH208
+# ruff: noqa: PTH103, PTH109, PTH120, PTH123, PTH208
 
 import contextlib
 import gc
 import importlib
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -43,18 +44,20 @@ LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
 STDERR_BYTES = 65536
 STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
 
+FOLDER = "/tmp"  # a program's own, in which it starts
 _NAMESPACES = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
 _READY = 3  # a test's descriptor, until the program starts
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-# Imported once here, so that a program's own import of them costs nothing. Nothing that imports `threading`: what it
-# does after every fork would cost each test more than its import costs the few programs that want it.
-_WARM = (
-    "_sitebuiltins", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal",
-    "enum", "fractions", "functools", "heapq", "io", "itertools", "math", "operator", "random", "re",
-    "statistics", "string", "sys", "typing",
-)  # fmt: skip
+# Imported once for a program that mentions them, so that its own import of them costs its tests nothing; not for other
+# programs, whose tests would cost more by each page there is. None that imports `threading`, which would have to be
+# told of forks.
+_WARM = frozenset((
+    "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
+    "functools", "heapq", "io", "itertools", "math", "operator", "random", "re", "statistics", "string", "typing",
+))  # fmt: skip
+_WORD = re.compile(rb"[a-z]+")
 
 
 class _Closed(Exception):
@@ -70,8 +73,6 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], types.ModuleType]
     """
     socket, options = int(arguments[1]), json.loads(arguments[2])
     hidden = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
-    for name in _WARM:
-        importlib.import_module(name)
     _provide_exits()
     filters = linux.seccomp_programs() if options["isolated"] else None
     options["filter"] = None if filters is None else linux.SeccompFilter(filters[1])
@@ -124,13 +125,30 @@ def _serve_program(
     for limit, values in before:
         resource.setrlimit(limit, values)
     _send(socket, b"C", {"failure": failure}, b"")
+    for name in _WARM.intersection(word.decode() for word in _WORD.findall(source)):
+        importlib.import_module(name)
+    folder = FOLDER
+    if options["isolated"]:
+        quiet = linux.MS_NOSUID | linux.MS_NODEV
+        size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"
+        options["mounts"] = [
+            linux.Mount("tmpfs", FOLDER, quiet, size),
+            linux.Mount("proc", "/proc", quiet | linux.MS_NOEXEC),
+        ]
+        # For its tests, which inherit it: the kernel, short of memory, ends the program and not the judge.
+        _write_new("/proc/self/oom_score_adj", b"1000", os.O_WRONLY)
+    else:
+        folder = os.getcwd()
+    main = program.prepare(options["packages"], options["hidden"], folder)
+    gc.freeze()
     try:
         while True:
             request, facts, given = _receive(socket)
             if request != b"T":
                 os._exit(0)
             if _run_test(socket, options, limits, given):
-                return codes, _become_program(options, limits, source, facts.get("files", {}))
+                _become_program(options, limits, source, facts.get("files", {}))
+                return codes, main
     except _Closed:
         os._exit(0)
 
@@ -248,10 +266,8 @@ def _proportional(pids: list[int]) -> int:
     return total
 
 
-def _become_program(
-    options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, str]
-) -> types.ModuleType:
-    """Shed everything of the compiler: namespaces, privileges, descriptors, modules."""
+def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, str]) -> None:
+    """Shed everything of the compiler: privileges, descriptors, limits, the view of its files."""
     try:
         if options["isolated"]:
             _shed_privileges(options, limits)
@@ -269,7 +285,7 @@ def _become_program(
     except BaseException as error:  # noqa: BLE001 - a wall that cannot be built must not become a verdict
         os.write(2, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    return program.prepare(options["packages"], options["hidden"])
+    program.start_afresh()
 
 
 def _place_file(path: str, contents: str) -> None:
@@ -288,13 +304,9 @@ def _write_new(path: str, data: bytes, flags: int = os.O_WRONLY | os.O_CREAT | o
 
 
 def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:
-    quiet = linux.MS_NOSUID | linux.MS_NODEV
-    size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777".encode()
-    linux.mount(b"tmpfs", b"/tmp", quiet, size)
-    linux.mount(b"proc", b"/proc", quiet | linux.MS_NOEXEC)
-    os.chdir("/tmp")
-    # The kernel, short of memory, ends the program and not the judge.
-    _write_new("/proc/self/oom_score_adj", b"1000", os.O_WRONLY)
+    for mount in options["mounts"]:
+        mount.make()
+    os.chdir(FOLDER)
     linux.lock_privileges()
     uid = options["uid"]
     # The limit on processes counts a user's; without a user of their own, the sandbox's three count too.

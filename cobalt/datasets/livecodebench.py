@@ -1,0 +1,254 @@
+"""LiveCodeBench's code generation problems (`test6.jsonl` of code_generation_lite) into problems for the judge.
+
+Problems of the kind `functional` are judged by calling their function with JSON arguments, those of the kind `stdin` as
+whole programs. The paper's way, every problem as a whole program and its statement cut before the examples, is
+`paper_mode`; its numbers depend on that. Private tests are decoded without an unpickler: only texts are read out of
+them, nothing in them can run.
+"""
+
+import base64
+import binascii
+import json
+import pickletools
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets.sources import hub_file, local_rows
+from cobalt.errors import UserError
+from cobalt.judge.calling import call_input, canonical_json
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import TestSuite
+from cobalt.records import RecordFile
+
+DATA_SET = "livecodebench/code_generation_lite"
+FILE = "test6.jsonl"
+DECODED_BYTES = 1 << 29
+"""Most bytes of one problem's private tests, decompressed; more is taken for an attack."""
+
+# What the pickle of one string is made of, in every protocol. No opcode here imports, calls or builds anything.
+_TEXT_OPCODES = frozenset(
+    {"PROTO", "FRAME", "STOP", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+    | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+)
+_CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
+
+Summary = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCodeBenchRun:
+    """One preprocessing run.
+
+    Attributes:
+        output_file: The problems.
+        input_file: Local copy of the data set's JSONL; None: `test6.jsonl` by name.
+        start_date, end_date: First and last day of the contests to keep; None: no bound.
+        paper_mode: Every problem as a whole program, its statement cut before the first example (paper).
+        prompts: Prompt set of `instruction`, by name or folder.
+    """
+
+    output_file: Path
+    input_file: Path | None = None
+    start_date: date | None = None
+    end_date: date | None = None
+    paper_mode: bool = False
+    prompts: str = "paper"
+
+
+def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
+    """Write the problems of the window in the file's order, and count them; running again resumes.
+
+    A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
+    `contest_id` and `contest_date`. `test_cases` are the public tests and then the private ones, which are the hidden.
+
+    Raises:
+        UserError: bad input, no network, or a result that other settings made.
+    """
+    if run.start_date and run.end_date and run.start_date > run.end_date:
+        raise UserError(f"no day lies between {run.start_date} and {run.end_date}: the start date comes first")
+    prompts = load_prompts(run.prompts)
+    instead = f"give a local copy of {FILE} by --input_file"
+    source = run.input_file or hub_file(DATA_SET, FILE, "main", instead)
+    arguments = {
+        "stage": "livecodebench",
+        "start_date": run.start_date and run.start_date.isoformat(),
+        "end_date": run.end_date and run.end_date.isoformat(),
+        "paper_mode": run.paper_mode,
+        "prompts": prompts.digests,
+    }
+    counts = {"read": 0, "outside the dates": 0, "kept": 0, "of them called functions": 0}
+    seen = set()
+    with RecordFile(run.output_file) as output:
+        open_manifest(run.output_file, arguments, [source], complete=read_summary(run.output_file) is not None)
+        for place, row in local_rows(source):
+            try:
+                counts["read"] += 1
+                if not _in_window(row, run):
+                    counts["outside the dates"] += 1
+                    continue
+                record, suite = _problem(row, prompts, run.paper_mode)
+                if record["id"] in seen:
+                    raise UserError(f"question_id {record['id']!r} is already used on an earlier line")
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
+            seen.add(record["id"])
+            counts["kept"] += 1
+            counts["of them called functions"] += suite.fn_name is not None
+            if record["id"] not in output.done:
+                output.append(record)
+    if counts["kept"] == 0:
+        raise UserError(f"{source}: no problem is left ({json.dumps(counts)})")
+    write_summary(run.output_file, {"problems": counts})
+    return {"problems": counts}
+
+
+def _in_window(row: Mapping[str, Any], run: LiveCodeBenchRun) -> bool:
+    text = _text(row, "contest_date")
+    try:
+        day = datetime.fromisoformat(text).date()
+    except ValueError:
+        raise UserError(f"field 'contest_date' is {text!r}: it must be an ISO date") from None
+    return (run.start_date is None or day >= run.start_date) and (run.end_date is None or day <= run.end_date)
+
+
+def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tuple[dict[str, Any], TestSuite]:
+    """The record of a row, and its whole suite."""
+    public = _tests(_json(_text(row, "public_test_cases"), "public_test_cases"), "public_test_cases")
+    hidden = _tests(decode_private_tests(_text(row, "private_test_cases")), "private_test_cases")
+    if not hidden:
+        raise UserError("field 'private_test_cases' holds no test")
+    question = _text(row, "question_content")
+    fn_name = None if paper_mode else _function(row, public + hidden)
+    if paper_mode:
+        question = cut_question(question)
+    starter = row.get("starter_code")
+    question = question.strip()
+    if fn_name is not None and isinstance(starter, str) and starter.strip():
+        question += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    suites = [_suite(tests, fn_name) for tests in (public + hidden, public, hidden)]
+    kept = {name: row.get(name) for name in ("question_title", "platform", "contest_id", "contest_date")}
+    record = {
+        "id": _text(row, "question_id"),
+        "difficulty": _text(row, "difficulty"),
+        "question": question,
+        "test_cases": suites[0].to_json(),
+        "instruction": prompts.first_turn(question, fn_name),
+        "public_test_cases": suites[1].to_json(),
+        "hidden_test_cases": suites[2].to_json(),
+        "question_id": row["question_id"],
+    }
+    return record | kept, suites[0]
+
+
+def cut_question(question: str) -> str:
+    """The statement before its first example (the authors' preproc_lcb_test6.py)."""
+    for mark in _CUTS:
+        if mark in question:
+            return question.partition(mark)[0]
+    return question
+
+
+def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
+    """Private tests from JSON, or from base64 of zlib of a pickled JSON string.
+
+    The pickle is read opcode by opcode, and only those of a lone string are let through: an unpickler, however
+    restricted, never sees it.
+
+    Args:
+        text: The field `private_test_cases`.
+        limit: Most bytes that it may be when decompressed.
+
+    Raises:
+        UserError: it is neither, or it is larger than the limit.
+    """
+    name = "private_test_cases"
+    if text.lstrip().startswith("["):
+        return _json(text, name)
+    try:
+        packed = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise UserError(f"field {name!r} is neither JSON nor base64") from None
+    unpacker = zlib.decompressobj()
+    try:
+        pickled = unpacker.decompress(packed, limit + 1)
+    except zlib.error:
+        raise UserError(f"field {name!r} is base64, but not of zlib's format") from None
+    if len(pickled) > limit:
+        raise UserError(f"field {name!r} unpacks to more than {limit} bytes, which no real problem does")
+    if not unpacker.eof:
+        raise UserError(f"field {name!r} ends in the middle of its compressed data")
+    return _json(_pickled_text(pickled), name)
+
+
+def _pickled_text(pickled: bytes) -> str:
+    """The one string that a pickle holds."""
+    texts = []
+    try:
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name not in _TEXT_OPCODES:
+                raise UserError(
+                    f"field 'private_test_cases' holds a pickle of more than a text (opcode {opcode.name}), which could"
+                    " run code when loaded: do not use this file"
+                )
+            if isinstance(argument, str):
+                texts.append(argument)
+    except (ValueError, OverflowError):
+        raise UserError("field 'private_test_cases' does not hold a whole pickle") from None
+    if len(texts) != 1:
+        raise UserError("field 'private_test_cases' does not hold the pickle of one text")
+    return texts[0]
+
+
+def _function(row: Mapping[str, Any], tests: list[dict[str, str]]) -> str | None:
+    """The function to call, or None for a problem on standard input."""
+    kinds = {test["testtype"] for test in tests}
+    if kinds == {"stdin"}:
+        return None
+    if kinds != {"functional"}:
+        raise UserError(f"its tests are of the kinds {sorted(kinds)}: they must all be 'stdin' or all 'functional'")
+    metadata = _json(_text(row, "metadata"), "metadata")
+    name = metadata.get("func_name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UserError("field 'metadata' names no 'func_name', but the tests are 'functional'")
+    return name
+
+
+def _suite(tests: list[dict[str, str]], fn_name: str | None) -> TestSuite:
+    inputs, outputs = [], []
+    for test in tests:
+        given, expected = test["input"], test["output"]
+        if fn_name is not None:
+            lines = [line for line in given.split("\n") if line.strip()]
+            given = call_input([_json(line, "input of a functional test") for line in lines])
+            expected = canonical_json(_json(expected, "output of a functional test"))
+        inputs.append(given)
+        outputs.append(expected)
+    return TestSuite(tuple(inputs), tuple(outputs), fn_name)
+
+
+def _tests(value: object, name: str) -> list[dict[str, str]]:
+    keys = ("input", "output", "testtype")
+    if not isinstance(value, list) or not all(
+        isinstance(test, dict) and all(isinstance(test.get(key), str) for key in keys) for test in value
+    ):
+        raise UserError(f"field {name!r} is no list of tests with the texts 'input', 'output' and 'testtype'")
+    return value
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise UserError(f"field {name!r} is missing or not a string")
+    return value
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"field {name!r} is not valid JSON") from None

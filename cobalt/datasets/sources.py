@@ -1,0 +1,109 @@
+"""Rows of a data set, one at a time: from a local file, or by name from the Hugging Face Hub.
+
+`datasets`, `huggingface_hub` and `pyarrow` are imported when they are needed, not before. What the rows mean, the
+callers know.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.problem import read_json_lines
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands, for messages, and the row."""
+
+_BATCH_ROWS = 16
+
+
+def local_rows(path: Path) -> Iterator[Row]:
+    """The rows of a JSONL or Parquet file, in its order; at most a few are in memory.
+
+    Raises:
+        UserError: another kind of file, unreadable or truncated.
+    """
+    if path.suffix in (".jsonl", ".json"):
+        for number, row in read_json_lines(path):
+            yield f"{path}, line {number}", row
+    elif path.suffix == ".parquet":
+        yield from _parquet_rows(path)
+    else:
+        raise UserError(f"{path}: give a file that ends in .jsonl or .parquet")
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError("Parquet files need pyarrow: scripts/setup.sh --profile cpu installs it") from None
+    try:
+        # With a buffer, pages are read as they are needed instead of whole row groups.
+        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except OSError as error:
+        reason = error.strerror or str(error).splitlines()[0]
+        raise UserError(f"cannot read {path}: {reason}") from None
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def hub_rows(name: str, split: str, revision: str, instead: str) -> Iterator[Row]:
+    """The rows of a data set on the Hub, streamed.
+
+    Args:
+        name: `owner/name`.
+        split: Its split.
+        revision: Branch, tag or commit.
+        instead: What to do without a network, for the message.
+
+    Raises:
+        UserError: no network, or no such data set.
+    """
+    try:
+        import datasets
+        from datasets.exceptions import DatasetsError
+        from httpx import HTTPError
+    except ImportError:
+        raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {instead}") from None
+    try:
+        rows = datasets.load_dataset(name, split=split, revision=revision, streaming=True)
+        for number, row in enumerate(rows, 1):
+            yield f"{name}, row {number}", dict(row)
+    except (OSError, HTTPError, DatasetsError, ValueError) as error:
+        raise UserError(f"cannot stream {name} ({_first_line(error)}): {instead}") from None
+
+
+def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
+    """A file of a data set on the Hub, downloaded into the Hub's cache.
+
+    Args:
+        name: `owner/name`.
+        file: Its path there.
+        revision: Branch, tag or commit.
+        instead: What to do without a network, for the message.
+
+    Raises:
+        UserError: no network, or no such file.
+    """
+    try:
+        from httpx import HTTPError
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise UserError(
+            f"files by name need `huggingface_hub` (scripts/setup.sh --profile cpu); or {instead}"
+        ) from None
+    try:
+        return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
+    except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
+        raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {instead}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

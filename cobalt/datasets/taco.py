@@ -1,0 +1,342 @@
+"""TACO-verified into problems: filter, judge the recorded solutions, choose public tests, split.
+
+Cobalt's preprocessing with the authors' rules (`cobalt.datasets.taco_rules`). Two stages, each with its result:
+
+    rows.jsonl                  one record a row of the source: its problem, or the rule that dropped it (slow: judging)
+    train.jsonl, dev.jsonl      the problems in the schema of TACO-Cobalt (fast: made from rows.jsonl)
+
+The first resumes after a kill; to split again in another way, remove the second stage's files. At most a few rows are
+in memory. The step that chose TACO-Cobalt's public tests is not in the authors' repository; ours is `easiest_places`.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tenacity
+from tqdm import tqdm
+
+from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets.sources import hub_rows, local_rows
+from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge import ExecResult, Judge
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import ProblemId, TestSuite
+from cobalt.records import RecordFile, iterate_records, sort_records
+
+logger = logging.getLogger(__name__)
+
+DATA_SET = "likaixin/TACO-verified"
+ATTEMPTS = 3
+"""How often a row is tried whose judging the judge itself failed."""
+
+Summary = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TacoRun:
+    """One preprocessing run; the defaults are the paper's.
+
+    Attributes:
+        output_dir: Folder of the results.
+        input_file: Local JSONL or Parquet in the data set's schema; None: the data set by name.
+        revision: Of the data set by name.
+        attempts_file: Single-turn result on problems of an earlier run; decides which tests are easiest.
+        function_tests: "call": functions are called with typed arguments. "paper": `print(f(*input().split()))`.
+        prompts: Prompt set of `instruction`, by name or folder.
+        max_tests: Most tests of a problem.
+        max_solutions: Most recorded solutions to judge.
+        public_tests: Public tests of a problem.
+        dev_size: Problems of the development split.
+        seed: Of the order of solutions and of the split.
+        concurrency: Rows worked on at a time.
+    """
+
+    output_dir: Path
+    input_file: Path | None = None
+    revision: str = "main"
+    attempts_file: Path | None = None
+    function_tests: FunctionTests = "call"
+    prompts: str = "paper"
+    max_tests: int = 20
+    max_solutions: int = 16
+    public_tests: int = 4
+    dev_size: int = 250
+    seed: int = 42
+    concurrency: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("max_solutions", "public_tests", "concurrency"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.dev_size < 0:
+            raise UserError(f"dev_size is {self.dev_size}: it must be 0 or more")
+        if self.public_tests >= min(self.max_tests, MIN_TESTS):
+            raise UserError(
+                f"public_tests is {self.public_tests}, max_tests {self.max_tests}: every problem has at least"
+                f" {MIN_TESTS} tests, of which some must stay hidden"
+            )
+
+
+async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
+    """Make the run's files and count what became of the rows; the counts go into the manifests, too.
+
+    Raises:
+        UserError: bad input, no network, or results that other settings made.
+        InfrastructureError: the judge failed on some rows; the others are kept, running again tries those.
+    """
+    prompts = load_prompts(run.prompts)
+    attempts = read_attempts(run.attempts_file) if run.attempts_file else {}
+    rows_file = run.output_dir / "rows.jsonl"
+    arguments = {
+        "stage": "taco_rows",
+        "source": "file" if run.input_file else f"{DATA_SET}@{run.revision}",
+        "function_tests": run.function_tests,
+        "max_tests": run.max_tests,
+        "max_solutions": run.max_solutions,
+        "seed": run.seed,
+        "judge": dict(await judge.describe()),
+    }
+    with RecordFile(rows_file) as output:
+        counts = read_summary(rows_file) if output.done else None
+        inputs = [run.input_file] if run.input_file else []
+        open_manifest(rows_file, arguments, inputs, complete=counts is not None)
+        if counts is None:
+            await _judge_rows(run, judge, output)
+            counts = _count(rows_file)
+            sort_records(rows_file, range(counts["rows"]["read"]))
+            write_summary(rows_file, counts)
+    return _split(run, prompts, attempts, rows_file, counts)
+
+
+async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
+    """The first stage: append the record of each row that `output` does not hold yet."""
+    failures: list[str] = []
+    with tqdm(initial=len(output.done), desc="TACO rows", unit="row", disable=None) as progress:
+        pending = _pending(run, output.done)
+        reading = asyncio.Lock()
+
+        async def worker() -> None:
+            while True:
+                async with reading:
+                    item = await asyncio.to_thread(next, pending, None)
+                if item is None:
+                    return
+                number, place, found = item
+                try:
+                    record = await _record(run, judge, found)
+                except InfrastructureError as error:
+                    logger.error("%s: the judge failed (%s)", place, error)
+                    failures.append(place)
+                else:
+                    await asyncio.to_thread(output.append, {"id": number} | record)
+                    progress.update(1)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(run.concurrency):
+                    group.create_task(worker())
+        except* UserError as errors:
+            raise errors.exceptions[0] from None
+    if failures:
+        raise InfrastructureError(
+            f"the judge failed on {len(failures)} rows (first: {failures[0]}); the others are kept: run the same"
+            " command again to try these"
+        )
+
+
+def _pending(run: TacoRun, done: frozenset[ProblemId]) -> Iterator[tuple[int, str, Candidate | Rule]]:
+    """The rows that are still to do: their number, their place for messages, and what the rules on form say."""
+    instead = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
+    rows = local_rows(run.input_file) if run.input_file else hub_rows(DATA_SET, "train", run.revision, instead)
+    seen = set()
+    for number, (place, row) in enumerate(rows):
+        identifier = row.get("id")
+        repeated = isinstance(identifier, str | int) and identifier in seen
+        if isinstance(identifier, str | int):
+            seen.add(identifier)
+        if number in done:
+            continue
+        try:
+            yield number, place, Rule.DUPLICATE if repeated else read_row(row, run.function_tests, run.max_tests)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+
+
+async def _record(run: TacoRun, judge: Judge, found: Candidate | Rule) -> dict[str, Any]:
+    """What `rows.jsonl` says of a row besides its number."""
+    if isinstance(found, Rule):
+        return {"dropped": found.name}
+    suite = await _passed_reading(run, judge, found)
+    if suite is None:
+        return {"dropped": Rule.UNSOLVED.name}
+    problem = {"id": found.id, "difficulty": found.difficulty, "question": found.question}
+    return {"problem": problem | {"test_cases": suite.to_json()}}
+
+
+async def _passed_reading(run: TacoRun, judge: Judge, candidate: Candidate) -> TestSuite | None:
+    """The first reading of the tests that a recorded solution passes.
+
+    Raises:
+        InfrastructureError: the judge failed at every attempt; nothing is known of the row then.
+    """
+    programs = list(candidate.programs)
+    random.Random(f"{run.seed} {candidate.id}").shuffle(programs)
+    retrying = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(InfrastructureError),
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=10.0),
+        reraise=True,
+    )
+    for program in programs[: run.max_solutions]:
+        for suite in candidate.readings:
+            result: ExecResult = await retrying(judge.judge, program, suite, stop_at_first_failure=True)
+            if result.all_passed:
+                return suite
+    return None
+
+
+def _count(rows_file: Path) -> Summary:
+    """What became of the rows, from the finished first stage."""
+    dropped: Counter[str] = Counter()
+    kept = functions = 0
+    for record in iterate_records(rows_file):
+        if "problem" in record:
+            kept += 1
+            functions += TestSuite.parse(record["problem"]["test_cases"]).fn_name is not None
+        else:
+            dropped[record["dropped"]] += 1
+    rules = {f"dropped: {rule.value}": dropped[rule.name] for rule in Rule}
+    return {"rows": {"read": kept + dropped.total(), **rules, "kept": kept, "of them called functions": functions}}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How a model fared on a problem: how many attempts passed each test of the suite with this digest."""
+
+    digest: str
+    passes: tuple[int, ...]
+
+
+def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
+    """Read how many samples of a single-turn result passed each test.
+
+    Raises:
+        UserError: unreadable, or a record is no single-turn record.
+    """
+    attempts = {}
+    for record in iterate_records(path):
+        where = f"{path}: record {record['id']!r}"
+        try:
+            suite = TestSuite.parse(record.get("test_cases"))
+        except UserError as error:
+            raise UserError(f"{where}: field 'test_cases': {error}") from None
+        results = record.get("exec_results")
+        if not isinstance(results, list) or not results:
+            raise UserError(f"{where} has no 'exec_results': run a single-turn script first")
+        columns = [result.get("passing") if isinstance(result, dict) else None for result in results]
+        if not all(isinstance(column, list) and len(column) == len(suite) for column in columns):
+            raise UserError(f"{where}: field 'exec_results' does not have one 'passing' entry for each test")
+        passes = tuple(sum(map(bool, tests)) for tests in zip(*columns, strict=True))
+        attempts[record["id"]] = Attempts(_digest(suite), passes)
+    return attempts
+
+
+def _digest(suite: TestSuite) -> str:
+    return hashlib.sha256(suite.to_json().encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _split(
+    run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], rows_file: Path, counts: Summary
+) -> Summary:
+    """The second stage: complete the kept problems and write both splits, in the order of the source."""
+    places = _places_of_problems(rows_file)
+    if run.dev_size >= len(places):
+        raise UserError(
+            f"{len(places)} problems are left ({json.dumps(counts['rows'])}): --dev_size must be smaller,"
+            f" not {run.dev_size}"
+        )
+    dev = set(random.Random(run.seed).sample(range(len(places)), run.dev_size))
+    splits = {"train": [i for i in range(len(places)) if i not in dev], "dev": sorted(dev)}
+    arguments = {
+        "stage": "taco_split",
+        "prompts": prompts.digests,
+        "public_tests": run.public_tests,
+        "dev_size": run.dev_size,
+        "seed": run.seed,
+    }
+    made_from = [rows_file, *([run.attempts_file] if run.attempts_file else [])]
+    results = {name: run.output_dir / f"{name}.jsonl" for name in splits}
+    summaries = [read_summary(result) if result.exists() else None for result in results.values()]
+    complete = None not in summaries
+    for result in results.values():
+        open_manifest(result, arguments, made_from, complete=complete)
+    if complete and summaries[0] is not None:
+        return summaries[0]
+    chosen: Counter[str] = Counter()
+    for name, members in splits.items():
+        chosen += _write_split(run, prompts, attempts, rows_file, [places[i] for i in members], results[name])
+    summary = counts | {
+        "splits": {name: len(members) for name, members in splits.items()},
+        "public tests": {how: chosen[how] for how in ("by recorded attempts", "by length of the input")},
+    }
+    for result in results.values():
+        write_summary(result, summary)
+    return summary
+
+
+def _places_of_problems(rows_file: Path) -> list[int]:
+    """Where in the file the records of kept problems begin."""
+    places = []
+    with rows_file.open("rb") as handle:
+        place = 0
+        for line in handle:
+            if "problem" in json.loads(line):
+                places.append(place)
+            place += len(line)
+    return places
+
+
+def _write_split(
+    run: TacoRun,
+    prompts: PromptSet,
+    attempts: Mapping[ProblemId, Attempts],
+    rows_file: Path,
+    places: list[int],
+    result: Path,
+) -> Counter[str]:
+    """Write the problems at `places` in TACO-Cobalt's schema; counts how their public tests were chosen."""
+    chosen: Counter[str] = Counter()
+    temporary = result.with_name(result.name + ".part")
+    try:
+        with rows_file.open("rb") as rows, temporary.open("wb") as output:
+            for place in places:
+                rows.seek(place)
+                problem = json.loads(rows.readline())["problem"]
+                suite = TestSuite.parse(problem["test_cases"])
+                known = attempts.get(problem["id"])
+                if known is not None and known.digest != _digest(suite):
+                    raise UserError(
+                        f"{run.attempts_file}: the attempts on {problem['id']!r} are on other tests than here"
+                    )
+                chosen["by length of the input" if known is None else "by recorded attempts"] += 1
+                public = easiest_places(suite, run.public_tests, known.passes if known else None)
+                hidden = [index for index in range(len(suite)) if index not in public]
+                record = problem | {
+                    "instruction": prompts.first_turn(problem["question"], suite.fn_name),
+                    "public_test_cases": suite.select(public).to_json(),
+                    "hidden_test_cases": suite.select(hidden).to_json(),
+                }
+                output.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+        temporary.replace(result)
+    except OSError as error:
+        raise UserError(f"cannot write {result}: {error.strerror}") from None
+    return chosen

@@ -1,0 +1,68 @@
+"""`python -m cobalt.report RUN...`: tables and plots of evaluated runs. Flags in, one call of `write_report`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markdown import Markdown
+
+from cobalt.cli import run_script
+from cobalt.errors import UserError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make tables (markdown, CSV, LaTeX) and plots (PNG, SVG) of evaluated runs; differences are to the first run."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    """Folders that scripts/multi_turn.sh wrote, or evaluated files; NAME=PATH names a run in the report."""
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report")
+    """Folder of the report; report.md there has everything."""
+    hacking: tuple[str, ...] = ()
+    """Hacking events, as NAME=FILE, from extract_turn_level_errors.py or run_llm_judge.py."""
+    published: bool = False
+    """Show the paper's published figures, too, marked as quoted and by source."""
+    allow: tuple[str, ...] = ()
+    """Settings that may differ between the runs, such as generation.temperature; the report names them."""
+
+
+def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
+    """Paths by name: of NAME=PATH the one, of a bare path its last part.
+
+    Raises:
+        UserError: two have the same name.
+    """
+    paths: dict[str, Path] = {}
+    for text in texts:
+        name, sign, rest = text.partition("=")
+        if sign and name and not Path(text).exists():
+            path = Path(rest)
+        else:
+            path = Path(text)
+            name = path.resolve().name
+        if name in paths:
+            raise UserError(f"two are called {name!r}: name them, as in {name}-2={text}")
+        paths[name] = path
+    return paths
+
+
+def main(arguments: Arguments) -> int:
+    """Write the report and show it; the exit code."""
+    from cobalt.report.write import write_report
+
+    report = write_report(
+        named_paths(arguments.runs),
+        arguments.output_dir,
+        hacking=named_paths(arguments.hacking),
+        published=arguments.published,
+        allowed=arguments.allow,
+    )
+    Console().print(Markdown(report.read_text(encoding="utf-8")))
+    Console().print(f"\n{report}; tables and plots beside it", soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

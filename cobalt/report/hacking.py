@@ -1,0 +1,52 @@
+"""Read hacking events, as `extract_turn_level_errors.py` and `run_llm_judge.py` write them. It decides none.
+
+One record an event: `id`, `sample` and `turn` say which program it is; `category` is the LLM judge's verdict
+(Cobalt, reward-hacking study), absent or null before it was asked. Everything else in a record is passed over.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.problem import ProblemId, read_json_lines
+
+CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others", "unknown", "not judged")
+"""The paper's four; `unknown` is a judge's answer without a verdict, `not judged` an event that no judge saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class HackingEvent:
+    """One program that passes a perturbed test: its problem, sample and turn, and one of `CATEGORIES`."""
+
+    problem: ProblemId
+    sample: int
+    turn: int
+    category: str
+
+
+def read_events(path: Path) -> list[HackingEvent]:
+    """Read the events of one run.
+
+    Raises:
+        UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
+    """
+    events = []
+    for number, record in read_json_lines(path):
+        problem, sample, turn = (record.get(name) for name in ("id", "sample", "turn"))
+        if not isinstance(problem, str | int) or not isinstance(sample, int) or not isinstance(turn, int):
+            raise UserError(f"{path}, line {number}: a hacking event needs 'id' and the integers 'sample' and 'turn'")
+        given = record.get("category")
+        category = "not judged" if given is None else str(given).replace("_", " ").casefold().strip()
+        if category not in CATEGORIES:
+            known = ", ".join(CATEGORIES)
+            raise UserError(f"{path}, line {number}: category {given!r} is none of {known}")
+        events.append(HackingEvent(problem, sample, turn, category))
+    return events
+
+
+def count_categories(events: Sequence[HackingEvent]) -> dict[str, int]:
+    """How many events each of `CATEGORIES` has."""
+    counts = Counter(event.category for event in events)
+    return {category: counts[category] for category in CATEGORIES}

@@ -1,0 +1,139 @@
+"""Plots as PNG and SVG: Pass@1 by turn, and the categories of hacking events. It computes no metric.
+
+Colours are told apart with any colour vision; markers, dashes and hatches tell the same in black and white print.
+The same figures give the same bytes. matplotlib is imported when a plot is drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.rollout.evaluate import TurnMetrics
+
+# Okabe and Ito's palette without its yellow, which is too light for a line.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DASHES = ("-", "--", "-.", ":")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
+
+
+def check_plot_path(path: Path) -> None:
+    """Refuse a plot's file before the work for it is done.
+
+    Raises:
+        UserError: it is neither PNG nor SVG.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise UserError(f"plot {path}: give a file that ends in .png or .svg")
+
+
+def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
+    """Draw one curve of Pass@1 by turn for each named run, its interval as a band, into each of `paths`.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    figure, axes = _figure()
+    for index, (name, metrics) in enumerate(runs.items()):
+        turns = [row.turn for row in metrics]
+        axes.plot(
+            turns,
+            [100 * row.pass_at_1 for row in metrics],
+            color=_COLOURS[index % len(_COLOURS)],
+            marker=_MARKERS[index % len(_MARKERS)],
+            linestyle=_DASHES[index % len(_DASHES)],
+            label=_literal(name),
+            clip_on=False,  # a marker at zero is shown whole
+        )
+        axes.fill_between(
+            turns,
+            [100 * row.interval[0] for row in metrics],
+            [100 * row.interval[1] for row in metrics],
+            color=_COLOURS[index % len(_COLOURS)],
+            alpha=0.15,
+            linewidth=0,
+        )
+    axes.set_xlabel("turn")
+    axes.set_ylabel("Pass@1, % (band: 95 % interval)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
+    axes.grid(alpha=0.3)
+    _add_legend(figure, axes, len(runs))
+    _save(figure, paths)
+
+
+def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> None:
+    """Draw bars of hacking events, one group a category and one bar a run, into each of `paths`.
+
+    Args:
+        counts: Events by run and category; every run has the same categories, in the order to draw. Those without
+            an event are left out.
+        paths: PNG or SVG files.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    figure, axes = _figure()
+    categories = [name for name in next(iter(counts.values())) if any(events[name] for events in counts.values())]
+    width = 0.8 / len(counts)
+    for index, (name, events) in enumerate(counts.items()):
+        places = [place + (index - (len(counts) - 1) / 2) * width for place in range(len(categories))]
+        bars = axes.bar(
+            places,
+            [events[category] for category in categories],
+            width,
+            color=_COLOURS[index % len(_COLOURS)],
+            hatch=_HATCHES[index % len(_HATCHES)],
+            edgecolor="white",
+            label=_literal(name),
+        )
+        axes.bar_label(bars, fontsize="small", padding=1)
+    axes.set_xticks(range(len(categories)), [_literal(category.replace(" ", "\n")) for category in categories])
+    axes.set_ylabel("hacking events")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0, max(1, 1.1 * axes.get_ylim()[1]))
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    _add_legend(figure, axes, len(counts))
+    _save(figure, paths)
+
+
+def _figure() -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _add_legend(figure: Any, axes: Any, runs: int) -> None:
+    """Above the axes, where no curve or bar is."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = min(runs, 3) if all(len(label) <= 24 for label in labels) else 1
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize="small")
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib neither reads as a formula nor leaves out of the legend."""
+    escaped = text.replace("$", r"\$")
+    return " " + escaped if escaped.startswith("_") else escaped
+
+
+def _save(figure: Any, paths: Sequence[Path]) -> None:
+    import matplotlib
+    from matplotlib import pyplot
+
+    try:
+        # Element ids and the date would otherwise differ from one writing to the next.
+        with matplotlib.rc_context({"svg.hashsalt": "cobalt"}):
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise UserError(f"cannot write the plot {path}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)

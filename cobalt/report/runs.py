@@ -1,0 +1,328 @@
+"""Read evaluated runs for a report, and refuse to compare what cannot be compared.
+
+A run is the folder that `scripts/multi_turn.sh` leaves. Of each record only its figures are kept, so that files
+larger than memory can be read. Settings come from the manifests of the whole chain (evaluation, multi turn, single
+turn) as far as they lie in the folder. The engine is no such setting: engines are what reports compare; nor is the
+seed, which decides no distribution.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.manifest import companion_path, file_digest, manifest_path
+from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.problem import Problem, ProblemId
+from cobalt.records import iterate_records
+from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
+
+EVALUATION = "evaluation.jsonl"
+_COMPARED = ("engine", "seed", "stage")
+_FROM_RECORDS = ("turns", "n")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnUsage:
+    """What the responses of one turn took; sums over problems and samples.
+
+    Attributes:
+        responses: How many responses there are.
+        prompt_tokens: Tokens of what the model was sent; None where the records have no count.
+        completion_tokens: Generated tokens; None where the records have no count.
+        cut_off: Responses that ended at a token limit; None where the records do not say.
+        cost: What they cost, in US dollars; None where no response has a cost.
+        priced: How many responses have a cost.
+    """
+
+    responses: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cut_off: int | None = None
+    cost: float | None = None
+    priced: int = 0
+
+    def __add__(self, other: "TurnUsage") -> "TurnUsage":
+        return TurnUsage(
+            self.responses + other.responses,
+            _plus(self.prompt_tokens, other.prompt_tokens),
+            _plus(self.completion_tokens, other.completion_tokens),
+            _plus(self.cut_off, other.cut_off),
+            _plus(self.cost, other.cost),
+            self.priced + other.priced,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One evaluated run.
+
+    Attributes:
+        name: What tables and plots call it.
+        evaluation: Its evaluated records.
+        digest: SHA-256 of that file.
+        model: The model that its manifests name; "" when they name none.
+        settings: Everything, by dotted name, that must agree between compared runs.
+        problems: Digest of question and hidden tests of each problem.
+        metrics: Pass@1 by turn.
+        pass_at_1: Pass@1 of each problem, by turn.
+        usage: Tokens and costs by turn.
+        failed: Problems whose evaluation failed, so that they are missing here.
+    """
+
+    name: str
+    evaluation: Path
+    digest: str
+    model: str
+    settings: Mapping[str, Any]
+    problems: Mapping[ProblemId, str]
+    metrics: Sequence[TurnMetrics]
+    pass_at_1: Mapping[ProblemId, Sequence[float]]
+    usage: Sequence[TurnUsage]
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The mean over the same problems of a difference in Pass@1, from 0 to 1, and its 95 % interval."""
+
+    difference: float
+    interval: tuple[float, float]
+    relative: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.interval[0] > 0 or self.interval[1] < 0
+
+
+def evaluation_file(run: Path) -> Path:
+    """The evaluated records of a run: `run` itself, or the evaluation in its folder.
+
+    Raises:
+        UserError: there is none; the message has the command that makes it.
+    """
+    if run.is_file():
+        return run
+    if not run.is_dir():
+        raise UserError(f"there is no run {run}: give the folder that scripts/multi_turn.sh wrote")
+    path = run / EVALUATION
+    if not path.exists():
+        trajectories = run / "multi_turn.jsonl"
+        command = (
+            f"python eval_multi_turn.py -i {trajectories} -o {path}"
+            if trajectories.exists()
+            else f"scripts/multi_turn.sh PROBLEMS {run}"
+        )
+        raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
+    return path
+
+
+def check_evaluated(record: Mapping[str, Any]) -> None:
+    """Refuse a record without pass rates on the hidden tests.
+
+    Raises:
+        UserError: `all_pass_rates` is missing, or not [sample][turn] of rates from 0 to 1.
+    """
+    rates = record.get("all_pass_rates")
+    if not isinstance(rates, list) or not rates or not all(isinstance(row, list) and row for row in rates):
+        raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
+    if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for row in rates for rate in row):
+        raise UserError("its 'all_pass_rates' are not rates from 0 to 1")
+
+
+def read_run(name: str, path: Path) -> Run:
+    """Read one evaluated run.
+
+    Raises:
+        UserError: no evaluation, or records that are not evaluated or malformed; the record is named.
+    """
+    evaluation = evaluation_file(path)
+    rates: list[dict[str, Any]] = []
+    problems: dict[ProblemId, str] = {}
+    public_tests: list[str] = []
+    totals: list[TurnUsage] = []
+    for record in iterate_records(evaluation):
+        try:
+            problem = Problem.parse(record)
+            check_evaluated(record)
+        except UserError as error:
+            raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
+        problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
+        public_tests.append(_digest([problem.id, problem.public_tests.to_record()]))
+        rates.append({"id": problem.id, "all_pass_rates": record["all_pass_rates"]})
+        try:
+            usage = _usage(record)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{evaluation}: record {record['id']!r}: 'prompt_tokens', 'completion_tokens', 'finish_reasons' and"
+                " 'costs' must have one entry for each turn, and in it one for each sample"
+            ) from None
+        totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
+    metrics = turn_metrics(rates, str(evaluation))
+    settings, model = _settings(evaluation)
+    samples = sorted({len(record["all_pass_rates"]) for record in rates})
+    settings |= {
+        "turns": len(metrics),
+        "samples": samples[0] if len(samples) == 1 else samples,
+        "public tests (digest)": _digest(sorted(public_tests))[:16],
+    }
+    errors = companion_path(evaluation, ".errors.jsonl")
+    return Run(
+        name=name,
+        evaluation=evaluation,
+        digest=file_digest(evaluation),
+        model=model,
+        settings=settings,
+        problems=problems,
+        metrics=metrics,
+        pass_at_1={record["id"]: _pass_at_1(record["all_pass_rates"]) for record in rates},
+        usage=totals,
+        failed=len(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else 0,
+    )
+
+
+def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[str]:
+    """Refuse runs of different problems or settings; the first run is what the others are compared with.
+
+    Args:
+        runs: The runs.
+        allowed: Settings that may differ, by dotted name or part of it: "temperature" or "multi_turn.prompts".
+
+    Returns:
+        A phrase for each difference that was allowed.
+
+    Raises:
+        UserError: the runs differ; the difference is named.
+    """
+    accepted: list[str] = []
+    for other in runs[1:]:
+        base = runs[0]
+        difference = _problem_difference(base, other)
+        if difference:
+            raise UserError(
+                f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
+            )
+        refused: list[str] = []
+        for setting in sorted(base.settings.keys() | other.settings.keys()):
+            before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
+            if before == after:
+                continue
+            phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
+            (accepted if _is_allowed(setting, allowed) else refused).append(phrase)
+        if refused:
+            raise UserError(
+                f"{base.name} and {other.name} cannot be compared: {'; '.join(refused)}. Compare runs of the same"
+                " settings, or name those that may differ with --allow"
+            )
+    return accepted
+
+
+def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Change:
+    """The paired difference of `other` at one turn to `base` at another, over the problems that both hold.
+
+    A problem's two values stay together in each resample (paired bootstrap over problems), so that how hard the
+    problems are does not widen the interval.
+    """
+    differences = [turns[other_turn] - base.pass_at_1[problem][base_turn] for problem, turns in other.pass_at_1.items()]
+    mean = sum(differences) / len(differences)
+    start = base.metrics[base_turn].pass_at_1
+    return Change(mean, bootstrap_interval(differences), mean / start if start > 0 else None)
+
+
+def _pass_at_1(rates: Sequence[Sequence[float]]) -> list[float]:
+    columns = zip(*rates, strict=True)
+    return [pass_at_k(len(rates), sum(rate == 1.0 for rate in column), 1) for column in columns]
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _usage(record: Mapping[str, Any]) -> list[TurnUsage]:
+    """One record's usage by turn, from its fields [turn][sample] as far as it has them.
+
+    Raises:
+        TypeError, ValueError: a field has another shape.
+    """
+    samples = len(record["all_pass_rates"])
+    turns = len(record["all_pass_rates"][0])
+    columns = []
+    for name in ("prompt_tokens", "completion_tokens", "finish_reasons", "costs"):
+        column = record.get(name)
+        if column is not None and [len(row) for row in column] != [samples] * turns:
+            raise ValueError(name)
+        columns.append(column or [None] * turns)
+    usage = []
+    for prompt_tokens, completion_tokens, reasons, costs in zip(*columns, strict=True):
+        priced = [cost for cost in costs or () if cost is not None]
+        usage.append(
+            TurnUsage(
+                samples,
+                None if prompt_tokens is None else sum(prompt_tokens),
+                None if completion_tokens is None else sum(completion_tokens),
+                None if reasons is None else sum(reason == "length" for reason in reasons),
+                sum(priced) if priced else None,
+                len(priced),
+            )
+        )
+    return usage
+
+
+def _plus(total: Any, value: Any) -> Any:
+    return total if value is None else value if total is None else total + value
+
+
+def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
+    """Settings by dotted name from the manifests that lie in the run's folder, and the model they name."""
+    found: dict[str, Any] = {}
+    model = ""
+    pending = [manifest_path(evaluation)]
+    seen: set[Path] = set()
+    while pending:
+        path = pending.pop()
+        if path in seen or not path.exists():
+            continue
+        seen.add(path)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            arguments = content["arguments"]
+            stage = arguments["stage"]
+            pending += [manifest_path(path.with_name(name)) for name in content["inputs"]]
+            model = str(arguments.get("engine", {}).get("model", "")) or model
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
+        found |= _flat(arguments, f"{stage}.")
+    return found, model
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in _COMPARED + _FROM_RECORDS:
+            continue
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _is_allowed(setting: str, allowed: Sequence[str]) -> bool:
+    return any(f".{name}." in f".{setting.removesuffix(' (digest)')}." for name in allowed)
+
+
+def _problem_difference(base: Run, other: Run) -> str:
+    """What differs between the problems of two runs, in words; "" when nothing does."""
+    missing = [problem for problem in base.problems if problem not in other.problems]
+    extra = [problem for problem in other.problems if problem not in base.problems]
+    parts = [
+        f"{len(absent)} of the {len(whole.problems)} problems of {whole.name} are not in {lacking.name}, such as"
+        f" {absent[0]!r}"
+        for absent, whole, lacking in ((missing, base, other), (extra, other, base))
+        if absent
+    ]
+    changed = [p for p in base.problems if p in other.problems and base.problems[p] != other.problems[p]]
+    if changed:
+        parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
+    return "; ".join(parts)

@@ -1,0 +1,85 @@
+"""Tables for people (markdown, LaTeX) and for programs (CSV). What they say is decided elsewhere."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+_MARKDOWN = re.compile(r"([\\`*_<>\[\]|~$#&!])")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table in two forms.
+
+    Attributes:
+        name: Stem of its files.
+        caption: What it shows, in one or two sentences.
+        header: Column heads of the shown form; the first column holds names, the others figures.
+        rows: Its cells, as shown.
+        data_header: Column names of the CSV form, one observation a line.
+        data_rows: Its values, unrounded; None is an empty cell.
+    """
+
+    name: str
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    data_header: Sequence[str]
+    data_rows: Sequence[Sequence[object]]
+
+
+def to_markdown(table: Table) -> str:
+    """The table in GitHub's markdown, its caption below it."""
+    lines = [table.header, ["---"] + ["---:"] * (len(table.header) - 1), *table.rows]
+    cells = [[cell if index == 1 else escape_markdown(cell) for cell in line] for index, line in enumerate(lines)]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return f"{body}\n\n{escape_markdown(table.caption)}\n"
+
+
+def to_csv(table: Table) -> str:
+    """The unrounded figures as CSV (RFC 4180, with newlines as line ends)."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.data_header)
+    writer.writerows(table.data_rows)
+    return text.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    r"""The table as a LaTeX `table` environment; it needs the package booktabs."""
+    rows = [" & ".join(map(_escape_latex, row)) + r" \\" for row in table.rows]
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escape_latex(table.caption)}}}",
+            rf"\label{{tab:{table.name}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_escape_latex, table.header)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def escape_markdown(text: str) -> str:
+    """Text that markdown shows as it is, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

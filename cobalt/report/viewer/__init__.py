@@ -1,0 +1,1 @@
+"""The trajectory viewer: one self-contained HTML file from an evaluated run."""

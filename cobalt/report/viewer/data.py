@@ -1,0 +1,145 @@
+"""What the page shows of each problem: a summary for the list, and a piece with all of its trajectories.
+
+Both are JSON-able and hold text as it is: escaping is the page's. Texts that repeat within a problem (programs,
+responses, feedback) are held once and referred to by their index. Nothing is judged here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cobalt.conversation import program_of
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, VerdictKind
+from cobalt.problem import Problem, TestSuite
+from cobalt.report.hacking import HackingEvent
+from cobalt.report.runs import check_evaluated
+
+KINDS = tuple(kind.value for kind in VerdictKind)
+SHOWN_CHARACTERS = 4000
+"""How much of a test's input or output the page holds; real tests run to megabytes."""
+OPENING_CHARACTERS = 1000
+"""How much of a question the list can be searched by."""
+
+
+class _Texts:
+    """Distinct texts in the order they came."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def __call__(self, text: str | None) -> int | None:
+        if text is None:
+            return None
+        if text not in self._index:
+            self._index[text] = len(self.texts)
+            self.texts.append(text)
+        return self._index[text]
+
+
+def problem_data(
+    record: Mapping[str, Any], events: Sequence[HackingEvent], *, with_responses: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The summary and the piece of one evaluated record.
+
+    Args:
+        record: A record of eval_multi_turn.py.
+        events: The hacking events of this problem.
+        with_responses: Whether the piece holds whole responses, thinking included, or programs only.
+
+    Returns:
+        The summary `{id, opening, difficulty, tests, levels, hacked}`: `levels` has one string a sample and in it one
+        character a turn, "S" where all hidden tests pass, else the tenth of them that do; `hacked` lists
+        [sample, turn]. The piece `{question, public, hidden, texts, samples}` with `samples` [sample][turn].
+
+    Raises:
+        UserError: the record is not evaluated or malformed; the field is named.
+    """
+    problem = Problem.parse(record)
+    check_evaluated(record)
+    rates = record["all_pass_rates"]
+    categories = {(event.sample, event.turn): event.category for event in events}
+    texts = _Texts()
+    try:
+        samples = [
+            [
+                _turn(record, sample, turn, rate, texts, with_responses) | _hacking(categories, sample, turn)
+                for turn, rate in enumerate(row)
+            ]
+            for sample, row in enumerate(rates)
+        ]
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        raise UserError("its fields do not have one entry for each turn and sample") from None
+    absent = categories.keys() - {(sample, turn) for sample, row in enumerate(rates) for turn in range(len(row))}
+    if absent:
+        sample, turn = min(absent)
+        raise UserError(f"a hacking event names sample {sample}, turn {turn}, which it does not have")
+    summary = {
+        "id": problem.id,
+        "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
+        "difficulty": str(record.get("difficulty", "")),
+        "tests": len(problem.hidden_tests),
+        "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
+        "hacked": sorted(map(list, categories)),
+    }
+    piece = {
+        "question": problem.question,
+        "public": _tests(problem.public_tests),
+        "hidden": _tests(problem.hidden_tests),
+        "texts": texts.texts,
+        "samples": samples,
+    }
+    return summary, piece
+
+
+def _turn(
+    record: Mapping[str, Any], sample: int, turn: int, rate: float, texts: _Texts, with_responses: bool
+) -> dict[str, Any]:
+    """One turn: indices into `texts`, a digit of `KINDS` for each test, tokens and times; absent fields left out."""
+    messages = record["conversations"][sample] if "conversations" in record else []
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    answer = messages[places[turn]]["content"] if places else None
+    after = messages[places[turn] + 1 :][:1] if places else []
+    response = record["raw_responses"][turn][sample] if "raw_responses" in record else answer
+    if not isinstance(response, str):
+        raise TypeError
+    entry: dict[str, Any] = {"rate": rate, "program": texts(program_of(response))}
+    if with_responses:
+        entry["response"] = texts(response)
+    if after:
+        entry["feedback"] = texts(after[0]["content"])
+    if "public_exec_results" in record:
+        result = ExecResult.from_record(record["public_exec_results"][turn][sample])
+        entry |= {
+            "public": _digits([verdict.kind for verdict in result.verdicts]),
+            "messages": [texts(message) for message in result.feedback],
+            "cpu": [round(verdict.cpu_seconds, 4) for verdict in result.verdicts],
+            "seconds": round(result.run_seconds, 3),
+        }
+    if "hidden_verdicts" in record:
+        entry["hidden"] = _digits([VerdictKind(kind) for kind in record["hidden_verdicts"][sample][turn]])
+    for name, field in (("tokens", "completion_tokens"), ("finish", "finish_reasons"), ("cost", "costs")):
+        if record.get(field) is not None:
+            entry[name] = record[field][turn][sample]
+    if record.get("errors") and record["errors"][turn][sample]:
+        entry["error"] = record["errors"][turn][sample]
+    return entry
+
+
+def _hacking(categories: Mapping[tuple[int, int], str], sample: int, turn: int) -> dict[str, str]:
+    category = categories.get((sample, turn))
+    return {} if category is None else {"hacked": category}
+
+
+def _digits(kinds: Sequence[VerdictKind]) -> str:
+    return "".join(str(KINDS.index(kind.value)) for kind in kinds)
+
+
+def _tests(suite: TestSuite) -> list[list[str]]:
+    return [[_cut(text) for text in pair] for pair in zip(suite.inputs, suite.outputs, strict=True)]
+
+
+def _cut(text: str) -> str:
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]}\n... ({len(text) - SHOWN_CHARACTERS:,} more characters)"

@@ -1,0 +1,109 @@
+"""Write a report: one markdown file with everything, and each table and plot as files of its own."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.manifest import file_digest, open_manifest
+from cobalt.report.hacking import HackingEvent, count_categories, read_events
+from cobalt.report.plots import plot_categories, plot_turns
+from cobalt.report.published import published_tables
+from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
+from cobalt.report.runs import Run, check_comparable, read_run
+from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
+
+
+def write_report(
+    runs: Mapping[str, Path],
+    folder: Path,
+    *,
+    hacking: Mapping[str, Path] | None = None,
+    published: bool = False,
+    allowed: Sequence[str] = (),
+) -> Path:
+    """Compare runs, and write `report.md`, its tables (`.csv`, `.tex`) and its plots (`.png`, `.svg`) into `folder`.
+
+    A report that is there is replaced. What made it goes beside it, as `report.md.run.json`.
+
+    Args:
+        runs: Folder or evaluated file of each run, by the name to show; differences are to the first.
+        folder: Where to write.
+        hacking: Hacking events of each model, by the name to show.
+        published: Show the paper's published figures, too.
+        allowed: Settings that may differ between the runs.
+
+    Returns:
+        The markdown file.
+
+    Raises:
+        UserError: nothing to compare, runs that cannot be compared or read, or a file that cannot be written.
+    """
+    if not runs:
+        raise UserError("there is nothing to report: name at least one run, such as runs/quickstart")
+    events = {name: read_events(path) for name, path in (hacking or {}).items()}
+    read = [read_run(name, path) for name, path in runs.items()]
+    differing = check_comparable(read, allowed)
+    tables = [turns_table(read), usage_table(read)]
+    if len(read) > 1:
+        tables.insert(1, differences_table(read))
+    if events:
+        tables.append(hacking_table(events))
+    quoted = published_tables() if published else []
+
+    result = folder / "report.md"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        result.unlink(missing_ok=True)  # a report is made anew, not resumed
+        arguments = {
+            "stage": "report",
+            "runs": {run.name: run.digest for run in read},
+            "hacking": {name: file_digest(path) for name, path in (hacking or {}).items()},
+            "published": published,
+            "allow": list(allowed),
+        }
+        open_manifest(result, arguments)
+        for table in tables + quoted:
+            (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
+            (folder / f"{table.name}.tex").write_text(to_latex(table), encoding="utf-8")
+        plot_turns({run.name: run.metrics for run in read}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
+        if events:
+            counts = {name: count_categories(of_run) for name, of_run in events.items()}
+            plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
+        result.write_text(_markdown(read, differing, tables, events, quoted), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
+    return result
+
+
+def _markdown(
+    runs: Sequence[Run],
+    differing: Sequence[str],
+    tables: Sequence[Table],
+    events: Mapping[str, Sequence[HackingEvent]],
+    quoted: Sequence[Table],
+) -> str:
+    by_name = {table.name: to_markdown(table) for table in tables}
+    parts = ["# Report\n", *(_about(run) for run in runs), ""]
+    parts += [f"Setting that differs: {escape_markdown(phrase)}.\n" for phrase in differing]
+    parts += ["## Pass@1 by turn\n", by_name["pass_at_1"], "![Pass@1 by turn](pass_at_1.png)\n"]
+    if "differences" in by_name:
+        parts += ["## Differences\n", by_name["differences"]]
+    parts += ["## Tokens and costs\n", by_name["usage"]]
+    if events:
+        parts += ["## Hacking events\n", by_name["hacking"], "![Categories of hacking events](hacking.png)\n"]
+    if quoted:
+        parts += ["## Published figures (quoted, not measured here)\n", *map(to_markdown, quoted)]
+    return "\n".join(parts)
+
+
+def _about(run: Run) -> str:
+    """One line of what a run is."""
+    facts = [
+        *([f"model {run.model}"] if run.model else []),
+        f"{len(run.problems)} problems",
+        f"{run.settings['samples']} samples",
+        f"{len(run.metrics)} turns",
+        f"evaluation {run.digest[:12]}",
+        *([f"**{run.failed} problems could not be evaluated and are missing**"] if run.failed else []),
+    ]
+    return f"- {escape_markdown(run.name)}: {', '.join(facts)}"

@@ -1,0 +1,126 @@
+"""Impossible public tests: of each problem two expected outputs are swapped (Cobalt, section on in-context hacking).
+
+The authors' run_perturbation.py: public tests are shuffled, the first two with distinct outputs swap theirs and go to
+the front of the list, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
+other tests keep their order. A swapped output may be right all the same where a problem accepts several answers: such
+problems can be left out by a list of ids. Hidden tests, and with them rewards, stay true.
+"""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.records import RecordFile
+
+FIELD = "perturbed_public_test_cases"
+
+Summary = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbationRun:
+    """One perturbation run.
+
+    Attributes:
+        input_file: Problems with public tests, or any result that keeps a problem's fields.
+        output_file: The same records with `modified_test_cases` and `perturbed_public_test_cases`.
+        exclude_ids: Text file with one id a line, of problems to leave out.
+        seed: Decides which tests of a problem are swapped.
+    """
+
+    input_file: Path
+    output_file: Path
+    exclude_ids: Path | None = None
+    seed: int = 42
+
+
+def perturb_problems(run: PerturbationRun) -> Summary:
+    """Write the perturbed problems in the order of the input, and count them; running again resumes.
+
+    Raises:
+        UserError: bad input, a result that other settings made, or no problem is left.
+    """
+    excluded = _read_ids(run.exclude_ids) if run.exclude_ids else frozenset()
+    problems = load_problems(run.input_file)
+    for problem in problems:
+        if len(problem.public_tests) == 0:
+            raise UserError(
+                f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to perturb"
+            )
+    inputs = [run.input_file, *([run.exclude_ids] if run.exclude_ids else [])]
+    counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
+    with RecordFile(run.output_file) as output:
+        complete = read_summary(run.output_file) is not None
+        open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, inputs, complete=complete)
+        for problem in problems:
+            if str(problem.id) in excluded:
+                counts["left out by id"] += 1
+                continue
+            pair = swap_outputs(problem.public_tests, random.Random(f"{run.seed} {problem.id}"))
+            if pair is None:
+                counts["all public outputs are equal"] += 1
+                continue
+            counts["perturbed"] += 1
+            modified, perturbed = pair
+            if problem.id not in output.done:
+                fields = {"modified_test_cases": modified.to_json(), FIELD: perturbed.to_json()}
+                output.append(dict(problem.record) | fields)
+    if counts["perturbed"] == 0:
+        raise UserError(f"{run.input_file}: no problem has two public tests with distinct outputs that is not left out")
+    write_summary(run.output_file, {"problems": counts})
+    return {"problems": counts}
+
+
+def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:
+    """Swap the expected outputs of two tests whose outputs differ.
+
+    Outputs are compared without the white space around them, as the judge compares.
+
+    Args:
+        public: Tests that a right program passes.
+        rng: Chooses the two.
+
+    Returns:
+        The two impossible tests, and all tests with these two in front and the others behind, in their order. None
+        if all outputs are equal.
+    """
+    order = list(range(len(public)))
+    rng.shuffle(order)
+    first_with: dict[str, int] = {}
+    for place in order:
+        first_with.setdefault(public.outputs[place].strip(), place)
+    if len(first_with) < 2:
+        return None
+    left, right = list(first_with.values())[:2]
+    rest = public.select(place for place in range(len(public)) if place not in (left, right))
+    swapped = TestSuite(
+        (public.inputs[left], public.inputs[right]), (public.outputs[right], public.outputs[left]), public.fn_name
+    )
+    return swapped, TestSuite(swapped.inputs + rest.inputs, swapped.outputs + rest.outputs, public.fn_name)
+
+
+def perturbed_tests(problem: Problem) -> TestSuite | None:
+    """The perturbed public tests that a record itself has, or None.
+
+    Raises:
+        UserError: they are malformed.
+    """
+    if problem.record.get(FIELD) is None:
+        return None
+    try:
+        return TestSuite.parse(problem.record[FIELD])
+    except UserError as error:
+        raise UserError(f"field {FIELD!r}: {error}") from None
+
+
+def _read_ids(path: Path) -> frozenset[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: give one id a line") from None
+    return frozenset(line.strip() for line in lines if line.strip())

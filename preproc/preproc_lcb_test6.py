@@ -1,0 +1,43 @@
+"""LiveCodeBench into problems: flags in, one call of `cobalt.datasets.livecodebench`."""
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from cobalt.cli import run_script
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Turn LiveCodeBench's test6.jsonl into problems; functional problems are judged by calling their function."""
+
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Problems (JSONL). What made it goes beside it, as .run.json."""
+    input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
+    """Local test6.jsonl (or another release in its schema); default: downloaded by name."""
+    start_date: date | None = None
+    """First day of the contests to keep, as 2025-01-31."""
+    end_date: date | None = None
+    """Last day of the contests to keep."""
+    paper_mode: bool = False
+    """As the paper does: every problem as a program on standard input, its statement cut before the first example."""
+    prompts: str = "paper"
+    """Prompt set of the field `instruction`: paper, pocket, or a folder."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.datasets.livecodebench import LiveCodeBenchRun, preprocess_livecodebench
+    from cobalt.report.summary import summary_table
+
+    summary = preprocess_livecodebench(LiveCodeBenchRun(**vars(arguments)))
+    Console().print(summary_table(summary, title=f"LiveCodeBench: {arguments.output_file}"))
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

@@ -1,0 +1,38 @@
+"""Impossible public tests: flags in, one call of `cobalt.trajectory.perturbation`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from cobalt.cli import run_script
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Swap the expected outputs of two public tests of each problem, so that no right program passes them."""
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """Problems with public tests, or a single-turn result, which keeps its shared first turn (JSONL)."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The same records with the perturbed tests (JSONL). What made it goes beside it, as .run.json."""
+    exclude_ids: Path | None = None
+    """File with one id a line: problems to leave out, such as those with several right answers."""
+    seed: int = 42
+    """Decides which tests of a problem are swapped."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.report.summary import summary_table
+    from cobalt.trajectory.perturbation import PerturbationRun, perturb_problems
+
+    summary = perturb_problems(PerturbationRun(**vars(arguments)))
+    Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

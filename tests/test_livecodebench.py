@@ -1,0 +1,280 @@
+"""LiveCodeBench into problems: decoding that cannot run code, both kinds of problems, windows, and bad files."""
+
+import asyncio
+import base64
+import json
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import write_lines
+from test_scripts import assert_user_error, run
+
+from cobalt.datasets.livecodebench import LiveCodeBenchRun, cut_question, decode_private_tests, preprocess_livecodebench
+from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.problem import TestSuite, load_problems
+
+SCRIPT = "preproc/preproc_lcb_test6.py"
+STDIN = "stdin"
+FUNCTIONAL = "functional"
+
+
+def cases(kind, *pairs):
+    return [{"input": given, "output": expected, "testtype": kind} for given, expected in pairs]
+
+
+def packed(content, protocol=4):
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(content), protocol=protocol))).decode()
+
+
+def stdin_row(identifier="abc1_a", **fields):
+    return {
+        "question_title": "Square",
+        "question_content": "Print the square.\n\nSample Input 1\n\n3\n\nSample Output 1\n\n9\n",
+        "platform": "atcoder",
+        "question_id": identifier,
+        "contest_id": "abc1",
+        "contest_date": "2025-01-04T00:00:00",
+        "starter_code": "",
+        "difficulty": "easy",
+        "public_test_cases": json.dumps(cases(STDIN, ("3\n", "9\n"))),
+        "private_test_cases": packed(cases(STDIN, ("4\n", "16\n"), ("5\n", "25\n"))),
+        "metadata": "{}",
+    } | fields
+
+
+def function_row(identifier="3001", **fields):
+    return (
+        stdin_row(
+            identifier,
+            question_content="Return the longest text.\n\nExample 1:\n\nInput: ...\n",
+            platform="leetcode",
+            starter_code="class Solution:\n    def longest(self, words: List[str], least: int) -> List[str]:\n        ",
+            public_test_cases=json.dumps(cases(FUNCTIONAL, ('["a", "b c"]\n2', '["b c"]'))),
+            private_test_cases=packed(cases(FUNCTIONAL, ("[]\n0", "[]"), ('["x","yy"]\n1', '["x","yy"]'))),
+            metadata=json.dumps({"func_name": "longest"}),
+        )
+        | fields
+    )
+
+
+def prepare(tmp_path, rows, **settings):
+    output = tmp_path / "out.jsonl"
+    summary = preprocess_livecodebench(
+        LiveCodeBenchRun(output, write_lines(tmp_path / "test6.jsonl", rows), **settings)
+    )
+    return summary["problems"], load_problems(output)
+
+
+# Decoding
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"input": st.text(), "output": st.text(), "testtype": st.just(STDIN)}), max_size=3),
+    st.integers(0, 5),
+)
+def test_every_protocol_and_plain_json_decode_to_what_was_packed(content, protocol):
+    assert decode_private_tests(packed(content, protocol)) == content
+    assert decode_private_tests(json.dumps(content)) == content
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def wrap(pickled):
+    return base64.b64encode(zlib.compress(pickled)).decode()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, protocol):
+    trap = tmp_path / "ran"
+    pickled = pickle.dumps(Malicious(trap), protocol)
+    with pytest.raises(UserError, match="could run code when loaded"):
+        decode_private_tests(wrap(pickled))
+    assert not trap.exists()
+    pickle.loads(pickled)
+    assert trap.exists(), "the trap itself must work, or this test says nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not base64!", "neither JSON nor base64"),
+        ("é", "neither JSON nor base64"),
+        ("[{", "not valid JSON"),
+        ("", "not of zlib's format|middle of its compressed data"),
+        ("aGVsbG8=", "not of zlib's format"),
+        (packed([])[:12], "middle of its compressed data|neither JSON nor base64"),
+        (wrap(b""), "not hold a whole pickle"),
+        (wrap(b"\x80\x04\x8c\xff"), "not hold a whole pickle"),
+        (wrap(b"\x80\x04."), "not hold the pickle of one text"),
+        (wrap(pickle.dumps(["[]"])), "more than a text"),
+        (wrap(pickle.dumps(b"[]", 3)), "more than a text"),
+        (wrap(pickle.dumps(3)), "more than a text"),
+        (wrap(b"cos\nsystem\n(S'true'\ntR."), "more than a text"),
+        (wrap(pickle.dumps("{")), "not valid JSON"),
+        (wrap(pickle.dumps("[" * 100_000)), "not valid JSON"),
+    ],
+)
+def test_what_is_no_packed_text_is_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        decode_private_tests(text)
+
+
+def test_a_bomb_is_not_unpacked():
+    bomb = base64.b64encode(zlib.compress(b"\0" * (64 << 20))).decode()
+    assert len(bomb) < 100_000
+    with pytest.raises(UserError, match="unpacks to more than 1048576 bytes"):
+        decode_private_tests(bomb, limit=1 << 20)
+
+
+# Problems
+
+
+def test_a_stdin_problem_is_taken_as_it_is(tmp_path):
+    counts, [problem] = prepare(tmp_path, [stdin_row()])
+    assert counts == {"read": 1, "outside the dates": 0, "kept": 1, "of them called functions": 0}
+    assert problem.id == "abc1_a"
+    assert problem.tests == TestSuite(("3\n", "4\n", "5\n"), ("9\n", "16\n", "25\n"))
+    assert problem.public_tests == TestSuite(("3\n",), ("9\n",))
+    assert problem.hidden_tests == TestSuite(("4\n", "5\n"), ("16\n", "25\n"))
+    assert "Sample Input 1" in problem.instruction
+    assert {name: problem.record[name] for name in ("platform", "contest_date", "difficulty", "question_id")} == {
+        "platform": "atcoder",
+        "contest_date": "2025-01-04T00:00:00",
+        "difficulty": "easy",
+        "question_id": "abc1_a",
+    }
+
+
+def test_a_functional_problem_calls_its_function(tmp_path):
+    counts, [problem] = prepare(tmp_path, [function_row()])
+    assert counts["of them called functions"] == 1
+    assert problem.tests.fn_name == problem.public_tests.fn_name == problem.hidden_tests.fn_name == "longest"
+    assert problem.public_tests.inputs == ('["a", "b c"]\n2\n',)
+    assert problem.hidden_tests.outputs == ("[]", '["x", "yy"]')
+    assert "def longest(self" in problem.question
+    assert "`longest`" in problem.instruction
+
+
+@pytest.mark.sandbox
+def test_a_functional_problem_is_judged_by_what_the_function_returns(tmp_path):
+    _, [problem] = prepare(tmp_path, [function_row()])
+    program = (
+        "from typing import List\nclass Solution:\n    def longest(self, words: List[str], least: int) -> List[str]:\n"
+        "        return tuple(word for word in words if len(word) >= least)"
+    )
+
+    async def judged():
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            return await judge.judge(program, problem.tests)
+
+    result = asyncio.run(judged())
+    assert result.passing == [True, True, True], result.feedback
+
+
+def test_paper_mode_takes_everything_as_text_and_cuts_the_statement(tmp_path):
+    _, [plain, function] = prepare(tmp_path, [stdin_row(), function_row()], paper_mode=True)
+    assert plain.question == "Print the square."
+    assert function.question == "Return the longest text."
+    assert function.tests.fn_name is None
+    assert function.public_tests == TestSuite(('["a", "b c"]\n2',), ('["b c"]',))
+    assert "reads from standard input" in function.instruction
+
+
+@pytest.mark.parametrize(
+    ("question", "cut"),
+    [
+        ("A\nExample 1:\n\nB", "A"),
+        ("A\nSample Input 1\n\nB", "A"),
+        ("A\nSample Input 1\n\nB\nExample 1:\n\nC", "A\nSample Input 1\n\nB"),
+        ("A Example 1: B", "A Example 1: B"),
+    ],
+)
+def test_where_the_paper_cuts(question, cut):
+    assert cut_question(question) == cut
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, [1, 2, 3]),
+        ({"start_date": "2025-02-01"}, [2, 3]),
+        ({"end_date": "2025-02-01"}, [1, 2]),
+        ({"start_date": "2025-02-01", "end_date": "2025-02-01"}, [2]),
+    ],
+)
+def test_windows_include_their_days(tmp_path, settings, kept):
+    days = {1: "2025-01-31T23:59:59", 2: "2025-02-01T20:30:00", 3: "2025-02-02"}
+    rows = [stdin_row(str(number), contest_date=day) for number, day in days.items()]
+    from datetime import date
+
+    bounds = {name: date.fromisoformat(day) for name, day in settings.items()}
+    counts, problems = prepare(tmp_path, rows, **bounds)
+    assert [int(problem.id) for problem in problems] == kept
+    assert counts["outside the dates"] == 3 - len(kept)
+
+
+def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path):
+    rows = [stdin_row(str(number)) for number in range(5)]
+    prepare(tmp_path, rows)
+    output = tmp_path / "out.jsonl"
+    whole = output.read_bytes()
+    output.write_bytes(whole[: len(whole) // 2])
+    prepare(tmp_path, rows)
+    assert output.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (stdin_row(question_id=3), "field 'question_id' is missing or not a string"),
+        (stdin_row(contest_date="soon"), "field 'contest_date' is 'soon'"),
+        (stdin_row(public_test_cases="["), "field 'public_test_cases' is not valid JSON"),
+        (stdin_row(public_test_cases='[{"input": "1"}]'), "no list of tests"),
+        (stdin_row(public_test_cases="{}"), "no list of tests"),
+        (stdin_row(private_test_cases="!"), "neither JSON nor base64"),
+        (stdin_row(private_test_cases="[]"), "'private_test_cases' holds no test"),
+        (
+            stdin_row(private_test_cases=packed(cases(FUNCTIONAL, ("1", "1")))),
+            "must all be 'stdin' or all 'functional'",
+        ),
+        (function_row(metadata="{}"), "names no 'func_name'"),
+        (function_row(metadata="["), "field 'metadata' is not valid JSON"),
+        (function_row(metadata='{"func_name": "a b"}'), "names no 'func_name'"),
+        (function_row(private_test_cases=packed(cases(FUNCTIONAL, ("x", "1")))), "input of a functional test"),
+        (function_row(private_test_cases=packed(cases(FUNCTIONAL, ("1", "x")))), "output of a functional test"),
+        (stdin_row("first"), "question_id 'first' is already used"),
+        ({"question_id": "x"}, "field 'contest_date' is missing"),
+    ],
+)
+def test_a_bad_row_is_named_by_line_and_field(tmp_path, row, message):
+    with pytest.raises(UserError, match=message) as caught:
+        prepare(tmp_path, [stdin_row("first"), row])
+    assert "test6.jsonl, line 2" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_script_says_what_is_wrong_in_one_sentence(tmp_path):
+    source = write_lines(tmp_path / "test6.jsonl", [stdin_row()])
+    output = ["-o", tmp_path / "out.jsonl"]
+    assert_user_error(run(SCRIPT, *output, HF_HUB_OFFLINE="1", HF_HUB_CACHE=str(tmp_path)), "by --input_file")
+    assert_user_error(run(SCRIPT, *output, "-i", tmp_path / "absent.jsonl"), "cannot read")
+    assert_user_error(run(SCRIPT, *output, "-i", source, "--start_date", "2026-01-01"), "no problem is left")
+    bounds = ["--start_date", "2026-01-01", "--end_date", "2025-01-01"]
+    assert_user_error(run(SCRIPT, *output, "-i", source, *bounds), "the start date comes first")
+    assert_user_error(run(SCRIPT, "-o", "/proc/nothing.jsonl", "-i", source), "cannot write")
+    finished = run(SCRIPT, *output, "-i", source)
+    assert finished.returncode == 0, finished.stderr
+    assert "kept" in finished.stdout
+    assert json.loads((tmp_path / "out.run.json").read_text())["summary"]["problems"]["kept"] == 1
+    assert_user_error(run(SCRIPT, *output, "-i", source, "--paper_mode"), "paper_mode was False, now True")

@@ -1,0 +1,164 @@
+"""Impossible public tests: the laws of the swap, the files, and multi-turn runs that are fed by them."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem, write_lines
+from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
+from test_scripts import assert_user_error, run
+
+from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.problem import TestSuite, load_problems
+from cobalt.records import read_records
+from cobalt.rollout.evaluate import run_evaluation
+from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.trajectory.perturbation import PerturbationRun, perturb_problems, swap_outputs
+
+SCRIPT = "preproc/run_perturbation.py"
+REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"
+SUITES = st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["1", "1\n", " 2", "2", "3", ""])), max_size=6)
+
+
+@given(SUITES, st.integers(0, 50), st.sampled_from([None, "f"]))
+def test_two_tests_with_distinct_outputs_swap_them_and_come_first(tests, seed, fn_name):
+    public = TestSuite(tuple(test[0] for test in tests), tuple(test[1] for test in tests), fn_name)
+    swapped = swap_outputs(public, random.Random(seed))
+    if len({output.strip() for output in public.outputs}) < 2:
+        assert swapped is None
+        return
+    modified, perturbed = swapped
+    assert (len(modified), len(perturbed)) == (2, len(public))
+    assert modified == perturbed.select([0, 1])
+    assert modified.fn_name == perturbed.fn_name == fn_name
+    assert modified.outputs[0].strip() != modified.outputs[1].strip()
+    swapped_back = [(modified.inputs[0], modified.outputs[1]), (modified.inputs[1], modified.outputs[0])]
+    rest = list(zip(perturbed.inputs[2:], perturbed.outputs[2:], strict=True))
+    assert Counter(swapped_back) + Counter(rest) == Counter(tests)
+    kept = iter(tests)
+    assert all(test in kept for test in rest), "the other tests keep their order"
+    assert swap_outputs(public, random.Random(seed)) == swapped
+
+
+def test_every_pair_of_distinct_outputs_can_be_chosen():
+    public = TestSuite(("a", "b", "c", "d"), ("1", "2", "3", "1"))
+    chosen = {frozenset(swap_outputs(public, random.Random(seed))[0].inputs) for seed in range(100)}
+    assert chosen == {frozenset(pair) for pair in ("ab", "ac", "bc", "bd", "cd")}
+
+
+def equal_outputs(identifier):
+    tests = json.dumps({"inputs": ["2", "3"], "outputs": ["4", " 4\n"]})
+    return square_problem(identifier, public_test_cases=tests)
+
+
+def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
+    problems = [square_problem(0, responses=["x"]), equal_outputs("same"), square_problem("several"), square_problem(7)]
+    source = write_lines(tmp_path / "p.jsonl", problems)
+    (tmp_path / "ids.txt").write_text("several\n\n7 \nunknown\n")
+    settings = PerturbationRun(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
+    summary = perturb_problems(settings)
+    assert summary["problems"] == {
+        "read": 4,
+        "left out by id": 2,
+        "all public outputs are equal": 1,
+        "perturbed": 1,
+    }
+    [record] = read_records(tmp_path / "o.jsonl")
+    added = {name: json.loads(record.pop(name)) for name in ("modified_test_cases", "perturbed_public_test_cases")}
+    assert record == problems[0]
+    assert added["modified_test_cases"] == added["perturbed_public_test_cases"]
+    assert sorted(zip(*added["modified_test_cases"].values(), strict=True)) == [("2\n", "9\n"), ("3\n", "4\n")]
+    assert json.loads((tmp_path / "o.run.json").read_text())["summary"] == summary
+
+
+def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(20)])
+    results = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        perturb_problems(PerturbationRun(source, tmp_path / name, seed=seed))
+        results[name] = (tmp_path / name).read_bytes()
+    assert results["a"] == results["b"] != results["c"]
+    (tmp_path / "a").write_bytes(results["a"][: len(results["a"]) // 2])
+    perturb_problems(PerturbationRun(source, tmp_path / "a", seed=1))
+    assert (tmp_path / "a").read_bytes() == results["a"]
+
+
+@pytest.mark.sandbox
+async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_true(tmp_path):
+    source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT, DOUBLE])])
+    perturb_problems(PerturbationRun(source, tmp_path / "p.jsonl"))
+    settings = MultiTurnRun(tmp_path / "p.jsonl", tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert await run_multi_turn(settings, replay(tmp_path, [[RIGHT, DOUBLE], [RIGHT, RIGHT]]), judge) == 0
+        assert await run_evaluation(tmp_path / "m.jsonl", tmp_path / "e.jsonl", judge) == 0
+    [record] = read_records(tmp_path / "e.jsonl")
+    assert record["public_pass_rates"] == [[0.0, 0.0], [0.0, 0.0]]
+    assert record["all_pass_rates"] == [[1.0, 1.0], [0.0, 1.0]]
+    shown = record["conversations"][0][-1]["content"]
+    modified = json.loads(record["modified_test_cases"])
+    assert f"Expected Output:\n{modified['outputs'][0].strip()}" in shown
+    assert f"Input:\n{modified['inputs'][0].strip()}" in shown
+    assert json.loads((tmp_path / "m.run.json").read_text())["arguments"]["public_tests"] == "perturbed"
+
+
+async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
+    source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
+    settings = MultiTurnRun(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
+    with pytest.raises(UserError, match=r"s\.jsonl: problem 0 has no perturbed tests .*: run preproc/run_perturbation"):
+        await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
+    broken = square_problem(0, perturbed_public_test_cases="{")
+    settings = MultiTurnRun(write_lines(source, [broken]), tmp_path / "m.jsonl", SETTINGS, public_tests="perturbed")
+    with pytest.raises(UserError, match="field 'perturbed_public_test_cases': tests are not valid JSON"):
+        await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
+
+
+def test_bad_input_is_one_sentence(tmp_path):
+    good = write_lines(tmp_path / "good.jsonl", [square_problem(0)])
+    without = write_lines(
+        tmp_path / "without.jsonl", [{k: v for k, v in square_problem(0).items() if "_" not in k or k == "test_cases"}]
+    )
+    truncated = tmp_path / "truncated.jsonl"
+    truncated.write_bytes(good.read_bytes()[:-20])
+    (tmp_path / "binary").write_bytes(b"\xff")
+    out = ["-o", tmp_path / "o.jsonl"]
+    same = write_lines(tmp_path / "same.jsonl", [equal_outputs(0)])
+    for flags, message in (
+        (["-i", tmp_path / "absent.jsonl", *out], "cannot read"),
+        (["-i", truncated, *out], "line 1: not valid JSON"),
+        (["-i", without, *out], "has no public tests"),
+        (["-i", same, *out], "two public tests with distinct outputs"),
+        (["-i", good, "--exclude_ids", tmp_path / "absent.txt", *out], "cannot read"),
+        (["-i", good, "--exclude_ids", tmp_path / "binary", *out], "one id a line"),
+        (["-i", good, "-o", "/proc/nothing.jsonl"], "cannot write"),
+    ):
+        assert_user_error(run(SCRIPT, *flags), message)
+    finished = run(SCRIPT, "-i", good, *out)
+    assert finished.returncode == 0, finished.stderr
+    assert "perturbed" in finished.stdout
+    assert_user_error(run(SCRIPT, "-i", good, *out, "--seed", "1"), "seed was 42, now 1")
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
+def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path):
+    perturb_problems(PerturbationRun(REAL, tmp_path / "o.jsonl"))
+    perturbed = {record["id"] for record in read_records(tmp_path / "o.jsonl")}
+    differing = {
+        problem.id
+        for problem in load_problems(REAL)
+        if len({output.strip() for output in problem.public_tests.outputs}) > 1
+    }
+    assert perturbed == differing
+    assert len(perturbed) == 14
+
+
+@pytest.mark.parametrize("script", [SCRIPT, "preproc/preproc_taco.py", "preproc/preproc_lcb_test6.py"])
+def test_help_is_light(script):
+    finished = run("-X", "importtime", script, "--help")
+    assert finished.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert not imported & {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub"}

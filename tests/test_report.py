@@ -1,0 +1,332 @@
+"""Reports of evaluated runs: what is compared, what is refused, and that the figures are right and can be read."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem, write_lines
+from test_scripts import assert_user_error
+from test_scripts import run as run_script
+
+from cobalt.errors import UserError
+from cobalt.report.__main__ import named_paths
+from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
+from cobalt.report.plots import plot_categories, plot_turns
+from cobalt.report.published import published_tables
+from cobalt.report.run_tables import differences_table, turns_table, usage_table
+from cobalt.report.runs import change_between, check_comparable, read_run
+from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
+from cobalt.report.write import write_report
+from cobalt.rollout.evaluate import turn_metrics, write_metrics
+
+
+def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None, **fields):
+    """A run folder as scripts/multi_turn.sh leaves it; `rates` is [problem][sample][turn], `fields` are per problem."""
+    folder.mkdir(parents=True)
+    ids = range(len(rates)) if ids is None else ids
+    records = [
+        problems(identifier, all_pass_rates=rate, **{name: value[number] for name, value in fields.items()})
+        for number, (identifier, rate) in enumerate(zip(ids, rates, strict=True))
+    ]
+    path = write_lines(folder / "evaluation.jsonl", records)
+    write_metrics(turn_metrics(records, str(path)), path)
+    generation = {"temperature": 0.6, "max_tokens": 64, "seed": 0, "n": 2} | (settings or {})
+    stages = {
+        "evaluation": ({"judge": {"comparison": "strip"}}, ["multi_turn.jsonl"]),
+        "multi_turn": ({"generation": generation, "turns": 9, "engine": {"model": folder.name}}, []),
+    }
+    for stage, (arguments, inputs) in stages.items():
+        manifest = {"arguments": {"stage": stage} | arguments, "inputs": dict.fromkeys(inputs, "digest")}
+        (folder / f"{stage}.run.json").write_text(json.dumps(manifest))
+    return folder
+
+
+EARLY = [[[0.0, 1.0], [0.5, 0.0]], [[1.0, 1.0], [0.0, 1.0]]]  # Pass@1 0.25, then 0.75
+LATE = [[[0.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]]]  # Pass@1 0.5, then 1.0
+ZERO = [[[0.0, 0.0], [0.5, 0.0]], [[0.0, 0.0], [0.0, 0.5]]]
+
+
+def two_runs(tmp_path, second=LATE, **options):
+    make_run(tmp_path / "early", EARLY)
+    make_run(tmp_path / "late", second, **options)
+    return [read_run(name, tmp_path / name) for name in ("early", "late")]
+
+
+def test_differences_are_paired_by_problem_whatever_the_order_of_the_records(tmp_path):
+    early, late = two_runs(tmp_path, LATE[::-1], ids=[1, 0])
+    assert check_comparable([early, late]) == []
+    change = change_between(early, 0, late, 0)
+    assert change.difference == pytest.approx(0.25)  # problem 0 gains nothing, problem 1 a half
+    assert change.interval == (0.0, 0.5)
+    assert change.relative == pytest.approx(1.0)
+
+
+def test_a_gain_that_every_problem_shares_has_no_width_and_is_clear(tmp_path):
+    make_run(tmp_path / "a", [[[0.0], [1.0]], [[1.0], [0.0]], [[0.0], [0.0]]])
+    make_run(tmp_path / "b", [[[1.0], [1.0]], [[1.0], [1.0]], [[1.0], [0.0]]])
+    change = change_between(read_run("a", tmp_path / "a"), 0, read_run("b", tmp_path / "b"), 0)
+    assert change.interval == (0.5, 0.5)
+    assert change.clear
+
+
+def test_a_run_compared_with_itself_shows_no_difference(tmp_path):
+    make_run(tmp_path / "a", EARLY)
+    run = read_run("a", tmp_path / "a")
+    for turn in (0, 1):
+        change = change_between(run, turn, run, turn)
+        assert (change.difference, change.interval, change.relative) == (0.0, (0.0, 0.0), 0.0)
+        assert not change.clear
+
+
+def test_paired_intervals_are_those_of_a_bootstrap_that_keeps_pairs_together(tmp_path):
+    generator = np.random.default_rng(1)
+    before = (generator.random((40, 4, 1)) < 0.4).astype(float)
+    after = np.maximum(before, (generator.random((40, 4, 1)) < 0.2).astype(float))
+    make_run(tmp_path / "a", before.tolist())
+    make_run(tmp_path / "b", after.tolist())
+    change = change_between(read_run("a", tmp_path / "a"), 0, read_run("b", tmp_path / "b"), 0)
+    pairs = np.stack([before.mean(axis=(1, 2)), after.mean(axis=(1, 2))])
+    draws = generator.integers(40, size=(20_000, 40))
+    resampled = pairs[:, draws].mean(axis=2)
+    expected = np.quantile(resampled[1] - resampled[0], [0.025, 0.975])
+    assert change.interval == pytest.approx(tuple(expected), abs=0.01)
+
+
+def test_relative_changes_from_zero_are_not_available(tmp_path):
+    early = make_run(tmp_path / "zero", ZERO)
+    late = make_run(tmp_path / "late", LATE)
+    runs = [read_run("zero", early), read_run("late", late)]
+    assert turns_table(runs).rows[-1] == ["relative", "n/a", "+100.0 %"]
+    assert all(row[1].endswith(", n/a") for row in differences_table(runs).rows)
+    rows = csv.DictReader(io.StringIO(to_csv(differences_table(runs))))
+    assert {row["relative_difference"] for row in rows} == {""}
+
+
+def test_tables_hold_the_figures_that_the_evaluation_wrote(tmp_path):
+    runs = two_runs(tmp_path)
+    written = json.loads((tmp_path / "early/evaluation.metrics.json").read_text())["turns"]
+    rows = [row for row in csv.DictReader(io.StringIO(to_csv(turns_table(runs)))) if row["run"] == "early"]
+    assert [float(row["pass_at_1"]) for row in rows] == [row["pass_at_1"] for row in written] == [0.25, 0.75]
+    assert [[float(row["lower"]), float(row["upper"])] for row in rows] == [row["interval"] for row in written]
+    assert turns_table(runs).rows[0] == ["0", "25.0 (0-50)", "50.0 (0-100)"]
+
+
+def test_runs_of_different_problems_are_refused_with_what_differs(tmp_path):
+    with pytest.raises(UserError, match="1 of the 2 problems of early are not in late, such as 1") as error:
+        check_comparable(two_runs(tmp_path, ids=[0, "one"]))
+    assert "1 of the 2 problems of late are not in early, such as 'one'" in str(error.value)
+
+
+def test_runs_with_other_hidden_tests_are_refused(tmp_path):
+    def other(identifier, **fields):
+        return square_problem(identifier, **fields, hidden_test_cases={"inputs": ["9"], "outputs": ["81"]})
+
+    with pytest.raises(UserError, match="question or hidden tests of 2 problems differ, such as 0"):
+        check_comparable(two_runs(tmp_path, problems=other))
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "allow"),
+    [
+        ({"settings": {"temperature": 1.0}}, "multi_turn.generation.temperature is 0.6 in early and 1.0 in late",
+         "temperature"),
+        ({"settings": {"top_p": 1.0}}, "multi_turn.generation.top_p is 'not recorded' in early and 1.0",
+         "generation.top_p"),
+        ({"second": [[turns[:1] for turns in samples] for samples in LATE]}, "turns is 2 in early and 1 in late",
+         "turns"),
+        ({"second": [samples[:1] for samples in LATE]}, "samples is 2 in early and 1 in late", "samples"),
+        ({"problems": lambda i, **f: square_problem(i, **f, public_test_cases={"inputs": [], "outputs": []})},
+         "public tests (digest) is", "public tests"),
+    ],
+)  # fmt: skip
+def test_runs_of_different_settings_are_refused_unless_they_are_named(tmp_path, options, message, allow):
+    runs = two_runs(tmp_path, **options)
+    with pytest.raises(UserError) as error:
+        check_comparable(runs)
+    assert message in str(error.value)
+    with pytest.raises(UserError):
+        check_comparable(runs, ["emperature"])  # not a part of a name
+    [phrase] = check_comparable(runs, [allow])
+    assert message in phrase
+    folders = {run.name: run.evaluation.parent for run in runs}
+    report = write_report(folders, tmp_path / "report", allowed=[allow]).read_text()
+    assert "Setting that differs: " in report
+
+
+def test_models_and_seeds_may_differ(tmp_path):
+    early, late = two_runs(tmp_path, settings={"seed": 7})
+    assert (early.model, late.model) == ("early", "late")
+    assert check_comparable([early, late]) == []
+
+
+def test_tokens_and_costs_are_summed_where_the_records_have_them(tmp_path):
+    make_run(
+        tmp_path / "a",
+        EARLY,
+        completion_tokens=[[[10, 20], [1, 1]], [[30, 40], [1, 1]]],
+        finish_reasons=[[["stop", "length"], ["stop", "stop"]]] * 2,
+        costs=[[[0.5, None], [0.25, 0.25]], [[0.5, 0.5], [0.25, 0.25]]],
+    )
+    run = read_run("a", tmp_path / "a")
+    first, last = run.usage
+    assert (first.responses, first.completion_tokens, first.cut_off, first.cost, first.priced) == (4, 100, 2, 1.5, 3)
+    assert (last.completion_tokens, last.prompt_tokens) == (4, None)
+    shown = dict(usage_table([run]).rows)
+    assert shown["cost $"] == "2.50 or more"
+    assert (shown["generated tokens"], shown["at the first turn"], shown["cut off %"]) == ("104", "25", "25.0")
+    assert shown["prompt tokens"] == "n/a"
+
+
+def test_a_malformed_usage_field_is_named(tmp_path):
+    make_run(tmp_path / "a", EARLY, completion_tokens=[[[1]], [[1]]])
+    with pytest.raises(UserError, match="record 0: 'prompt_tokens', 'completion_tokens'"):
+        read_run("a", tmp_path / "a")
+
+
+def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
+    names = ["Hard Coding", "hard_coding", "Others", None, "unknown"]
+    lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
+    events = read_events(write_lines(tmp_path / "e.jsonl", lines))
+    counts = count_categories(events)
+    assert counts == dict.fromkeys(CATEGORIES, 0) | {"hard coding": 2, "others": 1, "not judged": 1, "unknown": 1}
+    assert events[0] == HackingEvent(0, 1, 0, "hard coding")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"id": 0, "sample": "1", "turn": 0}, "line 1: a hacking event needs 'id'"),
+        ({"id": 0, "sample": 1, "turn": 0, "category": "cheating"}, "line 1: category 'cheating' is none of"),
+    ],
+)
+def test_malformed_events_are_named(tmp_path, line, message):
+    with pytest.raises(UserError, match=message):
+        read_events(write_lines(tmp_path / "e.jsonl", [line]))
+
+
+NASTY = r"a|b_c*<b>`$1$ & 50% #~^\{}[x](y)"
+
+
+def nasty_table():
+    return Table("t", NASTY, ["run", NASTY], [[NASTY, "1"]], ["run", "value"], [[NASTY, 1.0], ['x\n,"', None]])
+
+
+def test_markdown_cells_do_not_leave_their_cell(tmp_path):
+    header, rule, row, *_ = to_markdown(nasty_table()).splitlines()
+    unescaped = [header.replace(r"\|", ""), rule, row.replace(r"\|", "")]
+    assert [line.count("|") for line in unescaped] == [3, 3, 3]
+    assert r"\<b\>" in row
+
+
+def test_csv_gives_back_what_went_in():
+    assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_latex_has_no_special_character_of_a_name(text):
+    row = to_latex(Table("t", "", ["run"], [[text]], [], [])).split("\\midrule\n")[1].split("\n\\bottomrule")[0]
+    body = row.removesuffix(r" \\").replace(r"\textbackslash{}", "").replace(r"\textasciitilde{}", "")
+    body = body.replace(r"\textasciicircum{}", "")
+    for before, character in pairwise(" " + body):
+        assert character not in "~^" and (character not in "&%$#_{}" or before == "\\")
+    assert body.count("\\") == sum(character in "&%$#_{}" for character in body)
+
+
+def test_published_figures_carry_their_source_and_are_shown_only_when_asked(tmp_path):
+    run = {"a": make_run(tmp_path / "a", EARLY)}
+    plain = write_report(run, tmp_path / "plain").read_text()
+    assert "38.5" not in plain
+    shown = write_report(run, tmp_path / "quoted", published=True).read_text()
+    assert "quoted, not measured here" in shown and "38.5" in shown
+    for table in published_tables():
+        assert table.header[-1] == "source"
+        assert all(row[-1] for row in table.data_rows)
+        assert "not measured here" in table.caption
+
+
+def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
+    runs = {"early": make_run(tmp_path / "early", EARLY), "late": make_run(tmp_path / "late", LATE)}
+    line = {"id": 0, "sample": 0, "turn": 1, "category": "Others"}
+    hacking = {"late": write_lines(tmp_path / "e.jsonl", [line])}
+    for folder in ("one", "two"):
+        write_report(runs, tmp_path / folder, hacking=hacking, published=True)
+        write_report(runs, tmp_path / folder, hacking=hacking, published=True)  # replaces the first
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    tables = {"pass_at_1", "differences", "usage", "hacking", "published_pass_at_1", "published_hacking"}
+    expected = {f"{name}.{kind}" for name in tables for kind in ("csv", "tex")}
+    plots = {f"{name}.{kind}" for name in ("pass_at_1", "hacking") for kind in ("png", "svg")}
+    assert names == expected | plots | {"report.md", "report.md.run.json"}
+    for name in names - {"report.md.run.json"}:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    assert (tmp_path / "one/hacking.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
+    manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
+    assert set(manifest["arguments"]["runs"]) == {"early", "late"}
+
+
+def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
+    folder = make_run(tmp_path / "a", EARLY)
+    write_lines(folder / "evaluation.errors.jsonl", [{"id": 2, "error": "x"}])
+    assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
+
+
+@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": {}}', '{"arguments": {"stage": "x"}, "inputs": 3}'])
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
+    folder = make_run(tmp_path / "a", EARLY)
+    (folder / "multi_turn.run.json").write_text(content)
+    with pytest.raises(UserError, match=r"multi_turn.run.json is not a readable manifest"):
+        read_run("a", folder)
+
+
+def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
+    make_run(tmp_path / "a", EARLY)
+    metrics = read_run("a", tmp_path / "a").metrics
+    plot_turns({"_x": metrics, "$\\frac": metrics, "<b>&": metrics}, tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
+    plot_categories({"_x": dict.fromkeys(CATEGORIES, 1)}, tmp_path / "q.png")
+    assert not [warning for warning in recwarn if "legend" in str(warning.message).lower()]
+
+
+def test_importing_the_report_does_not_import_matplotlib():
+    code = "import sys, cobalt.report.write, cobalt.report.__main__, cobalt.report.viewer.__main__;"
+    finished = run_script("-c", code + "print({'matplotlib', 'torch', 'ray'} & set(sys.modules))")
+    assert finished.stdout.strip() == "set()", finished.stderr
+
+
+def test_the_command_writes_a_report_and_shows_it(tmp_path):
+    early, late = make_run(tmp_path / "early", EARLY), make_run(tmp_path / "late", LATE)
+    finished = run_script("-m", "cobalt.report", early, f"after={late}", "-o", tmp_path / "r")
+    assert finished.returncode == 0, finished.stderr
+    assert "+50.0" in finished.stdout and "after" in finished.stdout
+    assert (tmp_path / "r/report.md").exists()
+
+
+def test_mistakes_get_one_sentence(tmp_path):
+    early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/multi_turn.jsonl").write_text("")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write_lines(plain / "evaluation.jsonl", [square_problem(1)])
+    cases = [
+        ([], {}, "name at least one run"),
+        ([tmp_path / "none"], {}, "there is no run"),
+        ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
+        ([tmp_path / "begun"], {}, "make it with 'python eval_multi_turn.py -i"),
+        ([plain], {}, "has no 'all_pass_rates': run eval_multi_turn.py first"),
+        ([early, early], {}, "two are called 'early'"),
+        ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
+        ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
+    ]
+    for runs, options, message in cases:
+        with pytest.raises(UserError, match=message):
+            write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
+    assert_user_error(run_script("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl"), "cannot read")

@@ -1,0 +1,49 @@
+"""Rows of data sets: local files and data sets by name give the same rows, one at a time."""
+
+import pytest
+from support import write_lines
+
+from cobalt.datasets.sources import hub_file, hub_rows, local_rows
+from cobalt.errors import UserError
+
+ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
+
+
+@pytest.mark.slow
+def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "train.parquet")
+    rows = list(hub_rows(str(tmp_path), "train", "main", "give a file"))
+    assert [row for _, row in rows] == ROWS
+    assert rows[3][0].endswith("row 4")
+    assert [row for _, row in local_rows(tmp_path / "train.parquet")] == ROWS
+    with pytest.raises(UserError, match="cannot stream .*: give a file"):
+        list(hub_rows(str(tmp_path), "validation", "main", "give a file"))
+
+
+@pytest.mark.slow
+def test_names_that_cannot_be_reached_say_what_to_give_instead(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(UserError, match="cannot stream nobody/nothing .*: give a file"):
+        list(hub_rows("nobody/nothing", "train", "main", "give a file"))
+    with pytest.raises(UserError, match=r"cannot download x\.jsonl of nobody/nothing .*: give a file"):
+        hub_file("nobody/nothing", "x.jsonl", "main", "give a file")
+
+
+@pytest.mark.parametrize("bytes_left", [0, 3, 100, 4000])
+def test_a_truncated_parquet_file_is_refused(tmp_path, bytes_left):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    path.write_bytes(path.read_bytes()[:bytes_left] if bytes_left < 4000 else b"PAR1" + path.read_bytes()[8:])
+    with pytest.raises(UserError, match=r"rows\.parquet"):
+        list(local_rows(path))
+
+
+def test_json_lines_are_numbered(tmp_path):
+    path = write_lines(tmp_path / "rows.jsonl", ROWS)
+    assert [row for _, row in local_rows(path)] == ROWS
+    assert [where for where, _ in local_rows(path)][2] == f"{path}, line 3"

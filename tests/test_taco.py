@@ -1,0 +1,513 @@
+"""TACO-verified into problems: each rule, function problems, real judging, resumption, and what users do wrong."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import write_lines
+from test_scripts import assert_user_error, run
+
+from cobalt.conversation import extract_code
+from cobalt.datasets.readings import call_readings
+from cobalt.datasets.taco import TacoRun, preprocess_taco, read_attempts
+from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
+from cobalt.problem import TestSuite, load_problems, read_json_lines
+
+STATEMENT = "Read a number from the input and print its square. " * 3
+SQUARE = "print(int(input()) ** 2)"
+WRONG = "print(int(input()) * 2)"
+SCRIPT = "preproc/preproc_taco.py"
+REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "taco5_recorded.jsonl"
+
+
+def row(identifier=1, *, tests=10, **fields):
+    numbers = range(2, 2 + tests)
+    suite = {"inputs": [f"{n}\n" for n in numbers], "outputs": [f"{n * n}\n" for n in numbers]}
+    return {
+        "id": identifier,
+        "question": STATEMENT,
+        "solutions": [SQUARE],
+        "starter_code": "",
+        "input_output": json.dumps(suite),
+        "difficulty": "EASY",
+        "source": "codeforces",
+    } | fields
+
+
+def function_row(identifier, fn_name, inputs, outputs, solutions, **fields):
+    tests = json.dumps({"fn_name": fn_name, "inputs": inputs, "outputs": outputs})
+    return row(identifier, input_output=tests, solutions=solutions, source="codewars", **fields)
+
+
+def suite_json(inputs, outputs):
+    return json.dumps({"inputs": inputs, "outputs": outputs})
+
+
+# Rules on form
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"input_output": suite_json(["1"] * 7, ["1"] * 7)}, Rule.FEW_TESTS),
+        ({"input_output": suite_json(["1"] * 8, ["1"] * 9)}, Rule.TYPES),
+        ({"input_output": suite_json("12345678", "12345678")}, Rule.TYPES),
+        ({"input_output": suite_json(["1"] * 7 + [1], ["1"] * 8)}, Rule.TYPES),
+        ({"input_output": suite_json(["1"] * 8, ["1"] * 7 + [None])}, Rule.TYPES),
+        ({"input_output": json.dumps({"inputs": ["1"] * 8})}, Rule.TYPES),
+        ({"input_output": "[]"}, Rule.TYPES),
+        ({"input_output": "null"}, Rule.TYPES),
+        ({"input_output": "{"}, Rule.TYPES),
+        ({"input_output": "[" * 100_000}, Rule.TYPES),
+        ({"question": STATEMENT + "see the Image below"}, Rule.IMAGE),
+        ({"question": STATEMENT + "\n![](http://x/y.png)"}, Rule.IMAGE),
+        ({"question": "a" * 99 + " -+*" * 100}, Rule.SHORT),
+        ({"input_output": json.dumps({"fn_name": "f", "inputs": [[1]] * 7 + [1], "outputs": [1] * 8})}, Rule.TYPES),
+        ({"input_output": json.dumps({"fn_name": "f(", "inputs": [[1]] * 8, "outputs": [1] * 8})}, Rule.TYPES),
+        ({"input_output": json.dumps({"fn_name": 3, "inputs": [[1]] * 8, "outputs": [1] * 8})}, Rule.TYPES),
+    ],
+)
+def test_each_rule_drops_its_rows(changes, rule):
+    assert read_row(row() | changes, "call", 20) is rule
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"input_output": suite_json(["1"] * 8, ["1"] * 8)},
+        {"question": "a" * 100},
+        {"question": STATEMENT + " ![](x)"},
+        {"solutions": json.dumps([SQUARE])},
+        {"difficulty": None},
+    ],
+)
+def test_rows_at_the_borders_of_the_rules_stay(changes):
+    assert isinstance(read_row(row() | changes, "call", 20), Candidate)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id": None}, "field 'id' is missing"),
+        ({"id": True}, "field 'id'"),
+        ({"question": 3}, "field 'question'"),
+        ({"input_output": {"inputs": []}}, "field 'input_output'"),
+        ({"solutions": None}, "field 'solutions'"),
+        ({"solutions": "["}, "field 'solutions' is no list"),
+        ({"solutions": [1]}, "field 'solutions' is no list"),
+    ],
+)
+def test_a_row_of_another_schema_is_refused_by_field(changes, message):
+    with pytest.raises(UserError, match=message):
+        read_row(row() | changes, "call", 20)
+
+
+def test_lists_of_text_tests_are_words_or_lines():
+    tests = suite_json([["1", 2, "3"]] * 8, [["4"]] * 8)
+    candidate = read_row(row(input_output=tests), "call", 20)
+    assert candidate.readings == (TestSuite(("1 2 3",) * 8, ("4",) * 8), TestSuite(("1\n2\n3",) * 8, ("4",) * 8))
+
+
+@given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))
+def test_the_cap_keeps_the_longest_and_shortest_inputs_in_their_order(inputs, most):
+    places = capped_places(inputs, most)
+    assert places == sorted(set(places))
+    assert len(places) == min(len(inputs), most)
+    if len(inputs) <= most:
+        return
+    kept = sorted(len(inputs[place]) for place in places)
+    every = sorted(map(len, inputs))
+    short = most // 4
+    assert kept == every[:short] + every[len(every) - (most - short) :]
+
+
+def test_of_equally_long_inputs_the_first_count_as_longer():
+    assert capped_places(["x"] * 25, 20) == [*range(15), *range(20, 25)]
+
+
+@given(st.lists(st.integers(0, 3), min_size=8, max_size=20), st.data())
+def test_public_tests_are_the_easiest_of_the_attempts(passes, data):
+    inputs = data.draw(st.lists(st.text(max_size=4), min_size=len(passes), max_size=len(passes)))
+    suite = TestSuite(tuple(inputs), tuple(inputs))
+    public = easiest_places(suite, 4, passes)
+    hidden = [place for place in range(len(suite)) if place not in public]
+    assert public == sorted(public)
+    assert min(passes[place] for place in public) >= max(passes[place] for place in hidden)
+    assert easiest_places(suite, 4, [1] * len(suite)) == easiest_places(suite, 4, None)
+
+
+def test_without_attempts_the_shortest_inputs_are_public_and_the_first_of_equals():
+    suite = TestSuite(("bb", "ccc", "a", "bb", "a", "bb"), ("",) * 6)
+    assert easiest_places(suite, 4, None) == [0, 2, 3, 4]
+
+
+# Function problems
+
+
+def test_wrapped_values_have_two_readings_and_others_one():
+    arguments = [[1, "a b"], [None, [1.5]]]
+    [given_values] = call_readings("f", arguments, [[0, 1], [2]])
+    assert given_values == TestSuite(('1\n"a b"\n', "null\n[1.5]\n"), ("[0, 1]", "[2]"), "f")
+    bare, lists = call_readings("f", arguments, [[3.0], [["x"]]])
+    assert bare.outputs == ("3", '["x"]')
+    assert lists.outputs == ("[3]", '[["x"]]')
+
+
+NINE = [[[n, n + 1]] for n in range(9)]
+FUNCTIONS = {
+    "bare values": function_row(
+        "bare", "add", NINE, [2 * n + 1 for n in range(9)], ["def add(p): return sum(p)"], starter_code="def add(p):"
+    ),
+    "values in lists of one": function_row(
+        "wrapped", "add", NINE, [[2 * n + 1] for n in range(9)], ["def add(p): return sum(p)"]
+    ),
+    "lists of one that are meant": function_row(
+        "meant", "add", NINE, [[2 * n + 1] for n in range(9)], ["def add(p): return [sum(p)]"]
+    ),
+    "a Solution that imports nothing": function_row(
+        "leetcode",
+        "add",
+        NINE,
+        [2 * n + 1 for n in range(9)],
+        ["class Solution:\n    def add(self, p: List[int]) -> int:\n        return reduce(int.__add__, p)"],
+    )
+    | {"source": "leetcode"},
+    "tuples, floats, None and nesting": function_row(
+        "values",
+        "look",
+        [[{"k": [n, "a b"]}, None] for n in range(9)],
+        [[[n, "a b"], None, n / 4] for n in range(9)],
+        ["def look(d, x): return (tuple(d['k']), x, d['k'][0] / 4)"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """One run over rows of every kind, really judged."""
+    folder = tmp_path_factory.mktemp("taco")
+    rows = [
+        row("plain", solutions=["print(", WRONG, SQUARE]),
+        *FUNCTIONS.values(),
+        row(
+            "lines",
+            input_output=suite_json([["2", str(n)] for n in range(9)], [["2", str(n)] for n in range(9)]),
+            solutions=["n = int(input())\nprint(n)\nprint(int(input()))"],
+        ),
+        row("unsolved", solutions=[WRONG, "x = ", "while True: pass"]),
+        row("without solutions", solutions=[]),
+        row("few", tests=7),
+        row("plain", tests=12),
+        row("long", tests=30),
+    ]
+    source = write_lines(folder / "taco.jsonl", rows)
+    settings = TacoRun(folder / "out", source, dev_size=2)
+    return source, settings, prepare(settings)
+
+
+def prepare(settings, judge=None):
+    async def all_of_it():
+        if judge is not None:
+            return await preprocess_taco(settings, judge)
+        async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=1.0)) as real:
+            return await preprocess_taco(settings, real)
+
+    return asyncio.run(all_of_it())
+
+
+@pytest.mark.sandbox
+def test_rows_are_kept_or_dropped_as_their_solutions_are_judged(prepared):
+    _, settings, summary = prepared
+    counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
+    assert counts == {
+        "read": 12,
+        Rule.UNSOLVED.value: 2,
+        Rule.FEW_TESTS.value: 1,
+        Rule.DUPLICATE.value: 1,
+        "kept": 8,
+        "of them called functions": 5,
+    }
+    kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
+    assert {problem.id for problem in kept} == {
+        "plain",
+        "long",
+        "lines",
+        "bare",
+        "wrapped",
+        "meant",
+        "leetcode",
+        "values",
+    }
+    outputs = {problem.id: problem.tests.outputs[1] for problem in kept}
+    assert outputs["lines"] == "2\n1"
+    assert outputs["wrapped"] == "3"
+    assert outputs["meant"] == "[3]"
+    assert outputs["values"] == '[[1, "a b"], null, 0.25]'
+
+
+@pytest.mark.sandbox
+def test_the_output_has_the_schema_of_taco_cobalt(prepared):
+    _, settings, summary = prepared
+    assert summary["splits"] == {"train": 6, "dev": 2}
+    fields = ["id", "difficulty", "question", "test_cases", "instruction", "public_test_cases", "hidden_test_cases"]
+    for split in ("train", "dev"):
+        for problem in load_problems(settings.output_dir / f"{split}.jsonl"):
+            assert list(problem.record) == fields
+            assert len(problem.public_tests) == 4
+            assert len(problem.tests) <= 20
+            public, hidden = (
+                Counter(zip(s.inputs, s.outputs, strict=True)) for s in (problem.public_tests, problem.hidden_tests)
+            )
+            assert public + hidden == Counter(zip(problem.tests.inputs, problem.tests.outputs, strict=True))
+            order = [problem.tests.inputs.index(text) for text in problem.hidden_tests.inputs]
+            assert order == sorted(order)
+            assert problem.question in problem.instruction
+            assert ("reads from standard input" in problem.instruction) == (problem.tests.fn_name is None)
+            assert problem.tests.fn_name == problem.public_tests.fn_name == problem.hidden_tests.fn_name
+            if problem.id == "bare":
+                assert problem.question.endswith("Starter code:\n```python\ndef add(p):\n```")
+    manifest = json.loads((settings.output_dir / "train.run.json").read_text())
+    assert manifest["summary"] == summary
+
+
+@pytest.mark.sandbox
+def test_a_problem_of_the_output_is_judged_by_calling_its_function(prepared):
+    _, settings, _ = prepared
+    kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
+    [suite] = [problem.hidden_tests for problem in kept if problem.id == "bare"]
+
+    async def both():
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            right = await judge.judge("def add(p):\n    return p[0] + p[1]", suite)
+            return right, await judge.judge("def add(p):\n    print(sum(p))", suite)
+
+    right, wrong = asyncio.run(both())
+    assert right.all_passed
+    assert not any(wrong.passing)
+
+
+@pytest.mark.sandbox
+def test_the_same_command_gives_the_same_bytes_and_a_finished_run_judges_nothing(prepared, tmp_path):
+    source, settings, summary = prepared
+    before = {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")}
+    assert prepare(settings, NoJudge()) == summary
+    assert {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")} == before
+    prepare(TacoRun(tmp_path / "again", source, dev_size=2, concurrency=1))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.jsonl")} == before
+
+
+class NamedJudge:
+    async def describe(self):
+        return JudgeSettings(concurrency=1, cpu_seconds=1.0).decisive()
+
+
+class NoJudge(NamedJudge):
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        raise AssertionError("nothing is left to judge")
+
+
+class RightJudge(NamedJudge):
+    """Accepts every program, after some failures of its own."""
+
+    def __init__(self, *, failures=0, stop_after=None):
+        self.judged = 0
+        self.failures = failures
+        self.stop_after = stop_after
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.judged += 1
+        if self.failures:
+            self.failures -= 1
+            raise InfrastructureError("the sandbox broke")
+        if self.stop_after is not None and self.judged > self.stop_after:
+            raise KeyboardInterrupt
+        result = ExecResult.no_code(len(suite))
+        return type(result)([True] * len(suite), [""] * len(suite), result.verdicts, "strip", True, 0.0, 0.0)
+
+
+def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(20)])
+    whole = TacoRun(tmp_path / "whole", source, dev_size=5)
+    prepare(whole, RightJudge())
+    killed = TacoRun(tmp_path / "killed", source, dev_size=5)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed, RightJudge(stop_after=7))
+    rows_file = killed.output_dir / "rows.jsonl"
+    assert not (killed.output_dir / "train.jsonl").exists()
+    finished = rows_file.read_bytes()
+    assert 0 < finished.count(b"\n") <= 7
+    rows_file.write_bytes(finished + b'{"id": 19, "prob')
+    judge = RightJudge()
+    prepare(killed, judge)
+    assert judge.judged == 20 - finished.count(b"\n")
+    for name in ("rows", "train", "dev"):
+        assert (killed.output_dir / f"{name}.jsonl").read_bytes() == (whole.output_dir / f"{name}.jsonl").read_bytes()
+
+
+def test_failures_of_the_judge_are_retried_and_never_drop_a_row(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(3)])
+    settings = TacoRun(tmp_path / "out", source, dev_size=1, concurrency=1)
+    with pytest.raises(InfrastructureError, match=r"failed on 1 rows \(first: .*line 1\)"):
+        prepare(settings, RightJudge(failures=3))
+    assert not (settings.output_dir / "train.jsonl").exists()
+    assert prepare(settings, RightJudge(failures=2))["rows"]["kept"] == 3
+
+
+def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(30)])
+    dev = {}
+    for seed in (1, 2):
+        prepare(TacoRun(tmp_path / str(seed), source, dev_size=10, seed=seed), RightJudge())
+        ids = [
+            [problem.id for problem in load_problems(tmp_path / str(seed) / f"{name}.jsonl")]
+            for name in ("train", "dev")
+        ]
+        assert sorted(ids[0] + ids[1]) == list(range(30))
+        assert all(part == sorted(part) for part in ids)
+        dev[seed] = ids[1]
+    assert len(dev[1]) == 10
+    assert dev[1] != dev[2]
+
+
+def test_recorded_attempts_choose_the_public_tests(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(4)])
+    first = TacoRun(tmp_path / "out", source, dev_size=1)
+    prepare(first, RightJudge())
+    [problem, *_] = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
+    passing = [[place in (1, 3, 5, 9) for place in range(10)], [place in (1, 3, 5, 9, 0) for place in range(10)]]
+    attempts = write_lines(tmp_path / "single.jsonl", [problem | {"exec_results": [{"passing": p} for p in passing]}])
+    for name in ("train", "dev"):
+        (tmp_path / "out" / f"{name}.jsonl").unlink()
+    summary = prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+    assert summary["public tests"] == {"by recorded attempts": 1, "by length of the input": 3}
+    again = next(p for p in load_problems(tmp_path / "out" / "train.jsonl") if p.id == problem["id"])
+    assert again.public_tests.inputs == ("3\n", "5\n", "7\n", "11\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "has no 'exec_results': run a single-turn script first"),
+        ({"exec_results": [{"passing": [True]}]}, "one 'passing' entry for each test"),
+        ({"exec_results": [3]}, "one 'passing' entry for each test"),
+        ({"test_cases": 3}, "field 'test_cases'"),
+    ],
+)
+def test_attempts_that_are_none_are_refused(tmp_path, fields, message):
+    record = {"id": 1, "test_cases": suite_json(["1"] * 8, ["1"] * 8)} | fields
+    with pytest.raises(UserError, match=message):
+        read_attempts(write_lines(tmp_path / "single.jsonl", [record]))
+
+
+def test_attempts_on_other_tests_are_refused(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(4)])
+    record = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True]}]}
+    attempts = write_lines(tmp_path / "single.jsonl", [record])
+    with pytest.raises(UserError, match="attempts on 2 are on other tests"):
+        prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
+
+
+@pytest.mark.sandbox
+def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
+    words = [["a", "b"], ["c d", "e"]] * 4
+    rows = [
+        function_row(1, "join", [["a", "b"]] * 8, [["ab"]] * 8, ["def join(x, y): return x + y"]),
+        function_row(2, "join", words, [[x + y] for x, y in words], ["def join(x, y): return x + y"]),
+        function_row(3, "add", [[1, 2]] * 8, [3] * 8, ["def add(x, y): return x + y"]),
+    ]
+    source = write_lines(tmp_path / "taco.jsonl", rows)
+    called = prepare(TacoRun(tmp_path / "call", source, dev_size=0))
+    assert called["rows"]["kept"] == 3
+    paper = prepare(TacoRun(tmp_path / "paper", source, dev_size=0, function_tests="paper"))
+    assert paper["rows"]["kept"] == 1
+    [problem] = load_problems(tmp_path / "paper" / "train.jsonl")
+    assert problem.tests.inputs[0] == "a b"
+    assert problem.tests.fn_name is None
+    assert "reads from standard input" in problem.instruction
+
+
+# What users do wrong
+
+
+def test_parquet_and_json_lines_give_the_same(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = [row(number, solutions=[SQUARE, "x"]) for number in range(40)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "taco.parquet")
+    write_lines(tmp_path / "taco.jsonl", rows)
+    for kind in ("jsonl", "parquet"):
+        prepare(TacoRun(tmp_path / kind, tmp_path / f"taco.{kind}", dev_size=5), RightJudge())
+    for name in ("rows", "train", "dev"):
+        assert (tmp_path / "jsonl" / f"{name}.jsonl").read_bytes() == (
+            tmp_path / "parquet" / f"{name}.jsonl"
+        ).read_bytes()
+
+
+@pytest.mark.sandbox
+def test_bad_input_is_one_sentence(tmp_path):
+    good = write_lines(tmp_path / "good.jsonl", [row(number) for number in range(3)])
+    truncated = tmp_path / "truncated.jsonl"
+    truncated.write_bytes(good.read_bytes()[:-20])
+    parquet = tmp_path / "bad.parquet"
+    parquet.write_bytes(b"PAR1 and nothing more")
+    other = write_lines(tmp_path / "other.jsonl", [row(1), {"id": 2, "question": "q"}])
+    out = ["-o", tmp_path / "out"]
+    for flags, message in (
+        (["-i", tmp_path / "absent.jsonl"], "cannot read"),
+        (["-i", tmp_path / "absent.parquet"], "cannot read"),
+        (["-i", tmp_path], "cannot read"),
+        (["-i", tmp_path / "taco.csv"], "cannot read"),
+        (["-i", good.rename(tmp_path / "good.txt")], "ends in .jsonl or .parquet"),
+        (["-i", truncated], "line 3: not valid JSON"),
+        (["-i", parquet], "not a whole Parquet file"),
+        (["-i", other], "line 2: field 'solutions' is missing"),
+        (["-i", truncated, "--public_tests", "8"], "some must stay hidden"),
+        (["-i", truncated, "--prompts", "none-such"], "no prompt set"),
+        (["-i", truncated, "-o", "/proc/nothing"], "cannot write"),
+    ):
+        assert_user_error(run(SCRIPT, *out, *flags), message)
+        for left in (tmp_path / "out").glob("*"):
+            left.unlink()
+
+
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_without_a_network_the_message_says_which_file_to_give(tmp_path):
+    finished = run(SCRIPT, "-o", tmp_path / "out", HF_HUB_OFFLINE="1")
+    assert_user_error(finished, "by --input_file")
+
+
+@pytest.mark.sandbox
+def test_the_script_prints_its_table_and_refuses_other_settings_in_the_same_folder(tmp_path):
+    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(3)])
+    flags = ["-i", source, "-o", tmp_path / "out"]
+    assert_user_error(run(SCRIPT, *flags), "3 problems are left")
+    finished = run(SCRIPT, *flags, "--dev_size", "1")
+    assert finished.returncode == 0, finished.stderr
+    assert "dropped: fewer than 8 tests" in finished.stdout
+    assert_user_error(run(SCRIPT, *flags, "--dev_size", "2"), "dev_size was 1, now 2")
+    assert_user_error(run(SCRIPT, *flags, "--dev_size", "1", "--seed", "7"), "seed was 42, now 7")
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
+def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path):
+    rows, accepted = [], set()
+    for _, record in read_json_lines(REAL):
+        program = extract_code(record["recorded_response"])
+        rows.append(
+            row(record["id"], question=record["question"], input_output=record["test_cases"], solutions=[program])
+        )
+        if record["recorded_all_tests_pass"]:
+            accepted.add(record["id"])
+    prepare(TacoRun(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=0, max_tests=100))
+    kept = load_problems(tmp_path / "out" / "train.jsonl")
+    assert {problem.id for problem in kept} == accepted
+    assert all(len(problem.hidden_tests) == len(problem.tests) - 4 for problem in kept)
