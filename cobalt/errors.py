@@ -5,6 +5,9 @@ A `UserError` is the user's to mend: scripts print its one sentence and exit wit
 reward.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class CobaltError(Exception):
     """Base of every error this project raises on purpose."""
@@ -28,3 +31,14 @@ class RequestRefused(ServiceDown, UserError):
 
 class SpendLimitReached(ServiceDown):
     """The money set for a run is spent: the run ends and can be resumed with a higher limit."""
+
+
+def tally(counts: Mapping[str, Any]) -> str:
+    """Counts of a run in words, for a message: those that are not zero, nested ones by their own names."""
+    phrases = []
+    for name, count in counts.items():
+        if isinstance(count, Mapping):
+            phrases.append(f"{name}: {tally(count)}")
+        elif count:
+            phrases.append(f"{count} {name}")
+    return ", ".join(phrases) or "nothing read"

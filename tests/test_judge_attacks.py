@@ -149,6 +149,14 @@ PROCESSES = {
     "kills its parent": REFUSED + "verdict(repr(os.getppid()) if os.getppid() else None)",
     "signals everyone": REFUSED + "import signal\nverdict(refused(os.kill, -1, signal.SIGKILL))",
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nprint('held')",
+    "kills itself by a signal that looks like the kernel's": SYSCALL
+    + """
+import struct
+info = struct.pack("iiiii", 9, 0, 0x80, 0, 0) + bytes(108)
+own = os.pidfd_open(os.getpid())
+verdict(*(refused(call, *arguments) for arguments in (
+    (129, os.getpid(), 9, info), (297, os.getpid(), os.getpid(), 9, info), (424, own, 9, info, 0))))
+""",
     "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint('held')",
     "kills likely process numbers": REFUSED + "verdict(*(refused(os.kill, n, 9) for n in range(2, 3000)))",
     "leaves a daemon": """
@@ -301,6 +309,39 @@ def test_verdict_is_right_for_a_program_that(lab, name):
     code, expected = ENDS[name]
     assert lab.run(code) is expected, lab.feedback
     lab.probe()
+
+
+# Looks through its own memory for what earlier programs and tests may have left in that of the processes it came from.
+SEARCH = """
+given = input()
+found = set()
+for line in open("/proc/self/maps"):
+    place, rights = line.split()[:2]
+    begin, end = (int(number, 16) for number in place.split("-"))
+    if "w" in rights:
+        with open("/proc/self/mem", "rb", 0) as memory:
+            try:
+                memory.seek(begin)
+                data = memory.read(end - begin)
+            except OSError:
+                continue
+        for word in ("ecruos", "tuptuo", "tupni"):  # backwards: not to find itself
+            if word[::-1].encode() + b"-of-another" in data:
+                found.add(word[::-1])
+print(sorted(found - {given.partition("-")[0]}))
+"""
+
+
+def test_memory_holds_nothing_of_earlier_programs_and_tests(lab):
+    first = TestSuite(("input-of-another\n" * 200, "b\n", "c\n"), ("", "", ""))
+    program = "# source-of-another\nprint('output-of-' + input().replace('input-of-', '').replace('b', 'another'))"
+    second = TestSuite(("input-of-another\n", "b\n", "c\n"), ("[]", "[]", "[]"))
+
+    async def course() -> list[VerdictKind]:
+        await lab.judge.judge(program, first)
+        return [verdict.kind for verdict in (await lab.judge.judge(SEARCH, second)).verdicts]
+
+    assert lab.runner.run(course()) == [PASSED] * 3
 
 
 def test_no_attack_cost_a_sandbox(lab):

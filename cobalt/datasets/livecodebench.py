@@ -19,7 +19,7 @@ from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
-from cobalt.errors import UserError
+from cobalt.errors import UserError, tally
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
@@ -102,7 +102,7 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
             if record["id"] not in output.done:
                 output.append(record)
     if counts["kept"] == 0:
-        raise UserError(f"{source}: no problem is left ({json.dumps(counts)})")
+        raise UserError(f"{source}: no problem is left ({tally(counts)})")
     write_summary(run.output_file, {"problems": counts})
     return {"problems": counts}
 

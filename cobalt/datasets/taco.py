@@ -26,7 +26,7 @@ from tqdm import tqdm
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_rows, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import InfrastructureError, UserError, tally
 from cobalt.judge import ExecResult, Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
@@ -258,11 +258,12 @@ def _split(
     run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], rows_file: Path, counts: Summary
 ) -> Summary:
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
-    places = _places_of_problems(rows_file)
+    places = _places_of_problems(rows_file) if rows_file.exists() else []
+    if not places:
+        raise UserError(f"no problem is left ({tally(counts['rows'])}): give other rows")
     if run.dev_size >= len(places):
         raise UserError(
-            f"{len(places)} problems are left ({json.dumps(counts['rows'])}): --dev_size must be smaller,"
-            f" not {run.dev_size}"
+            f"{len(places)} problems are left ({tally(counts['rows'])}): --dev_size must be smaller, not {run.dev_size}"
         )
     dev = set(random.Random(run.seed).sample(range(len(places)), run.dev_size))
     splits = {"train": [i for i in range(len(places)) if i not in dev], "dev": sorted(dev)}

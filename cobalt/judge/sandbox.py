@@ -155,7 +155,8 @@ class Sandbox:
             self.healthy = False
             raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
         if facts["end"] == "exit" and facts["status"] == -signal.SIGKILL and facts["cpu"] <= self._limits.cpu_seconds:
-            # The first process of a PID namespace cannot be killed from within it.
+            # The first process of a PID namespace cannot be killed from within it, forged signals are denied.
+            self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Run(
             facts["end"],

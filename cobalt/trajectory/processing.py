@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from cobalt.conversation import Message, PromptSet, load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
-from cobalt.errors import UserError
+from cobalt.errors import UserError, tally
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
@@ -126,7 +126,10 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
             await _add_perturbed(run, counter, cutter, judge, prompts)
         summary = cutter.summary()
         if not rows:
-            raise UserError(f"{run.input_file}: no prompt is left ({json.dumps(summary)})")
+            raise UserError(
+                f"{run.input_file}: no prompt is left ({tally(summary)}): see --max_prompt_tokens, and the rules in"
+                " docs/trajectories.md"
+            )
         rows.write_shuffled(run.output_file, run.seed)
     write_summary(run.output_file, summary)
     return summary

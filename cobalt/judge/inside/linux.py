@@ -137,6 +137,7 @@ _DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "perf_event_open": (298, 241),
     "personality": (135, 92),
     "pidfd_getfd": (438, 438),
@@ -164,6 +165,11 @@ _DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
 _DENIED_TO_PROGRAMS: dict[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279),
     "mount": (165, 40),
+    # These can forge a signal of the kernel's, by which the first process of a namespace can kill itself: that would
+    # look like a machine short of memory.
+    "pidfd_send_signal": (424, 424),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
 }
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE = (56, 220)

@@ -153,7 +153,8 @@ def exit_status(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
-        return error.code & 0xFF
+        # Python takes a number that C has no type for as -1.
+        return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
     print(error.code, file=sys.stderr)  # noqa: T201
     return 1
 

@@ -46,6 +46,7 @@ STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the mai
 
 FOLDER = "/tmp"  # a program's own, in which it starts
 _NAMESPACES = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
+_JUDGE_HAS_GONE = 3  # how a compiler ends that finds the socket closed
 _READY = 3  # a test's descriptor, until the program starts
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -86,20 +87,20 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], types.ModuleType]
     gc.collect()
     gc.freeze()
     _send(socket, b"R", {"filter": filters is not None}, b"")
-    try:
-        while True:
-            kind, limits, source = _receive(socket)
-            if kind != b"P":
-                continue  # the rest of a program whose compiler died
-            compiler = os.fork()
-            if compiler == 0:
-                return _serve_program(socket, options, limits, source)
-            _, raw = os.waitpid(compiler, 0)
-            status = os.waitstatus_to_exitcode(raw)
-            if status != 0:
-                _send(socket, b"X", {"status": status}, b"")
-    except _Closed:
-        os._exit(0)
+    readable = select.poll()
+    readable.register(socket, select.POLLIN)
+    while True:
+        # The compiler reads the program, so that no later one can find it in memory that this process has freed.
+        readable.poll()
+        compiler = os.fork()
+        if compiler == 0:
+            return _serve_program(socket, options, *_receive_program(socket))
+        _, raw = os.waitpid(compiler, 0)
+        status = os.waitstatus_to_exitcode(raw)
+        if status == _JUDGE_HAS_GONE:
+            os._exit(0)
+        if status != 0:
+            _send(socket, b"X", {"status": status}, b"")
 
 
 def _provide_exits() -> None:
@@ -109,6 +110,17 @@ def _provide_exits() -> None:
     quitter = importlib.import_module("_sitebuiltins").Quitter
     for name in ("exit", "quit"):
         setattr(builtins, name, quitter(name, "Ctrl-D (i.e. EOF)"))
+
+
+def _receive_program(socket: int) -> tuple[dict[str, Any], bytes]:
+    """The limits and source of the next program; what is left of one whose compiler died is passed over."""
+    try:
+        while True:
+            kind, limits, source = _receive(socket)
+            if kind == b"P":
+                return limits, bytes(source)
+    except _Closed:
+        os._exit(_JUDGE_HAS_GONE)
 
 
 def _serve_program(
@@ -150,13 +162,14 @@ def _serve_program(
                 _become_program(options, limits, source, facts.get("files", {}))
                 return codes, main
     except _Closed:
-        os._exit(0)
+        os._exit(_JUDGE_HAS_GONE)
 
 
-def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytes) -> bool:
+def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> bool:
     """Fork a test and report its end; True in the test's own process, its standard files in place."""
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     _write_all(files[0], given)
+    given[:] = bytes(len(given))  # the tests to come are copies of this process
     os.lseek(files[0], 0, os.SEEK_SET)
     # Only a test whose walls all stand writes here, and closes it before the program starts: a failed set-up
     # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
@@ -168,13 +181,14 @@ def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], give
             os.dup2(descriptor, number)
         return True
     os.close(walls_stand)
-    end = _watch(child, files[1], started, limits, options["isolated"])
+    end, seen = _watch(child, files[1], started, limits, options["isolated"])
     if not options["isolated"]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, raw, usage = os.wait4(child, 0)
     wall = time.monotonic() - started
-    cpu = usage.ru_utime + usage.ru_stime
+    # Processes that were alive at the end, or that nobody waited for, are in no one's sum.
+    cpu = max(usage.ru_utime + usage.ru_stime, seen)
     size = os.fstat(files[1]).st_size
     facts = {
         "ready": os.read(ready, 1) == b"1",
@@ -186,26 +200,30 @@ def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], give
         "size": size,
     }
     # Beyond the limit only what feedback shows is of use.
-    output = _contents(files[1], size, limits["output_bytes"])
-    errors = _contents(files[2], os.fstat(files[2]).st_size, STDERR_BYTES)
-    facts["output"] = len(output)
+    output = _parts(size, limits["output_bytes"])
+    errors = _parts(os.fstat(files[2]).st_size, STDERR_BYTES)
+    lengths = [sum(count for _, count in parts) for parts in (output, errors)]
+    _send(socket, b"D", facts | {"output": lengths[0]}, b"", more=sum(lengths))
+    # From file to socket: in this process's memory the tests to come could find it.
+    for descriptor, parts in ((files[1], output), (files[2], errors)):
+        for begin, count in parts:
+            _send_file(socket, descriptor, begin, count)
     for descriptor in (*files, ready):
         os.close(descriptor)
-    _send(socket, b"D", facts, output + errors)
     return False
 
 
-def _watch(child: int, output: int, started: float, limits: dict[str, Any], isolated: bool) -> str:
-    """Wait for a test's end, and bring it about at a limit; says which."""
+def _watch(child: int, output: int, started: float, limits: dict[str, Any], isolated: bool) -> tuple[str, float]:
+    """Wait for a test's end, and bring it about at a limit; says which, and the most CPU seconds that were seen."""
     descriptor = os.pidfd_open(child)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     limit = limits["wall_seconds"]
-    idle, before, last = 0.0, -1, started
+    idle, before, last, most = 0.0, -1, started, 0
     try:
         while True:
             if poll.poll(TICK_SECONDS * 1000):
-                return "exit"
+                return "exit", most / _CLOCK_TICKS
             now = time.monotonic()
             ticks, memory, runnable = _usage(child, isolated, limits["memory_bytes"])
             # Only time in which no process of the test computed or stood ready to counts towards the wall limit,
@@ -213,7 +231,7 @@ def _watch(child: int, output: int, started: float, limits: dict[str, Any], isol
             # machine takes nothing from a program.
             if ticks == before and not runnable:
                 idle += min(now - last, 2 * TICK_SECONDS)
-            before, last = ticks, now
+            before, last, most = ticks, now, max(most, ticks)
             end = None
             if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
                 end = "cpu"
@@ -225,7 +243,7 @@ def _watch(child: int, output: int, started: float, limits: dict[str, Any], isol
                 end = "wall"
             if end is not None:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                return end
+                return end, most / _CLOCK_TICKS
     finally:
         os.close(descriptor)
 
@@ -336,49 +354,48 @@ def _set_limits(limits: dict[str, Any], others: int) -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
-def _contents(descriptor: int, size: int, limit: int) -> bytes:
-    """A file's whole contents, or where it is larger than the limit its two ends."""
+def _parts(size: int, limit: int) -> list[tuple[int, int]]:
+    """What to send of a file, as beginnings and lengths: all of it, or of one larger than the limit its two ends."""
     if size > limit:
         end = min(4096, limit)
-        return _read_at(descriptor, end, 0) + _read_at(descriptor, end, size - end)
-    return _read_at(descriptor, size, 0)
+        return [(0, end), (size - end, end)]
+    return [(0, size)] if size else []
 
 
-def _read_at(descriptor: int, count: int, offset: int) -> bytes:
-    parts: list[bytes] = []
+def _send_file(socket: int, descriptor: int, begin: int, count: int) -> None:
     while count > 0:
-        part = os.pread(descriptor, count, offset)
-        if not part:
-            break
-        parts.append(part)
-        count -= len(part)
-        offset += len(part)
-    return b"".join(parts)
+        try:
+            sent = os.sendfile(socket, descriptor, begin, count)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _Closed from None
+        begin, count = begin + sent, count - sent
 
 
-def _send(socket: int, kind: bytes, facts: dict[str, Any], data: bytes) -> None:
+def _send(socket: int, kind: bytes, facts: dict[str, Any], data: bytes, *, more: int = 0) -> None:
+    """Send a frame, or, with `more`, the beginning of one whose last bytes the caller sends."""
     head = json.dumps(facts).encode()
-    _write_all(socket, HEADER.pack(kind, len(head), len(data)) + head + data)
+    _write_all(socket, HEADER.pack(kind, len(head), len(data) + more) + head + data)
 
 
-def _receive(socket: int) -> tuple[bytes, dict[str, Any], bytes]:
+def _receive(socket: int) -> tuple[bytes, dict[str, Any], bytearray]:
     kind, head, data = HEADER.unpack(_read_exactly(socket, HEADER.size))
     facts = json.loads(_read_exactly(socket, head)) if head else {}
     return kind, facts, _read_exactly(socket, data)
 
 
-def _read_exactly(descriptor: int, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count > 0:
-        part = os.read(descriptor, min(count, 1 << 20))
-        if not part:
-            raise _Closed
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+def _read_exactly(descriptor: int, count: int) -> bytearray:
+    buffer = bytearray(count)
+    with memoryview(buffer) as view:
+        filled = 0
+        while filled < count:
+            read = os.readv(descriptor, [view[filled : filled + (1 << 20)]])
+            if read == 0:
+                raise _Closed
+            filled += read
+    return buffer
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         try:
