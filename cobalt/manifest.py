@@ -108,6 +108,20 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
+def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
+    """Add what a run counted to the manifest of its result, under the key `summary`.
+
+    Args:
+        result: The result file, whose manifest `open_manifest` has written.
+        summary: JSON-able.
+
+    Raises:
+        UserError: the manifest is missing or cannot be written.
+    """
+    path = manifest_path(result)
+    _write(path, _read(path) | {"summary": dict(summary)})
+
+
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

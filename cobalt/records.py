@@ -9,7 +9,7 @@ at a time (an advisory lock sees to it). It knows nothing of what the records me
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,8 +24,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: unreadable file, a malformed line, a record without `id`, or an id that occurs twice.
     """
+    return list(iterate_records(path))
+
+
+def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
+    """As `read_records`, one record at a time, for files that are larger than the memory."""
     torn = _torn_bytes(path)
-    records: list[dict[str, Any]] = []
     first_seen: dict[ProblemId, int] = {}
     for number, record in read_json_lines(path, ignore_last_bytes=torn):
         identifier = record.get("id")
@@ -37,8 +41,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 " remove one of the two lines"
             )
         first_seen[identifier] = number
-        records.append(record)
-    return records
+        yield record
 
 
 class RecordFile:
@@ -60,8 +63,7 @@ class RecordFile:
         """
         self.path = path
         try:
-            if not path.name or (path.exists() and not path.is_file()):
-                raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = path.open("ab")
         except OSError as error:
@@ -76,7 +78,7 @@ class RecordFile:
             torn = _torn_bytes(path)
             if torn:
                 self._handle.truncate(path.stat().st_size - torn)
-            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in read_records(path))
+            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in iterate_records(path))
         except BaseException:
             self._handle.close()
             raise
@@ -116,6 +118,16 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
+
+
+def check_result_path(path: Path) -> None:
+    """Refuse a path that names a folder, a device or nothing, before anything is written.
+
+    Raises:
+        UserError: it does.
+    """
+    if not path.name or (path.exists() and not path.is_file()):
+        raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
 
 
 def _torn_bytes(path: Path) -> int:

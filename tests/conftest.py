@@ -36,6 +36,16 @@ def seed_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def policy(tmp_path_factory):
+    """A folder with a tokenizer and its chat template, as a model has them."""
+    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+
+    folder = tmp_path_factory.mktemp("policy")
+    learn_tokenizer(["system problem answer feedback 0 1 2 3"], vocabulary=400).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def services(seed_model):
     """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
     settings = ["--engine", "max_model_len=1024", "--engine", "dtype=float32"]

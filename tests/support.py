@@ -26,3 +26,31 @@ def write_lines(path, records):
     """Write records as JSONL and return the path."""
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"feedback {turn}", **fields):
+    """An evaluated record of `square_problem`, as eval_multi_turn.py leaves it.
+
+    `samples` is [sample][turn] of (public tests passed, hidden tests passed), each of two.
+    """
+    turns = len(samples[0])
+
+    def conversation(sample):
+        messages = [{"role": "system", "content": "system"}, {"role": "user", "content": f"problem {identifier}"}]
+        for turn in range(turns):
+            messages.append({"role": "assistant", "content": f"answer {sample}.{turn}"})
+            messages.append({"role": "user", "content": feedback(sample, turn)})
+        return messages
+
+    return (
+        square_problem(
+            identifier,
+            conversations=[conversation(sample) for sample in range(len(samples))],
+            raw_responses=[[f"response {sample}.{turn}" for sample in range(len(samples))] for turn in range(turns)],
+            public_pass_rates=[[sample[turn][0] / 2 for sample in samples] for turn in range(turns)],
+            finish_reasons=[["stop"] * len(samples)] * turns,
+            all_pass_rates=[[hidden / 2 for _, hidden in sample] for sample in samples],
+            hidden_verdicts=[],
+        )
+        | fields
+    )

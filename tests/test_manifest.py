@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cobalt.errors import UserError
-from cobalt.manifest import manifest_path, open_manifest
+from cobalt.manifest import manifest_path, open_manifest, write_summary
 
 
 @pytest.fixture
@@ -56,6 +56,20 @@ def test_a_run_that_failed_before_its_first_record_may_start_anew_with_other_arg
     result.unlink()
     open_manifest(result, {"n": 4}, [data])
     assert json.loads(manifest_path(result).read_text())["arguments"] == {"n": 4}
+
+
+def test_a_summary_joins_what_made_the_result_and_is_no_reason_to_refuse_resuming(run):
+    data, result = run
+    write_summary(result, {"problems": {"read": 3}})
+    content = json.loads(manifest_path(result).read_text())
+    assert content["summary"] == {"problems": {"read": 3}}
+    assert content["arguments"]["n"] == 16
+    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+
+
+def test_a_summary_without_a_manifest_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a readable manifest"):
+        write_summary(tmp_path / "r.jsonl", {})
 
 
 @pytest.mark.parametrize(("name", "expected"), [("r.jsonl", "r"), ("s.t0.6", "s.t0.6"), ("s.t0.7.jsonl", "s.t0.7")])

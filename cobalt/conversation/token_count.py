@@ -1,0 +1,108 @@
+"""How many tokens a conversation is as a prompt, by a model's own chat template.
+
+Loads a tokenizer only, never a model's weights. transformers is imported when a counter is made, not before.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cobalt.conversation.turns import Message
+from cobalt.errors import UserError
+
+Conversation = Sequence[Message]
+
+
+class PromptTokenCounter:
+    """Counts the `input_ids` of prompts as the model will get them: chat template and generation prompt.
+
+    Attributes:
+        model_name: The model whose tokenizer counts.
+        fingerprint: A digest of the vocabulary and the template, the same wherever the files lie.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        """Load the tokenizer of a model.
+
+        Args:
+            model_name: A Hugging Face id, or a folder that holds tokenizer files.
+
+        Raises:
+            UserError: there is no such model, it cannot be fetched, or its tokenizer has no chat template.
+        """
+        self.model_name = model_name
+        self._tokenizer = _load(model_name)
+        template = self._tokenizer.chat_template
+        if not template:
+            raise UserError(
+                f"the tokenizer of {model_name} has no chat template: give an instruction-tuned model, or a copy of"
+                " the tokenizer's folder with a chat_template.jinja in it"
+            )
+        vocabulary = repr(sorted(self._tokenizer.get_vocab().items()))
+        self.fingerprint = hashlib.sha256((vocabulary + repr(template)).encode("utf-8", "replace")).hexdigest()[:16]
+        self._fast = self._tokenizer.backend_tokenizer if self._tokenizer.is_fast else None
+        if self._fast is not None:
+            # A tokenizer's file may ask for both, and a length that is cut off measures nothing.
+            self._fast.no_truncation()
+            self._fast.no_padding()
+
+    def count(self, conversations: Sequence[Conversation]) -> list[int]:
+        """Tokens of each conversation with the generation prompt behind it; one batch, all cores.
+
+        Raises:
+            UserError: the chat template refuses a conversation.
+        """
+        if not conversations:
+            return []
+        try:
+            texts = self._tokenizer.apply_chat_template(
+                [list(conversation) for conversation in conversations], add_generation_prompt=True, tokenize=False
+            )
+        except jinja2.TemplateError as error:
+            raise UserError(f"the chat template of {self.model_name} refuses a conversation: {error}") from None
+        if self._fast is not None:
+            # Not the tokenizer's own call: that makes lists of Python integers, which takes as long again.
+            return [len(encoding) for encoding in self._fast.encode_batch_fast(texts, add_special_tokens=False)]
+        return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+    def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
+        """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
+
+        In a chain each conversation goes on where the one before ends. A longer one is never fewer tokens, so the
+        last of each chain is measured first, and most chains are measured once.
+        """
+        fitting = [len(chain) for chain in chains]
+        undecided = [index for index, chain in enumerate(chains) if chain]
+        while undecided:
+            lengths = self.count([chains[index][fitting[index] - 1] for index in undecided])
+            too_long = [index for index, length in zip(undecided, lengths, strict=True) if length > limit]
+            for index in too_long:
+                fitting[index] -= 1
+            undecided = [index for index in too_long if fitting[index]]
+        return fitting
+
+
+def _load(model_name: str) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise UserError("counting tokens needs transformers: scripts/setup.sh --profile cpu installs it") from None
+    # Without a network it warns of every attempt; the one sentence below says what there is to say.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        return AutoTokenizer.from_pretrained(model_name)
+    except (OSError, ValueError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if Path(model_name).is_dir():
+            raise UserError(
+                f"{model_name} holds no usable tokenizer: give a model's folder with tokenizer.json and"
+                f" tokenizer_config.json in it ({reason})"
+            ) from None
+        raise UserError(
+            f"cannot load the tokenizer of {model_name!r}: without a network give the local folder that holds the"
+            f" model's tokenizer.json, tokenizer_config.json and chat template ({reason})"
+        ) from None

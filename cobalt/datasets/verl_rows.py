@@ -1,0 +1,319 @@
+"""Parquet files that veRL 0.9.1 trains on, from problems (single turn) or from contextual prompts (multi turn).
+
+A row has the five columns that veRL's `RLHFDataset` and reward managers read and nothing else: `data_source`,
+`prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`: all tests as a JSON string) and `extra_info`
+(`index`, `split`, `id`, `problem_id`, `sample`, `turn`, `prev_best_pass_rate`, `perturbed`, `difficulty`). Prompts are
+measured as veRL measures them; over-long ones are left out and counted, because veRL would stop at them or cut
+them. Nothing here selects trajectories or judges programs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cobalt.conversation import Message, first_messages, load_prompts
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.errors import UserError
+from cobalt.manifest import open_manifest, write_summary
+from cobalt.problem import Problem, TestSuite
+from cobalt.records import check_result_path, iterate_records
+
+Summary = dict[str, dict[str, int]]
+
+SPLITS = ("train", "validation")
+
+# A row group is read as a whole: small enough to stream, large enough to be worth a read.
+_ROWS_IN_A_GROUP = 1000
+_CHARACTERS_IN_A_GROUP = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VerlRun:
+    """One conversion.
+
+    Attributes:
+        train_file, validation_file: Both are needed, because veRL wants both and no problem may be in both.
+        local_dir: Folder for train.parquet and validation.parquet.
+        model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
+        max_prompt_length: veRL's `data.max_prompt_length`, in tokens.
+        data_source: veRL's name for where the rows are from.
+    """
+
+    train_file: Path
+    validation_file: Path
+    local_dir: Path
+    model_name: str
+    max_prompt_length: int
+    data_source: str = "taco_cobalt"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What a row is made of."""
+
+    id: str
+    problem_id: str
+    messages: list[Message]
+    tests: str
+    difficulty: str | None
+    sample: int | None = None
+    turn: int = 0
+    prev_best_pass_rate: float = 0.0
+    perturbed: bool = False
+
+
+def convert_single_turn(run: VerlRun, prompts: str = "paper") -> Summary:
+    """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
+
+    Raises:
+        UserError: bad input, a problem in both files, or a file without a usable prompt.
+    """
+    prompt_set = load_prompts(prompts)
+
+    def read(path: Path) -> Iterator[_Prompt]:
+        for record in iterate_records(path):
+            try:
+                problem = Problem.parse(record)
+            except UserError as error:
+                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+            yield _Prompt(
+                id=str(problem.id),
+                problem_id=str(problem.id),
+                messages=first_messages(problem, prompt_set),
+                tests=problem.tests.to_json(),
+                difficulty=_difficulty(record),
+            )
+
+    return _convert(run, {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}, read)
+
+
+def convert_multi_turn(run: VerlRun) -> Summary:
+    """One row for each contextual prompt of process_multi_turn_taco.py.
+
+    Raises:
+        UserError: bad input, a problem in both files, or a file without a usable prompt.
+    """
+    return _convert(run, {"stage": "verl_multi_turn"}, _read_contextual)
+
+
+def _read_contextual(path: Path) -> Iterator[_Prompt]:
+    for record in iterate_records(path):
+        try:
+            tests = TestSuite.parse(record["test_cases"])
+            if not tests:
+                raise UserError("field 'test_cases': the test suite is empty")
+            rate = float(record["prev_best_pass_rate"])
+            if not 0 <= rate <= 1:
+                raise UserError(f"field 'prev_best_pass_rate' is {rate}: it must lie between 0 and 1")
+            yield _Prompt(
+                id=str(record["id"]),
+                problem_id=str(record["problem_id"]),
+                messages=_messages(record["prompt"]),
+                tests=tests.to_json(),
+                difficulty=_difficulty(record),
+                sample=record["sample"],
+                turn=int(record["turn"]),
+                prev_best_pass_rate=rate,
+                perturbed=bool(record["perturbed"]),
+            )
+        except UserError as error:
+            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+        except KeyError as error:
+            raise UserError(
+                f"{path}: record {record['id']!r} has no field {error}: give the result of process_multi_turn_taco.py"
+            ) from None
+        except (TypeError, ValueError):
+            raise UserError(f"{path}: record {record['id']!r} is not a contextual prompt") from None
+
+
+def _messages(value: object) -> list[Message]:
+    good = isinstance(value, list) and all(
+        isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
+        for item in value
+    )
+    if not good or not value or value[-1]["role"] != "user":  # type: ignore[index]
+        raise UserError("field 'prompt' must be a list of messages that ends with the user's")
+    return value  # type: ignore[return-value]
+
+
+def _difficulty(record: dict[str, Any]) -> str | None:
+    value = record.get("difficulty")
+    return None if value is None else str(value)
+
+
+def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
+    if run.max_prompt_length < 1:
+        raise UserError(f"max_prompt_length is {run.max_prompt_length}: it must be 1 or more")
+    counter = PromptTokenCounter(run.model_name)
+    sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
+    results = {split: run.local_dir / f"{split}.parquet" for split in SPLITS}
+    for split in SPLITS:
+        check_result_path(results[split])
+        settings = {
+            "split": split,
+            "tokenizer": counter.fingerprint,
+            "max_prompt_length": run.max_prompt_length,
+            "data_source": run.data_source,
+        }
+        open_manifest(results[split], arguments | settings, [sources[split]])
+    try:
+        summary = _write_parts(run, counter, read, sources, results)
+        for split in SPLITS:
+            _part(results[split]).replace(results[split])
+            write_summary(results[split], {split: summary[split]})
+    finally:
+        for result in results.values():
+            _part(result).unlink(missing_ok=True)
+    return summary
+
+
+def _write_parts(
+    run: VerlRun,
+    counter: PromptTokenCounter,
+    read: Callable[[Path], Iterator[_Prompt]],
+    sources: dict[str, Path],
+    results: dict[str, Path],
+) -> Summary:
+    """Write every split beside its place, so that neither file is there unless both are right."""
+    summary: Summary = {}
+    seen: dict[str, str] = {}
+    for split in SPLITS:
+        with _Writer(run, counter, split, results[split]) as writer:
+            for prompt in read(sources[split]):
+                if seen.setdefault(prompt.problem_id, split) != split:
+                    raise UserError(
+                        f"problem {prompt.problem_id!r} is in {run.train_file} and in {run.validation_file}:"
+                        " no problem may be in both"
+                    )
+                writer.add(prompt)
+            writer.flush()
+        if not writer.rows:
+            raise UserError(
+                f"{sources[split]}: no prompt is left of {writer.read}; {writer.too_long} of them are longer"
+                f" than --max_prompt_length {run.max_prompt_length}"
+            )
+        summary[split] = writer.summary()
+    return summary
+
+
+def _part(result: Path) -> Path:
+    return result.with_name(result.name + ".part")
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the rows of one split, a row group at a time; a context manager, which closes the file."""
+
+    run: VerlRun
+    counter: PromptTokenCounter
+    split: str
+    result: Path
+    read: int = 0
+    rows: int = 0
+    too_long: int = 0
+    longest: int = 0
+    problems: set[str] = field(default_factory=set)
+    _waiting: list[_Prompt] = field(default_factory=list)
+    _characters: int = 0
+    _parquet: Any = None
+
+    def __enter__(self) -> "_Writer":
+        from pyarrow import parquet
+
+        try:
+            self._parquet = parquet.ParquetWriter(_part(self.result), _schema(), compression="zstd")
+        except OSError as error:
+            raise UserError(f"cannot write {self.result}: {error.strerror}") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parquet.close()
+
+    def add(self, prompt: _Prompt) -> None:
+        """Take one prompt in."""
+        self.read += 1
+        self._waiting.append(prompt)
+        self._characters += len(prompt.tests) + sum(len(message["content"]) for message in prompt.messages)
+        if len(self._waiting) >= _ROWS_IN_A_GROUP or self._characters >= _CHARACTERS_IN_A_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Measure what waits, and write what fits as one row group."""
+        import pyarrow
+
+        lengths = self.counter.count([prompt.messages for prompt in self._waiting])
+        rows = []
+        for prompt, length in zip(self._waiting, lengths, strict=True):
+            if length > self.run.max_prompt_length:
+                self.too_long += 1
+                continue
+            self.longest = max(self.longest, length)
+            self.problems.add(prompt.problem_id)
+            rows.append(_row(prompt, self.split, self.rows, self.run.data_source))
+            self.rows += 1
+        self._waiting.clear()
+        self._characters = 0
+        if rows:
+            try:
+                self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=_schema()))
+            except OSError as error:
+                raise UserError(f"cannot write {self.result}: {error.strerror or error}") from None
+
+    def summary(self) -> dict[str, int]:
+        """What was counted."""
+        return {
+            "prompts read": self.read,
+            "dropped: over max_prompt_length": self.too_long,
+            "rows": self.rows,
+            "problems": len(self.problems),
+            "longest prompt, tokens": self.longest,
+        }
+
+
+def _row(prompt: _Prompt, split: str, index: int, data_source: str) -> dict[str, Any]:
+    return {
+        "data_source": data_source,
+        "prompt": list(prompt.messages),
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": prompt.tests},
+        "extra_info": {
+            "index": index,
+            "split": split,
+            "id": prompt.id,
+            "problem_id": prompt.problem_id,
+            "sample": prompt.sample,
+            "turn": prompt.turn,
+            "prev_best_pass_rate": prompt.prev_best_pass_rate,
+            "perturbed": prompt.perturbed,
+            "difficulty": prompt.difficulty,
+        },
+    }
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    extra = pa.struct(
+        [
+            ("index", pa.int64()),
+            ("split", pa.string()),
+            ("id", pa.string()),
+            ("problem_id", pa.string()),
+            ("sample", pa.int64()),
+            ("turn", pa.int64()),
+            ("prev_best_pass_rate", pa.float64()),
+            ("perturbed", pa.bool_()),
+            ("difficulty", pa.string()),
+        ]
+    )
+    return pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("ability", pa.string()),
+            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+            ("extra_info", extra),
+        ]
+    )

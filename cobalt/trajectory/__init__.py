@@ -1,0 +1,1 @@
+"""From recorded trajectories to contextual prompts: reading, selection, segmentation, perturbed augmentation."""

@@ -1,0 +1,120 @@
+"""Perturbed prompts (Cobalt-PTB): partial trajectories whose last feedback shows a test that cannot be passed.
+
+The last program of a partial trajectory is run again on the problem's perturbed public tests, and the failure found
+there replaces the last feedback; the tests that reward is given by stay the true ones. Which tests are perturbed is
+decided elsewhere (`perturbed_public_test_cases` of run_perturbation.py). The mixing ratio of the paper is not known.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cobalt.conversation import PromptSet, program_of
+from cobalt.errors import UserError
+from cobalt.judge import Judge, VerdictKind
+from cobalt.problem import Problem, ProblemId, TestSuite, read_json_lines
+
+FIELD = "perturbed_public_test_cases"
+
+
+def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
+    """The true and the perturbed public tests of each problem of a run_perturbation.py result.
+
+    Raises:
+        UserError: unreadable, or a problem without perturbed tests.
+    """
+    suites = {}
+    for number, record in read_json_lines(path):
+        try:
+            problem = Problem.parse(record)
+            perturbed = perturbed_tests(problem)
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+        if perturbed is None:
+            raise UserError(f"{path}, line {number}: field {FIELD!r} is missing: run run_perturbation.py first")
+        suites[problem.id] = (problem.public_tests, perturbed)
+    return suites
+
+
+def perturbed_tests(problem: Problem) -> TestSuite | None:
+    """The perturbed public tests that a record itself has, or None.
+
+    Raises:
+        UserError: they are malformed.
+    """
+    if problem.record.get(FIELD) is None:
+        return None
+    try:
+        return TestSuite.parse(problem.record[FIELD])
+    except UserError as error:
+        raise UserError(f"field {FIELD!r}: {error}") from None
+
+
+class PerturbedTests:
+    """Finds the perturbed public tests of a problem: in its record, or in a file made afterwards."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            UserError: as `read_perturbed_tests`.
+        """
+        self._path = path
+        self._suites: Mapping[ProblemId, tuple[TestSuite, TestSuite]] = read_perturbed_tests(path) if path else {}
+
+    def of(self, problem: Problem) -> TestSuite | None:
+        """The perturbed tests of a problem; None where it has none (run_perturbation.py leaves some problems out).
+
+        Raises:
+            UserError: the file has a problem of this id with other public tests.
+        """
+        if self._path is None:
+            return perturbed_tests(problem)
+        if problem.id not in self._suites:
+            return None
+        true, perturbed = self._suites[problem.id]
+        if true != problem.public_tests:
+            raise UserError(
+                f"{self._path}: problem {problem.id!r} has other public tests than the trajectories' problem of that"
+                " id: give the file that was made from the problems of this run"
+            )
+        return perturbed
+
+
+async def impossible_feedback(
+    judge: Judge, prompts: PromptSet, response: str, true_tests: TestSuite, perturbed: TestSuite
+) -> str | None:
+    """The user message that shows a response's program failing a test nobody can pass.
+
+    Args:
+        judge: Runs the program.
+        prompts: Words the message, as the multi-turn run did.
+        response: What the model wrote.
+        true_tests: The problem's public tests.
+        perturbed: The same with expected outputs swapped.
+
+    Returns:
+        None when the message would not show an impossible expectation: without a program, when the first failing
+        test is a true one, or when the program fails by an error, whose feedback shows no expected output.
+
+    Raises:
+        InfrastructureError: the judge failed, also when asked again.
+    """
+    program = program_of(response)
+    if program is None:
+        return None
+    result = await judge.judge(program, perturbed, stop_at_first_failure=True)
+    failed = next((index for index, passed in enumerate(result.passing) if not passed), None)
+    if failed is None or result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
+        return None
+    true_pairs = set(zip(true_tests.inputs, true_tests.outputs, strict=True))
+    if (perturbed.inputs[failed], perturbed.outputs[failed]) in true_pairs:
+        return None
+    return prompts.feedback(result.feedback[failed])
+
+
+async def impossible_feedbacks(
+    judge: Judge, prompts: PromptSet, items: Iterable[tuple[str, TestSuite, TestSuite]]
+) -> list[str | None]:
+    """`impossible_feedback` of many (response, true tests, perturbed tests), side by side and in order."""
+    return await asyncio.gather(*(impossible_feedback(judge, prompts, *item) for item in items))

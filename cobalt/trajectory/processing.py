@@ -1,0 +1,414 @@
+"""The whole way from an evaluated multi-turn file to contextual prompts, one problem after another.
+
+Selection, segmentation, the limit on prompt length, perturbed copies, shuffling. Trajectories are read as a stream
+and prompts wait on the disk until they are shuffled, so memory does not grow with the input. An interrupted run
+leaves no result and is made again from the start: the same command gives the same bytes.
+"""
+
+import asyncio
+import json
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, get_args
+
+from tqdm import tqdm
+
+from cobalt.conversation import Message, PromptSet, load_prompts
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.errors import UserError
+from cobalt.judge import Judge
+from cobalt.manifest import open_manifest, write_summary
+from cobalt.problem import Problem, TestSuite
+from cobalt.records import check_result_path
+from cobalt.trajectory.augmentation import PerturbedTests, impossible_feedbacks
+from cobalt.trajectory.reading import ProblemTrajectories, Trajectory, read_trajectories
+from cobalt.trajectory.segmentation import Context, SolvedRule, StopRule, context, usable_states
+from cobalt.trajectory.selection import select, solved_at_first_turn
+
+Summary = dict[str, dict[str, int]]
+
+_PROBLEMS_AT_A_TIME = 32  # so that their prompts are one batch for the tokenizer
+_PROGRAMS_AT_A_TIME = 64  # for the judge
+
+_SOLVED = "dropped: every first program is right"
+_PROBLEM_TOO_LONG = "dropped: the problem is over the token limit"
+_UNCHANGING = "dropped: no turn changes the pass rate"
+_NEVER_RIGHT = "dropped: never right"
+_DOWN_SAMPLED = "dropped: down-sampling"
+_NOTHING_LEFT = "dropped: no state of it is left"
+_TOO_LONG = "dropped: over the token limit"
+_NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingRun:
+    """One run; the defaults are the paper's.
+
+    Attributes:
+        input_file: Evaluated multi-turn records.
+        output_file: Contextual prompts.
+        model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
+        num_turns: Programs of a trajectory that are read.
+        max_trajectories: Most trajectories selected from a problem.
+        max_prompt_tokens: Longest prompt, in tokens.
+        solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.trajectory.segmentation`).
+        is_test: Select for a test set: the one trajectory of each problem that changes least.
+        perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
+        perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
+        prompts: Prompt set that the trajectories were collected with; it words the perturbed feedback.
+        seed: Seed of the order, and of which prompts get a perturbed copy.
+    """
+
+    input_file: Path
+    output_file: Path
+    model_name: str
+    num_turns: int = 3
+    max_trajectories: int = 4
+    max_prompt_tokens: int = 10_000
+    solved_rule: SolvedRule = "paper"
+    is_test: bool = False
+    perturbed_ratio: float = 0.0
+    perturbed_file: Path | None = None
+    prompts: str = "paper"
+    seed: int = 42
+
+
+async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
+    """Make the prompts of a run, and say what was kept and dropped by which rule.
+
+    A row is `id` ("<problem>/<sample>/<turn>"), `problem_id`, `sample` (None for the problem alone), `turn`
+    (programs in the prompt), `prompt` (messages, ending with the user's), `prev_best_pass_rate` (over all tests, of
+    the best program in the prompt), `perturbed`, `test_cases` (JSON string; all tests), `difficulty` and `source`
+    where the problem has them.
+
+    Args:
+        run: What to do.
+        judge: Used only with a `perturbed_ratio`.
+
+    Returns:
+        The counts, by problems, trajectories and prompts; the same as in the manifest.
+
+    Raises:
+        UserError: bad input or settings, or nothing is left.
+        InfrastructureError: the judge failed.
+    """
+    _check(run)
+    prompts = load_prompts(run.prompts)
+    counter = PromptTokenCounter(run.model_name)
+    perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
+    arguments: dict[str, Any] = {
+        "stage": "trajectories",
+        "tokenizer": counter.fingerprint,
+        "num_turns": run.num_turns,
+        "max_trajectories": run.max_trajectories,
+        "max_prompt_tokens": run.max_prompt_tokens,
+        "solved_rule": run.solved_rule,
+        "is_test": run.is_test,
+        "perturbed_ratio": run.perturbed_ratio,
+        "seed": run.seed,
+    }
+    if perturbed_tests is not None:
+        arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
+    inputs = [run.input_file] + ([run.perturbed_file] if run.perturbed_ratio and run.perturbed_file else [])
+    open_manifest(run.output_file, arguments, inputs)
+    with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
+        cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
+        groups = tqdm(
+            read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem", disable=None
+        )
+        await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
+        if perturbed_tests is not None:
+            await _add_perturbed(run, counter, cutter, judge, prompts)
+        summary = cutter.summary()
+        if not rows:
+            raise UserError(f"{run.input_file}: no prompt is left ({json.dumps(summary)})")
+        rows.write_shuffled(run.output_file, run.seed)
+    write_summary(run.output_file, summary)
+    return summary
+
+
+def _check(run: ProcessingRun) -> None:
+    check_result_path(run.output_file)
+    for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
+        if getattr(run, name) < 1:
+            raise UserError(f"{name} is {getattr(run, name)}: it must be 1 or more")
+    if not 0 <= run.perturbed_ratio <= 1:
+        raise UserError(f"perturbed_ratio is {run.perturbed_ratio}: it must lie between 0 and 1")
+    if run.perturbed_file and not run.perturbed_ratio:
+        raise UserError("perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too")
+
+
+class _Spool:
+    """JSON rows that wait in a nameless file, in order of arrival."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (__exit__ closes it)
+        except OSError as error:
+            raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+        self._starts = [0]
+
+    def __enter__(self) -> "_Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def append(self, row: dict[str, Any]) -> int:
+        """Keep a row; returns its number."""
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        try:
+            if self._file.tell() != self._starts[-1]:
+                self._file.seek(self._starts[-1])
+            self._file.write(line)
+        except OSError as error:
+            raise UserError(f"cannot write into {self._folder}: {error.strerror}") from None
+        self._starts.append(self._starts[-1] + len(line))
+        return len(self) - 1
+
+    def read(self, number: int) -> dict[str, Any]:
+        """A row that was kept."""
+        row: dict[str, Any] = json.loads(self._line(number))
+        return row
+
+    def write_shuffled(self, path: Path, seed: int) -> None:
+        """Write all rows in an order that the seed decides; the file is complete or not there."""
+        order = list(range(len(self)))
+        random.Random(seed).shuffle(order)
+        temporary = path.with_name(path.name + ".part")
+        try:
+            with temporary.open("wb") as output:
+                output.writelines(self._line(number) for number in order)
+                output.flush()
+                os.fsync(output.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _line(self, number: int) -> bytes:
+        self._file.seek(self._starts[number])
+        return self._file.read(self._starts[number + 1] - self._starts[number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A problem and its selected trajectories, each with how many of its states the stopping rules leave."""
+
+    group: ProblemTrajectories
+    cuts: list[tuple[Trajectory, int]]
+
+
+class _Cutter:
+    """Selects, cuts and measures; puts prompts into a spool and counts what happens to everything."""
+
+    def __init__(
+        self,
+        run: ProcessingRun,
+        counter: PromptTokenCounter,
+        perturbed_tests: PerturbedTests | None,
+        rows: _Spool,
+        candidates: _Spool,
+    ) -> None:
+        self._run = run
+        self._counter = counter
+        self.rows = rows
+        self.candidates = candidates
+        # Every rule is named from the start, in the order they are applied in: a rule that drops nothing says so.
+        self.problems = Counter({"read": 0, _SOLVED: 0, _PROBLEM_TOO_LONG: 0, "kept": 0})
+        self.trajectories = Counter(
+            {"read": 0, _UNCHANGING: 0, _NEVER_RIGHT: 0, _DOWN_SAMPLED: 0, _PROBLEM_TOO_LONG: 0, _NOTHING_LEFT: 0}
+            | {"kept": 0}
+        )
+        self.prompts = Counter(
+            {_rule_name(rule): 0 for rule in get_args(StopRule)}
+            | {_TOO_LONG: 0}
+            | {_kept(turn): 0 for turn in range(run.num_turns + 1)}
+        )
+        self.perturbed: Counter[str] = Counter()
+        self._perturbed_tests = perturbed_tests
+
+    def choose(self, groups: list[ProblemTrajectories]) -> list[_Chosen]:
+        """What the rules leave of some problems."""
+        chosen = []
+        for group in groups:
+            self.problems["read"] += 1
+            if solved_at_first_turn(group):
+                self.problems[_SOLVED] += 1
+            else:
+                chosen.append(_Chosen(group, self._select(group)))
+        return chosen
+
+    def measure(self, chosen: list[_Chosen]) -> list[list[int]]:
+        """For each problem and each of its trajectories, how many of its states fit into a prompt.
+
+        The problem alone is the first of them. A problem without a trajectory has one figure, for itself.
+        """
+        chains = []
+        for item in chosen:
+            for trajectory, states in item.cuts or [(item.group.trajectories[0], 0)]:
+                chains.append([context(trajectory, turn).messages for turn in range(states + 1)])
+        fitting = iter(self._counter.count_fitting(chains, self._run.max_prompt_tokens))
+        return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
+
+    def put(self, chosen: list[_Chosen], fitting: list[list[int]]) -> None:
+        """Put the prompts that fit into the spool."""
+        for item, counts in zip(chosen, fitting, strict=True):
+            if not any(counts):
+                self.problems[_PROBLEM_TOO_LONG] += 1
+                self.trajectories[_PROBLEM_TOO_LONG] += len(item.cuts)
+                continue
+            self.problems["kept"] += 1
+            tests = item.group.problem.tests.to_json()
+            self._emit(item.group, None, context(item.group.trajectories[0], 0), tests)
+            # A problem without a trajectory has nothing to pair its one figure with.
+            for (trajectory, states), count in zip(item.cuts, counts, strict=False):
+                self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
+                self.prompts[_TOO_LONG] += states + 1 - count
+                for turn in range(1, count):
+                    self._emit(item.group, trajectory, context(trajectory, turn), tests)
+
+    def _select(self, group: ProblemTrajectories) -> list[tuple[Trajectory, int]]:
+        """The selected trajectories of a problem, each with how many of its states the rules leave."""
+        selection = select(group, self._run.max_trajectories, is_test=self._run.is_test)
+        self.trajectories["read"] += len(group.trajectories)
+        self.trajectories[_UNCHANGING] += selection.unchanging
+        self.trajectories[_NEVER_RIGHT] += selection.never_solved
+        self.trajectories[_DOWN_SAMPLED] += selection.not_needed
+        states = []
+        for trajectory in selection.selected:
+            usable, rule = usable_states(
+                [passed == group.public_tests for passed in trajectory.public_passed],
+                [passed == group.tests for passed in trajectory.passed],
+                self._run.solved_rule,
+            )
+            if rule is not None:
+                self.prompts[_rule_name(rule)] += self._run.num_turns - usable
+            states.append((trajectory, usable))
+        return states
+
+    def _emit(self, group: ProblemTrajectories, trajectory: Trajectory | None, cut: Context, tests: str) -> None:
+        problem = group.problem
+        sample = None if trajectory is None else trajectory.sample
+        self.prompts[_kept(cut.turn)] += 1
+        number = self.rows.append(
+            {
+                "id": f"{problem.id}/{'-' if sample is None else sample}/{cut.turn}",
+                "problem_id": problem.id,
+                "sample": sample,
+                "turn": cut.turn,
+                "prompt": cut.messages,
+                "prev_best_pass_rate": cut.best_passed / group.tests,
+                "perturbed": False,
+                "test_cases": tests,
+            }
+            | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
+        )
+        if trajectory is not None and self._perturbed_tests is not None:
+            self._offer(number, problem, trajectory.responses[cut.turn - 1])
+
+    def _offer(self, number: int, problem: Problem, response: str) -> None:
+        """Remember a prompt that could get a perturbed copy."""
+        assert self._perturbed_tests is not None
+        perturbed = self._perturbed_tests.of(problem)
+        if perturbed is not None:
+            self.candidates.append(
+                {
+                    "row": number,
+                    "response": response,
+                    "true": problem.public_tests.to_record(),
+                    "perturbed": perturbed.to_record(),
+                }
+            )
+
+    def summary(self) -> Summary:
+        """Every count so far."""
+        return {
+            "problems": dict(self.problems),
+            "trajectories": dict(self.trajectories),
+            "prompts": dict(self.prompts),
+        } | ({"perturbed prompts": dict(self.perturbed)} if self.perturbed else {})
+
+
+def _rule_name(rule: StopRule) -> str:
+    return f"dropped: {rule.replace('_', ' ')}"
+
+
+def _kept(turn: int) -> str:
+    return f"kept: after {turn} programs"
+
+
+async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ProblemTrajectories]]) -> None:
+    """Cut every problem; while one chunk is measured in a thread, the next one is read."""
+    before: tuple[list[_Chosen], asyncio.Future[list[list[int]]]] | None = None
+    for chunk in chunks:
+        chosen = cutter.choose(chunk)
+        if before is not None:
+            cutter.put(before[0], await before[1])
+        before = chosen, asyncio.get_running_loop().run_in_executor(None, cutter.measure, chosen)
+    if before is not None:
+        cutter.put(before[0], await before[1])
+
+
+async def _add_perturbed(
+    run: ProcessingRun, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
+) -> None:
+    """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
+    partial = len(cutter.rows) - cutter.prompts[_kept(0)]
+    wanted = round(run.perturbed_ratio * partial)
+    if wanted and not cutter.candidates:
+        raise UserError(
+            "no partial trajectory is of a problem with perturbed tests: give --perturbed_file, the result of"
+            " run_perturbation.py on the problems of this run"
+        )
+    order = list(range(len(cutter.candidates)))
+    random.Random(run.seed).shuffle(order)
+    counts = cutter.perturbed
+    counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
+    with tqdm(total=wanted, desc="perturbed", unit="prompt", disable=None) as progress:
+        while order and counts["added"] < wanted:
+            missing = wanted - counts["added"]
+            batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]
+            del order[: len(batch)]
+            messages = await impossible_feedbacks(
+                judge,
+                prompts,
+                (
+                    (item["response"], TestSuite.parse(item["true"]), TestSuite.parse(item["perturbed"]))
+                    for item in batch
+                ),
+            )
+            for item, message in zip(batch, messages, strict=True):
+                if message is None:
+                    counts[_NOT_IMPOSSIBLE] += 1
+                    continue
+                row = cutter.rows.read(item["row"])
+                feedback: Message = {"role": "user", "content": message}
+                row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
+                if counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
+                    counts[_TOO_LONG] += 1
+                    continue
+                cutter.rows.append(row)
+                counts["added"] += 1
+                progress.update(1)
+
+
+def _chunks(groups: Iterable[ProblemTrajectories], size: int) -> Iterator[list[ProblemTrajectories]]:
+    chunk: list[ProblemTrajectories] = []
+    for group in groups:
+        chunk.append(group)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,63 @@
+"""Where a trajectory is cut into contexts: after each of its programs, until a rule stops it.
+
+Cobalt §3 and the authors' `process_multi_turn_taco.py`. State t is the conversation after t programs, and ends with
+the feedback on the last of them. The limit on its length is measured elsewhere (`cobalt.conversation.token_count`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cobalt.conversation import Message
+from cobalt.trajectory.reading import Trajectory
+
+SolvedRule = Literal["paper", "off"]
+StopRule = Literal["public_passed_twice", "solved_again"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the policy is asked to go on from.
+
+    Attributes:
+        turn: Programs in it.
+        messages: The conversation, ending with a user message.
+        best_passed: Most tests that a program in it passes, of all tests.
+    """
+
+    turn: int
+    messages: list[Message]
+    best_passed: int
+
+
+def usable_states(
+    public_passed: Sequence[bool], solved: Sequence[bool], solved_rule: SolvedRule = "paper"
+) -> tuple[int, StopRule | None]:
+    """How many of a trajectory's states 1, 2, ... are used, and the rule that stopped it (None: all are used).
+
+    `public_passed_twice`: at state t the programs t-1 and t both pass every public test; there is nothing left to
+    say. `solved_again`: at state t the programs t and t+2 both pass every test; with three turns that is state 1
+    alone, and drops right-wrong-right trajectories whole. The authors' index is off by one there, and which two
+    neighbours they meant is not said: so the rule is either theirs ("paper", which the published numbers rest on)
+    or none ("off").
+
+    Args:
+        public_passed: Whether each program passes all public tests.
+        solved: Whether each program passes all tests.
+        solved_rule: "paper" or "off".
+    """
+    for state in range(1, len(solved) + 1):
+        if state >= 2 and public_passed[state - 1] and public_passed[state - 2]:
+            return state - 1, "public_passed_twice"
+        if solved_rule == "paper" and state + 1 < len(solved) and solved[state - 1] and solved[state + 1]:
+            return state - 1, "solved_again"
+    return len(solved), None
+
+
+def context(trajectory: Trajectory, turn: int) -> Context:
+    """The state of a trajectory after `turn` programs; `turn` 0 is the problem alone."""
+    return Context(
+        turn,
+        trajectory.messages[: trajectory.head + 2 * turn],
+        max(trajectory.passed[:turn], default=0),
+    )

@@ -1,0 +1,91 @@
+"""Which trajectories of a problem are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
+
+Everything is counted in tests passed, so that comparisons and ties are exact. It reads and writes no files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from cobalt.trajectory.reading import ProblemTrajectories, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The outcome for one problem.
+
+    Attributes:
+        selected: Trajectories to cut into prompts, by sample.
+        unchanging: How many were dropped because no turn changed the number of tests passed.
+        never_solved: How many more were dropped because no program passes every test.
+        not_needed: How many of the rest down-sampling left out.
+    """
+
+    selected: tuple[Trajectory, ...]
+    unchanging: int
+    never_solved: int
+    not_needed: int
+
+
+def solved_at_first_turn(group: ProblemTrajectories) -> bool:
+    """Whether every first program passes every test, so that the problem teaches nothing (dynamic sampling)."""
+    return all(trajectory.passed[0] == group.tests for trajectory in group.trajectories)
+
+
+def score(trajectory: Trajectory) -> int:
+    """Most tests passed at a turn minus fewest; over all tests, public and hidden."""
+    return max(trajectory.passed) - min(trajectory.passed)
+
+
+def select(group: ProblemTrajectories, most: int, *, is_test: bool = False) -> Selection:
+    """Choose at most `most` trajectories of a problem.
+
+    For training: those that change and that reach a correct program; of more than `most`, the subset whose scores
+    vary most. For tests: of those that change, the one with the lowest score (the first of several).
+    """
+    changing = [trajectory for trajectory in group.trajectories if score(trajectory) > 0]
+    unchanging = len(group.trajectories) - len(changing)
+    if is_test:
+        lowest = sorted(changing, key=lambda trajectory: (score(trajectory), trajectory.sample))[:1]
+        return Selection(tuple(lowest), unchanging, 0, len(changing) - len(lowest))
+    solved = [trajectory for trajectory in changing if max(trajectory.passed) == group.tests]
+    chosen = max_variance_subset([score(trajectory) for trajectory in solved], most)
+    return Selection(
+        tuple(solved[index] for index in chosen),
+        unchanging,
+        len(changing) - len(solved),
+        len(solved) - len(chosen),
+    )
+
+
+def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:
+    """Positions of the `size` scores with the largest variance (arXiv 2504.13818, Lemma 3.1 and Algorithm 2).
+
+    The best subset of a sorted list is its `size - k` lowest and `k` highest for some k from 0 to `size`. Each k
+    takes constant time with prefix sums, so the whole takes O(n log n). Of several best ones it is the one with the
+    smallest k; of equal scores the low end takes the first positions and the high end the last ones. The authors'
+    loop leaves k = `size` out, which costs no variance, and takes up to twice `size` where n is more than 16.
+
+    Args:
+        scores: Integers, any number of them.
+        size: How many to choose; all of them where there are no more.
+
+    Returns:
+        Ascending positions in `scores`.
+    """
+    if size < 0:
+        raise ValueError(f"size is {size}")
+    count = len(scores)
+    if count <= size:
+        return list(range(count))
+    order = sorted(range(count), key=lambda index: (scores[index], index))
+    sums = [0, *accumulate(scores[index] for index in order)]
+    squares = [0, *accumulate(scores[index] ** 2 for index in order)]
+
+    def scaled_variance(high: int) -> int:
+        low, start = size - high, count - high
+        total = sums[low] + sums[count] - sums[start]
+        return size * (squares[low] + squares[count] - squares[start]) - total**2
+
+    high = max(range(size + 1), key=scaled_variance)
+    return sorted(order[: size - high] + order[count - high :])

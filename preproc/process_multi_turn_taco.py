@@ -1,0 +1,59 @@
+"""Trajectories into contextual prompts: flags in, one call of `cobalt.trajectory.processing`."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from cobalt.cli import run_script
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Select trajectories of an evaluated multi-turn run and cut them into the prompts that the policy is trained on.
+
+    Needs the Ray Serve app `evaluator` only with --perturbed_ratio.
+    """
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """Result of eval_multi_turn.py (JSONL)."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Prompts (JSONL). What made it and what was dropped goes beside it, as .run.json."""
+    model_name: str
+    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    num_turns: int = 3
+    """Turns of each trajectory to read; later ones are left out."""
+    max_trajectories: int = 4
+    """Most trajectories of one problem."""
+    max_prompt_tokens: int = 10_000
+    """Longest prompt, in tokens."""
+    solved_rule: Literal["paper", "off"] = "paper"
+    """The authors' rule that drops right-wrong-right trajectories, by an index that is off by one; or off."""
+    is_test: bool = False
+    """Make a test set: of each problem the one trajectory that changes least."""
+    perturbed_ratio: float = 0.0
+    """Prompts with impossible feedback to add for each partial trajectory, 0 to 1 (the paper's ratio is not known)."""
+    perturbed_file: Path | None = None
+    """Result of run_perturbation.py on the same problems, where the trajectories do not have its fields."""
+    prompts: str = "paper"
+    """Prompt set that the trajectories were collected with; it words the impossible feedback."""
+    seed: int = 42
+    """Seed of the order and of the choice of perturbed prompts."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.judge import ServeJudge
+    from cobalt.report.summary import summary_table
+    from cobalt.trajectory.processing import ProcessingRun, process_trajectories
+
+    summary = asyncio.run(process_trajectories(ProcessingRun(**vars(arguments)), ServeJudge()))
+    Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

@@ -1,0 +1,44 @@
+"""Contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from cobalt.cli import run_script
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write one training row for each contextual prompt, for Cobalt's single-step GRPO.
+
+    Writes train.parquet and validation.parquet, with the columns data_source, prompt, ability, reward_model and
+    extra_info. No problem may be in both files.
+    """
+
+    train_file: Path
+    """Result of process_multi_turn_taco.py (JSONL)."""
+    validation_file: Path
+    """Result of process_multi_turn_taco.py --is_test (JSONL)."""
+    local_dir: Path
+    """Folder for the two parquet files."""
+    model_name: str
+    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    max_prompt_length: int = 10_240
+    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    data_source: str = "taco_cobalt"
+    """veRL's name for where the rows are from."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn
+    from cobalt.report.summary import summary_table
+
+    summary = convert_multi_turn(VerlRun(**vars(arguments)))
+    Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

@@ -1,0 +1,107 @@
+"""Which trajectories are kept: down-sampling against exhaustive search, the paper's filters, ties."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import trajectory_record, write_lines
+
+from cobalt.trajectory.reading import read_trajectories
+from cobalt.trajectory.selection import max_variance_subset, score, select, solved_at_first_turn
+
+SCORES = st.lists(st.integers(0, 20), max_size=12)
+RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)  # public and hidden tests passed, of two each
+
+
+def group_of(tmp_path, *samples):
+    path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, samples)])
+    [group] = read_trajectories(path, len(samples[0]))
+    return group
+
+
+@given(SCORES, st.integers(0, 13))
+def test_down_sampling_finds_the_largest_variance_that_exhaustive_search_finds(scores, size):
+    chosen = max_variance_subset(scores, size)
+    assert len(chosen) == len(set(chosen)) == min(size, len(scores))
+    if chosen:
+        best = max(np.var(subset) for subset in combinations(scores, len(chosen)))
+        assert np.var([scores[index] for index in chosen]) == pytest.approx(best)
+
+
+@given(st.lists(st.integers(0, 20), min_size=17, max_size=80), st.integers(1, 16))
+def test_down_sampling_never_gives_more_than_asked_for_and_takes_both_ends(scores, size):
+    chosen = max_variance_subset(scores, size)
+    taken = sorted(scores[index] for index in chosen)
+    ordered = sorted(scores)
+    assert len(taken) == size
+    assert any(taken == ordered[: size - k] + ordered[len(ordered) - k :] for k in range(size + 1))
+
+
+@given(SCORES.flatmap(lambda scores: st.tuples(st.just(scores), st.permutations(scores))), st.integers(1, 12))
+def test_which_scores_are_chosen_does_not_depend_on_their_order(both, size):
+    scores, permuted = both
+    assert sorted(scores[i] for i in max_variance_subset(scores, size)) == sorted(
+        permuted[i] for i in max_variance_subset(permuted, size)
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "size", "chosen"),
+    [
+        ([0, 0, 1, 1], 2, [0, 3]),  # binary scores, even size: half and half (arXiv 2504.13818, Theorem 2)
+        ([5, 5, 5, 5], 2, [0, 1]),  # all equal: the smallest k, the first positions
+        ([3, 1, 1, 3], 2, [1, 3]),  # of equal scores the low end takes the first, the high end the last
+        ([1, 9, 5], 1, [0]),
+        ([1, 2], 4, [0, 1]),
+        ([], 4, []),
+        ([4, 4], 0, []),
+    ],
+)
+def test_ties_are_decided_by_position(scores, size, chosen):
+    assert max_variance_subset(scores, size) == chosen
+
+
+def test_a_problem_that_every_first_program_solves_is_recognised(tmp_path):
+    assert solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [RIGHT, RIGHT]))
+    assert not solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [(2, 1), RIGHT]))
+    assert not solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [(1, 2), RIGHT]))
+
+
+def test_training_keeps_trajectories_that_change_and_reach_a_right_program(tmp_path):
+    group = group_of(
+        tmp_path,
+        [WRONG, WRONG, WRONG],  # never changes
+        [RIGHT, RIGHT, RIGHT],  # never changes
+        [WRONG, HALF, (2, 1)],  # never right
+        [WRONG, HALF, RIGHT],
+        [RIGHT, HALF, HALF],  # right once is enough
+    )
+    selection = select(group, 4)
+    assert [trajectory.sample for trajectory in selection.selected] == [3, 4]
+    assert (selection.unchanging, selection.never_solved, selection.not_needed) == (2, 1, 0)
+    assert [score(trajectory) for trajectory in group.trajectories] == [0, 0, 3, 4, 2]
+
+
+def test_of_too_many_trajectories_the_scores_that_vary_most_are_kept(tmp_path):
+    # Scores 1, 2, 2, 4, 4 over four tests: two of the lowest and two of the highest vary most.
+    group = group_of(tmp_path, [(2, 1), RIGHT], [HALF, RIGHT], [(0, 2), RIGHT], [WRONG, RIGHT], [RIGHT, WRONG])
+    selection = select(group, 4)
+    assert [trajectory.sample for trajectory in selection.selected] == [0, 1, 3, 4]
+    assert selection.not_needed == 1
+
+
+def test_a_test_set_takes_the_one_trajectory_that_changes_least_right_or_not(tmp_path):
+    group = group_of(tmp_path, [WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)])
+    selection = select(group, 4, is_test=True)
+    assert [trajectory.sample for trajectory in selection.selected] == [2]
+    assert (selection.unchanging, selection.never_solved, selection.not_needed) == (1, 0, 2)
+
+
+def test_public_and_hidden_tests_weigh_by_their_true_counts(tmp_path):
+    suite = {"inputs": ["1"] * 6, "outputs": ["1"] * 6}
+    record = trajectory_record(0, [[(1, 0), RIGHT]], hidden_test_cases=suite)
+    [group] = read_trajectories(write_lines(tmp_path / "e.jsonl", [record]), 2)
+    assert group.tests == 8
+    assert group.trajectories[0].passed == [1, 8]

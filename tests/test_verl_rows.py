@@ -1,0 +1,206 @@
+"""Parquet for veRL: columns, lengths, splits, and veRL's own data set reading them."""
+
+import json
+
+import pytest
+from pyarrow import parquet
+from support import square_problem, trajectory_record, write_lines
+
+from cobalt.conversation import load_prompts
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.datasets import verl_rows
+from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
+from cobalt.errors import UserError
+from cobalt.manifest import manifest_path
+from cobalt.trajectory.processing import ProcessingRun, process_trajectories
+
+COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
+
+
+def single_turn(tmp_path, policy, train, validation, limit=4096):
+    train_file = write_lines(tmp_path / "t.jsonl", train)
+    validation_file = write_lines(tmp_path / "v.jsonl", validation)
+    return VerlRun(train_file, validation_file, tmp_path / "verl", policy, limit)
+
+
+async def multi_turn(tmp_path, policy):
+    """Contextual prompts of two splits, made by the whole chain."""
+    for split, identifier in (("train", 1), ("validation", "v")):
+        record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
+        source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
+        await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
+    return VerlRun(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
+
+
+def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
+    run = single_turn(
+        tmp_path, policy, [square_problem(0), square_problem(1, instruction="Mine.")], [square_problem(2)]
+    )
+    summary = convert_single_turn(run, "pocket")
+    rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
+    assert list(rows[0]) == COLUMNS
+    prompts = load_prompts("pocket")
+    assert rows[0]["prompt"] == [
+        {"role": "system", "content": prompts.system},
+        {"role": "user", "content": prompts.first_turn("Print the square of a number.")},
+    ]
+    assert rows[1]["prompt"][1]["content"] == "Mine."
+    assert json.loads(rows[0]["reward_model"]["ground_truth"]) == json.loads(square_problem(0)["test_cases"])
+    assert rows[1]["extra_info"] == {
+        "index": 1,
+        "split": "train",
+        "id": "1",
+        "problem_id": "1",
+        "sample": None,
+        "turn": 0,
+        "prev_best_pass_rate": 0.0,
+        "perturbed": False,
+        "difficulty": "EASY",
+    }
+    assert summary["train"]["rows"] == 2
+    manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
+    assert manifest["summary"] == {"train": summary["train"]}
+
+
+async def test_multi_turn_rows_are_the_contextual_prompts(tmp_path, policy):
+    run = await multi_turn(tmp_path, policy)
+    convert_multi_turn(run)
+    rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
+    sources = [json.loads(line) for line in run.train_file.read_text().splitlines()]
+    assert len(rows) == len(sources) == 1 + 2 * 3
+    for row, source in zip(rows, sources, strict=True):
+        assert list(row) == COLUMNS
+        assert row["prompt"] == source["prompt"]
+        for name in ("id", "sample", "turn", "prev_best_pass_rate", "perturbed"):
+            assert row["extra_info"][name] == source[name]
+        assert row["extra_info"]["problem_id"] == "1"
+
+
+@pytest.mark.slow
+async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, policy):
+    import datasets
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    run = await multi_turn(tmp_path, policy)
+    convert_multi_turn(run)
+    path = str(run.local_dir / "train.parquet")
+    config = OmegaConf.create(
+        {"max_prompt_length": 4096, "cache_dir": str(tmp_path / "cache"), "filter_overlong_prompts_workers": None}
+    )
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    data = RLHFDataset([path], tokenizer, config)
+    source = json.loads(run.train_file.read_text().splitlines()[0])
+    assert len(data) == 7
+    assert data[0]["raw_prompt"] == source["prompt"]
+    assert json.loads(data[0]["reward_model"]["ground_truth"]) == json.loads(source["test_cases"])
+    assert data[6]["index"] == 6
+    # veRL measures with the same ruler: a limit that leaves a row out there leaves it out here.
+    config.max_prompt_length = PromptTokenCounter(policy).count([source["prompt"]])[0] - 1
+    shorter = RLHFDataset([path], tokenizer, config)
+    assert source["prompt"] not in [row["raw_prompt"] for row in shorter]
+    streamed = datasets.load_dataset("parquet", data_files=path, split="train", streaming=True)
+    assert [row["extra_info"]["index"] for row in streamed] == list(range(7))
+
+
+def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
+    train = [square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)]
+    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
+    counter = PromptTokenCounter(policy)
+    limit = counter.count(
+        [[{"role": "system", "content": load_prompts("pocket").system}, {"role": "user", "content": "a"}]]
+    )[0]
+    run = VerlRun(run.train_file, run.validation_file, run.local_dir, policy, limit)
+    summary = convert_single_turn(run, "pocket")
+    assert summary["train"] == {
+        "prompts read": 2,
+        "dropped: over max_prompt_length": 1,
+        "rows": 1,
+        "problems": 1,
+        "longest prompt, tokens": limit,
+    }
+
+
+def test_row_groups_stay_small_in_rows_and_in_bytes(tmp_path, policy, monkeypatch):
+    monkeypatch.setattr(verl_rows, "_ROWS_IN_A_GROUP", 3)
+    monkeypatch.setattr(verl_rows, "_CHARACTERS_IN_A_GROUP", 2000)
+    big = {"inputs": ["1" * 1500], "outputs": ["1"]}
+    train = [square_problem(i) for i in range(3)] + [square_problem(i, test_cases=big) for i in range(3, 8)]
+    run = single_turn(tmp_path, policy, train, [square_problem(9)])
+    convert_single_turn(run, "pocket")
+    file = parquet.ParquetFile(run.local_dir / "train.parquet")
+    groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    assert groups == [3, 2, 2, 1]
+    table = file.read().to_pylist()
+    assert [row["extra_info"]["index"] for row in table] == list(range(8))
+
+
+def test_the_same_command_gives_the_same_bytes(tmp_path, policy):
+    run = single_turn(tmp_path, policy, [square_problem(0)], [square_problem(2)])
+    convert_single_turn(run)
+    before = (run.local_dir / "train.parquet").read_bytes()
+    convert_single_turn(run)
+    assert (run.local_dir / "train.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "limit", "message"),
+    [
+        ([square_problem(1)], [square_problem(1)], 4096, "problem '1' is in .*no problem may be in both"),
+        ([square_problem(1)], [square_problem("1")], 4096, "problem '1' is in"),
+        ([square_problem(1)], [], 4096, "v.jsonl: no prompt is left of 0"),
+        ([square_problem(1)], [square_problem(2)], 5, "1 of them are longer than --max_prompt_length 5"),
+        ([square_problem(1)], [square_problem(2)], 0, "max_prompt_length is 0"),
+        (
+            [square_problem(1, test_cases="{")],
+            [square_problem(2)],
+            4096,
+            "record 1: field 'test_cases': .*not valid",
+        ),
+        ([square_problem(1), square_problem(1)], [square_problem(2)], 4096, "id 1 is already used"),
+    ],
+)
+def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
+    run = single_turn(tmp_path, policy, train, validation, limit)
+    with pytest.raises(UserError, match=message):
+        convert_single_turn(run)
+    assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
+
+
+PROMPT = {
+    "id": "1/-/0",
+    "problem_id": 1,
+    "sample": None,
+    "turn": 0,
+    "prompt": [{"role": "user", "content": "a"}],
+    "prev_best_pass_rate": 0.0,
+    "perturbed": False,
+    "test_cases": {"inputs": ["1"], "outputs": ["1"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test_cases": "["}, "not valid JSON"),
+        ({"test_cases": {"inputs": [], "outputs": []}}, "the test suite is empty"),
+        ({"prompt": [{"role": "assistant", "content": "a"}]}, "ends with the user's"),
+        ({"prompt": []}, "ends with the user's"),
+        ({"prompt": "a"}, "ends with the user's"),
+        ({"prev_best_pass_rate": 2}, "must lie between 0 and 1"),
+        ({"turn": "first"}, "is not a contextual prompt"),
+        ({"perturbed": None, "prev_best_pass_rate": None}, "is not a contextual prompt"),
+    ],
+)
+def test_rows_that_are_no_contextual_prompts_are_refused(tmp_path, policy, change, message):
+    run = single_turn(tmp_path, policy, [PROMPT | change], [PROMPT])
+    with pytest.raises(UserError, match=message):
+        convert_multi_turn(run)
+
+
+def test_problems_given_to_the_multi_turn_script_are_told_from_prompts(tmp_path, policy):
+    run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
+    with pytest.raises(UserError, match="has no field .*give the result of process_multi_turn_taco.py"):
+        convert_multi_turn(run)
