@@ -52,6 +52,9 @@ def running_services(
     judge: dict[str, Any] | None = None,
     engine: dict[str, Any] | None = None,
     http_port: int | None = None,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+    object_store_memory: int = 256 * 2**20,
 ) -> Iterator[dict[str, str]]:
     """A private Ray with the judge and, when `model` is given, an engine; both answer when the block begins.
 
@@ -60,6 +63,10 @@ def running_services(
         judge: Settings of the judge (`cobalt.judge.service.ServiceSettings`).
         engine: Settings of the engine (`cobalt.engine.vllm_service.VllmSettings`).
         http_port: Port on 127.0.0.1; None: a free one.
+        num_cpus: CPUs that Ray counts; None: the machine's, and 2 at least. Ray reserves by this number, and does not
+            bind anything to a core.
+        num_gpus: GPUs that Ray counts; None: those it finds. Training on a CPU needs logical ones.
+        object_store_memory: Bytes of shared memory for Ray's object store.
 
     Yields:
         Environment variables that lead a child process to the services: `RAY_ADDRESS`, what Ray needs to let it
@@ -92,9 +99,10 @@ def running_services(
         try:
             context = ray.init(
                 address="local",
-                num_cpus=max(2, os.cpu_count() or 1),
+                num_cpus=num_cpus or max(2, os.cpu_count() or 1),
+                num_gpus=num_gpus,
                 include_dashboard=False,
-                object_store_memory=256 * 2**20,
+                object_store_memory=object_store_memory,
                 log_to_driver=False,
                 logging_level="ERROR",
                 _temp_dir=folder,
