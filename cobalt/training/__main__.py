@@ -1,5 +1,7 @@
 """Flags of a training run: `python -m cobalt.training`; the scripts train_grpo_*.sh call it."""
 
+import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +10,8 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.training.configuration import Method, Profile, Run
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,9 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.training.checks import check
     from cobalt.training.configuration import compose
-    from cobalt.training.launch import launch
+    from cobalt.training.launch import dry_run, launch
 
     run = Run(
         arguments.method,
@@ -48,7 +53,18 @@ def main(arguments: Arguments) -> int:
         tuple(arguments.overrides),
         arguments.wandb,
     )
-    return launch(run, compose(run), silence_limit=arguments.silence_limit)
+    config = compose(run)
+    findings = check(run, config)
+    for note in findings.notes:
+        logger.info("%s", note)
+    findings.raise_errors()
+    if arguments.dry_run:
+        from omegaconf import OmegaConf
+
+        dry_run(run, config)
+        sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+        return 0
+    return launch(run, config, silence_limit=arguments.silence_limit)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def process_environment(run: Run, config: Any) -> dict[str, str]:
+def process_environment(run: Run) -> dict[str, str]:
     """Environment variables of veRL's driver and of all its processes."""
     folders = [VERL_FOLDER.parent, VERL_FOLDER / "plugin", *([VERL_FOLDER / "cpu"] if run.on_cpu else [])]
     output = run.output_dir.resolve()

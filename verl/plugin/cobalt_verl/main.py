@@ -1,4 +1,4 @@
-"""veRL's driver with this project's trainer: `python -m cobalt_verl.main CONFIG.yaml`.
+"""veRL's driver with this project's trainer: `python -m cobalt_verl.main CONFIG.yaml`, or `- --check` to check only.
 
 The configuration is whole already (`cobalt.training` composed it). Otherwise as `verl.trainer.main_ppo`.
 """
@@ -52,16 +52,17 @@ class TaskRunner:
                 tq.close()
 
 
-def main(path: str) -> None:
-    """Train by the configuration in the file."""
-    config = OmegaConf.load(path)
+def main(path: str, *, check: bool) -> None:
+    """Train by the configuration in the file ("-": stdin), or only let veRL look at it."""
+    config = OmegaConf.load(sys.stdin if path == "-" else path)
     OmegaConf.set_struct(config, True)
     auto_set_device(config)
     validate_config(
         config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
     )
-    run_ppo(config, task_runner_class=TaskRunner)
+    if not check:
+        run_ppo(config, task_runner_class=TaskRunner)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], check="--check" in sys.argv[2:])

@@ -45,6 +45,6 @@ class CobaltTrainer(PPOTrainerSync):
         super()._compute_metrics(batch, metrics, *arguments, **keywords)
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        parts = [extra["reward_extra_info"] for extra in fields["extra_fields"].tolist()]
+        parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
         for name in parts[0]:
             metrics[f"reward/{name}"] = float(np.mean([part[name] for part in parts]))
