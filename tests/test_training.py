@@ -1,6 +1,8 @@
 """Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run's folder mends."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -8,11 +10,14 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from support import ROOT, square_problem
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config
 
 from cobalt.errors import UserError
+from cobalt.manifest import open_manifest
 from cobalt.training import run_folder
 from cobalt.training.checks import check
-from cobalt.training.configuration import VERL_FOLDER, Run, compose
+from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
 
 MODEL_LENGTH = 4096
 
@@ -20,10 +25,6 @@ MODEL_LENGTH = 4096
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A model folder without weights, and rows in veRL's columns."""
-    from transformers import PreTrainedTokenizerFast, Qwen3Config
-
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     folder = tmp_path_factory.mktemp("world")
     vocabulary = {character: index for index, character in enumerate(map(chr, range(32, 127)))} | {"<unk>": 95}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -120,10 +121,6 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, message):
 
 
 def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(world, tmp_path):
-    import shutil
-
-    from transformers import Qwen3Config
-
     shutil.copytree(world / "model", tmp_path / "model")
     Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
     assert "never samples the rest" in errors_of(world, model=tmp_path / "model")[0]
@@ -161,11 +158,8 @@ def folder(path, checkpoints, tracker, steps, torn=""):
         (actor.parent / "data.pt").write_text("state")
     if tracker is not None:
         (path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(tracker))
-    run_folder.prepare(path, SETTINGS, []) if tracker is None else None
     lines = "".join(json.dumps({"step": step, "metrics": {"step": step}}) + "\n" for step in steps)
     (path / "metrics.jsonl").write_text("")
-    from cobalt.manifest import open_manifest
-
     open_manifest(path / "metrics.jsonl", SETTINGS, [])
     (path / "metrics.jsonl").write_text(lines + torn)
     return path
@@ -229,7 +223,7 @@ def test_a_folder_is_one_runs(tmp_path):
 @pytest.mark.parametrize("script", ["train_grpo_single_turn.sh", "train_grpo_multi_turn.sh"])
 def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
     finished = subprocess.run(
-        ["bash", f"scripts/{script}", "--data_dir", tmp_path, "--model", world / "model", "--output_dir", tmp_path / "o",
+        ["bash", f"scripts/{script}", "--data_dir", tmp_path, "--model", world / "model", "--output_dir", tmp_path / "o",  # noqa: E501
          "--dry_run"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
@@ -240,7 +234,7 @@ def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "overrides"), [("pocket", []), ("paper", ["data.max_response_length=1024"])])
-def test_veRL_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
+def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
     data = tmp_path / "data"
     data.mkdir()
     for split in ("train", "validation"):
@@ -261,10 +255,6 @@ def test_veRL_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
 def in_verl(code):
     """Run code where veRL's processes run: with the CPU platform and this project's plugin."""
     run = Run("single_turn", "pocket", ROOT, "m", ROOT)
-    import os
-
-    from cobalt.training.configuration import process_environment
-
     finished = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | process_environment(run), capture_output=True, text=True
     )
@@ -273,7 +263,7 @@ def in_verl(code):
 
 
 @pytest.mark.slow
-def test_veRL_offers_every_point_this_project_extends():
+def test_verl_offers_every_point_this_project_extends():
     """verl/README.md lists them."""
     said = in_verl(
         """

@@ -70,7 +70,11 @@ async def compute_score(
         "judge_seconds": seconds,
         "queue_seconds": result.queue_seconds if result else 0.0,
         "run_seconds": result.run_seconds if result else 0.0,
-        **{f"verdict_{kind}": kinds[kind] / max(1, kinds.total()) for kind in VerdictKind if kind != VerdictKind.NO_CODE},
+        **{
+            f"verdict_{kind}": kinds[kind] / max(1, kinds.total())
+            for kind in VerdictKind
+            if kind != VerdictKind.NO_CODE
+        },
     }
 
 

@@ -49,9 +49,10 @@ def check(run: Run, config: Any) -> Findings:
                 f"{config.data.train_files} has {rows['train']} rows, fewer than data.train_batch_size"
                 f" {config.data.train_batch_size}"
             )
+        planned = config.trainer.total_training_steps
         findings.notes.append(
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
-            f" {steps * config.trainer.total_epochs if config.trainer.total_training_steps is None else config.trainer.total_training_steps} in all"
+            f" {steps * config.trainer.total_epochs if planned is None else planned} in all"
         )
     return findings
 
@@ -84,8 +85,9 @@ def _batch_errors(config: Any) -> Iterator[str]:
         return
     if batch % mini:
         yield f"data.train_batch_size {batch} is not a multiple of actor.ppo_mini_batch_size {mini}"
-    if gpus % rollout.tensor_model_parallel_size:
-        yield f"{gpus} GPUs are not a multiple of rollout.tensor_model_parallel_size {rollout.tensor_model_parallel_size}"
+    parallel = rollout.tensor_model_parallel_size
+    if gpus % parallel:
+        yield f"{gpus} GPUs are not a multiple of rollout.tensor_model_parallel_size {parallel}"
     if mini * rollout.n % gpus:
         yield f"actor.ppo_mini_batch_size {mini} x rollout.n {rollout.n} cannot be shared by {gpus} GPUs"
     elif not actor.use_dynamic_bsz and mini * rollout.n // gpus % actor.ppo_micro_batch_size_per_gpu:
@@ -165,9 +167,7 @@ def _check_model(run: Run, config: Any, findings: Findings) -> None:
         _missing(model.path, " ".join(str(error).split())[:200], findings)
         return
     asked = config.data.max_prompt_length + config.data.max_response_length
-    length = min(
-        architecture.max_position_embeddings, config.actor_rollout_ref.rollout.max_model_len or 2**62
-    )
+    length = min(architecture.max_position_embeddings, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:
         findings.errors.append(
             f"data.max_prompt_length {config.data.max_prompt_length} + data.max_response_length"
@@ -177,8 +177,8 @@ def _check_model(run: Run, config: Any, findings: Findings) -> None:
         findings.errors.append(f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens")
     elif architecture.vocab_size > vocabulary:
         text = (
-            f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the rest,"
-            " but its policy gives them probability"
+            f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the"
+            " rest, but its policy gives them probability"
         )
         # A large model has learned to give them next to none; a small one trained on the spot has not.
         (findings.errors if run.on_cpu else findings.notes).append(text)

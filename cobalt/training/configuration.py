@@ -1,4 +1,4 @@
-"""veRL's whole configuration for one run: its defaults, this project's (`verl/config`), paths, and the user's overrides.
+"""The whole configuration of one run: veRL's defaults, this project's (`verl/config`), paths, the user's overrides.
 
 Composes only; `cobalt.training.checks` looks at what came out. veRL is not imported: its configuration files are found
 where it is installed.

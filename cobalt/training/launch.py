@@ -90,7 +90,7 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
-        with _services(run, config) as addresses, _shared_memory_swept():
+        with _shared_memory_swept(), _services(run, config) as addresses:
             environment = os.environ | variables | addresses
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             code = _watch(command, environment, output / "train.log", silence_limit)
@@ -193,15 +193,16 @@ def _judge_on_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shared_memory_swept() -> Iterator[None]:
-    """Remove the blocks of shared memory that appeared during the run and that no process has open any more."""
+    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by nobody."""
     before = set(_SHARED_MEMORY.glob("psm_*"))
     try:
         yield
     finally:
         mapped = _mapped_blocks()
         for block in set(_SHARED_MEMORY.glob("psm_*")) - before:
-            if str(block) not in mapped:
-                block.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if str(block) not in mapped and block.stat().st_uid == os.getuid():
+                    block.unlink()
 
 
 def _mapped_blocks() -> set[str]:

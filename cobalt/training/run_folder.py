@@ -4,8 +4,8 @@
     metrics.jsonl                 one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
     metrics.run.json              what made it; a rerun with other settings is refused
 
-A step's checkpoint is written before its metrics. A run killed between the two has a checkpoint ahead of its metrics, so
-a rerun goes on from the last checkpoint whose step was reported.
+A step's checkpoint is written before its metrics. A run killed between the two has a checkpoint ahead of its metrics,
+so a rerun goes on from the last checkpoint whose step was reported.
 """
 
 import contextlib
@@ -56,12 +56,14 @@ def last_checkpoint(output: Path) -> int:
     Raises:
         UserError: the file that names it is not readable.
     """
-    tracker = output / "checkpoints" / "latest_checkpointed_iteration.txt"
+    tracker = _tracker(output)
     if not tracker.exists():
         return 0
     text = tracker.read_text(encoding="utf-8").strip()
     if not text:
-        return max((step for step in _checkpoints(output) if (checkpoint_path(output, step) / "data.pt").exists()), default=0)
+        return max(
+            (step for step in _checkpoints(output) if (checkpoint_path(output, step) / "data.pt").exists()), default=0
+        )
     if not text.isdigit():
         raise UserError(f"{tracker} does not hold a step: write the step of the last whole checkpoint into it")
     return int(text)
@@ -70,7 +72,7 @@ def last_checkpoint(output: Path) -> int:
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> int:
     """Make the folder ready for a run or a rerun; returns the step it goes on from, 0 for the beginning.
 
-    Lines of metrics after that step, and checkpoints that were not finished, are removed: the rerun makes them again.
+    Lines of metrics and checkpoints after that step are removed: the rerun makes them again.
 
     Args:
         output: The run's folder.
@@ -84,22 +86,26 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> in
     lines = _whole_lines(metrics)
     last = last_checkpoint(output)
     if last and not lines:
-        raise UserError(
-            f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder"
-        )
-    if not last:
-        lines = []  # nothing to go on from: its first steps are made again
+        raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
     reported = {step for step, _ in lines}
     step = max((step for step in _checkpoints(output) if step <= last and step in reported), default=0)
-    for unfinished in _checkpoints(output):
-        if unfinished > last:
-            shutil.rmtree(checkpoint_path(output, unfinished))
+    # In this order, so that a kill in between leaves nothing that looks like progress.
+    if last:
+        _tracker(output).write_text(str(step), encoding="utf-8")
+    for later in _checkpoints(output):
+        if later > step:
+            shutil.rmtree(checkpoint_path(output, later))
     if metrics.exists():
         temporary = metrics.with_name(metrics.name + ".part")
         temporary.write_text("".join(line for at, line in lines if step and at <= step), encoding="utf-8")
         temporary.replace(metrics)
     return step
+
+
+def _tracker(output: Path) -> Path:
+    """The file in which veRL names the last whole checkpoint."""
+    return output / "checkpoints" / "latest_checkpointed_iteration.txt"
 
 
 def _checkpoints(output: Path) -> list[int]:

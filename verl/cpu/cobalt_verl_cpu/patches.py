@@ -16,7 +16,7 @@ def apply() -> None:
 
 
 def _one_backend(original: Any) -> Any:
-    """veRL asks for `cpu:gloo,{device}:{backend}`; on the device "cpu" torch refuses the name given twice."""
+    """For veRL's group, which asks for `cpu:gloo,{device}:{backend}`; torch refuses "cpu" given twice."""
 
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **keywords: Any) -> Any:

@@ -50,7 +50,10 @@ def _device_module() -> ModuleType:
     """`torch.cpu` with the names of `torch.cuda` that veRL calls."""
     module = ModuleType("cobalt_verl_cpu.device", "torch.cpu, with the names of torch.cuda that veRL calls.")
     vars(module).update(
-        {name: getattr(torch.cpu, name) for name in ("Stream", "StreamContext", "current_stream", "stream", "synchronize")},
+        {
+            name: getattr(torch.cpu, name)
+            for name in ("Stream", "StreamContext", "current_stream", "stream", "synchronize")
+        },
         is_available=lambda: True,
         device_count=lambda: 1,
         current_device=lambda: _CPU,

@@ -57,9 +57,7 @@ def main(path: str, *, check: bool) -> None:
     config = OmegaConf.load(sys.stdin if path == "-" else path)
     OmegaConf.set_struct(config, True)
     auto_set_device(config)
-    validate_config(
-        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-    )
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if not check:
         run_ppo(config, task_runner_class=TaskRunner)
 

@@ -26,7 +26,9 @@ class JsonlLogger:
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Write one line; what is no number is left out."""
-        numbers = {name: float(value) for name, value in data.items() if np.isscalar(value) and not isinstance(value, str)}
+        numbers = {
+            name: float(value) for name, value in data.items() if np.isscalar(value) and not isinstance(value, str)
+        }
         self._file.write(json.dumps({"step": step, "metrics": numbers}) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
