@@ -322,3 +322,31 @@ def test_the_folder_verl_does_not_hide_the_package():
     )  # fmt: skip
     assert "site-packages" in finished.stdout
     assert not (VERL_FOLDER / "__init__.py").exists()
+
+
+# --- the reward function, as veRL loads and awaits it
+
+
+def test_a_judge_that_does_not_answer_is_an_error_with_its_reason_left_behind_and_no_reward(tmp_path):
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import asyncio, runpy
+compute_score = runpy.run_path({str(VERL_FOLDER / "code_reward_func_think.py")!r})["compute_score"]
+tests = {square_problem(1)["test_cases"]!r}
+row = {{"id": "p1", "split": "train", "prev_best_pass_rate": 0.0}}
+print(asyncio.run(compute_score("pocket", "no program at all", tests, row))["score"])
+print(asyncio.run(compute_score("pocket", "</think>```python\\nprint(1)\\n```", tests, row, judge_attempts=1)))
+""",
+        ],
+        env=os.environ | {"RAY_ADDRESS": "127.0.0.1:1", "COBALT_FAILURE_FILE": str(tmp_path / "failure.txt")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 1
+    assert finished.stdout == "-1.0\n", "a response without a program needs no judge, the other one gets no reward"
+    assert "ServiceDown" in finished.stderr
+    assert (tmp_path / "failure.txt").read_text().startswith("problem p1: app 'evaluator' cannot be reached")
