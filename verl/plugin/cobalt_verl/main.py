@@ -3,6 +3,8 @@
 The configuration is whole already (`cobalt.training` composed it). Otherwise as `verl.trainer.main_ppo`.
 """
 
+import ctypes
+import signal
 import sys
 from typing import Any
 
@@ -12,6 +14,8 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @ray.remote
@@ -54,6 +58,8 @@ class TaskRunner:
 
 def main(path: str, *, check: bool) -> None:
     """Train by the configuration in the file ("-": stdin), or only let veRL look at it."""
+    # The launcher holds the services and the folder: killed, it takes the driver with it.
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     config = OmegaConf.load(sys.stdin if path == "-" else path)
     OmegaConf.set_struct(config, True)
     auto_set_device(config)
