@@ -164,7 +164,7 @@ def run_beside_services(arguments: Arguments) -> int:
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
     with (
-        _terminations_as_interrupts(),
+        terminations_as_interrupts(),
         running_services(
             model=arguments.model,
             judge=_pairs(arguments.judge),
@@ -187,7 +187,7 @@ def run_beside_services(arguments: Arguments) -> int:
 
 
 @contextlib.contextmanager
-def _terminations_as_interrupts() -> Iterator[None]:
+def terminations_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow
 import pytest
@@ -13,11 +15,12 @@ from support import ROOT, square_problem
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
-from cobalt.errors import UserError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.manifest import open_manifest
 from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
+from cobalt.training.launch import watch
 
 MODEL_LENGTH = 4096
 
@@ -322,6 +325,35 @@ def test_the_folder_verl_does_not_hide_the_package():
     )  # fmt: skip
     assert "site-packages" in finished.stdout
     assert not (VERL_FOLDER / "__init__.py").exists()
+
+
+# --- the watchdog
+
+
+def watched(tmp_path, code, silence_limit=30.0):
+    return watch([sys.executable, "-uc", code], dict(os.environ), tmp_path / "train.log", silence_limit)
+
+
+def test_the_exit_code_is_trainings(tmp_path):
+    assert watched(tmp_path, "print('done')") == 0
+    assert watched(tmp_path, "raise SystemExit(3)") == 3
+    assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
+    assert (tmp_path / "train.log").read_text() == "done\n"
+
+
+def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
+    code = """
+import subprocess, sys
+print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
+print("waiting", subprocess.Popen(["sleep", "600"]).pid)
+__import__("time").sleep(600)
+"""
+    with pytest.raises(InfrastructureError, match="said nothing for 2 s .*ValueError: no such layer"):
+        watched(tmp_path, code, silence_limit=2.0)
+    said = (tmp_path / "train.log").read_text()
+    sleeper = int(re.search(r"waiting (\d+)", said)[1])
+    state = Path(f"/proc/{sleeper}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
 # --- the reward function, as veRL loads and awaits it

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.services import running_services
+from cobalt.services import running_services, terminations_as_interrupts
 from cobalt.training import run_folder
 from cobalt.training.configuration import Run, process_environment
 from cobalt.training.export import export
@@ -79,7 +79,7 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
     from omegaconf import OmegaConf
 
     output = run.output_dir.resolve()
-    with run_folder.locked(output):
+    with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
         step = run_folder.prepare(output, _deciding(run, config), inputs)
         _go_on_from(config, output, step)
@@ -93,7 +93,7 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
         with _shared_memory_swept(), _services(run, config) as addresses:
             environment = os.environ | variables | addresses
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            code = _watch(command, environment, output / "train.log", silence_limit)
+            code = watch(command, environment, output / "train.log", silence_limit)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped at a failure that is no reward ({failure.read_text(encoding='utf-8').strip()});"
@@ -213,8 +213,21 @@ def _mapped_blocks() -> set[str]:
     return found
 
 
-def _watch(command: list[str], environment: dict[str, str], log: Path, silence_limit: float) -> int:
-    """Run the command, its output going to the log and to stdout; end it when it says nothing for too long."""
+def watch(command: list[str], environment: dict[str, str], log: Path, silence_limit: float) -> int:
+    """Run a command, its output going to the log and to stdout; end it when it says nothing for too long.
+
+    Args:
+        command: Program and arguments.
+        environment: Its whole environment.
+        log: File that its output is appended to, without colours.
+        silence_limit: Seconds without a line after which it is ended.
+
+    Returns:
+        Its exit code; 128 + N when signal N ended it.
+
+    Raises:
+        InfrastructureError: it was silent for too long; the message has the last error it printed.
+    """
     with log.open("ab") as file:
         child = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
@@ -252,12 +265,12 @@ def _watch(command: list[str], environment: dict[str, str], log: Path, silence_l
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """End the driver and its group: politely, so that Ray hears of it, then not."""
-    for number in (signal.SIGINT, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_END_SECONDS)
-            return
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(child.pid, signal.SIGINT)
+        child.wait(timeout=_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def _last_error(log: Path) -> str:
