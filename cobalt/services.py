@@ -79,8 +79,12 @@ def running_services(
     # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public address in
     # place of 127.0.0.1, and listens on every interface.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the proxy that
+    # misses them is killed and begins again.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     import ray
     from ray import serve
+    from ray.exceptions import RayError
 
     from cobalt.engine import vllm_service
     from cobalt.judge import service as judge_service
@@ -109,7 +113,10 @@ def running_services(
                 _node_ip_address="127.0.0.1",
             )
             _react_to_sigterm(reaction)
-            serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+            try:
+                serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+            except (RayError, TimeoutError) as error:
+                raise InfrastructureError(f"Ray Serve did not start: {_reason(error)}") from None
             apps.append(("evaluator", judge_service.build(judge or {})))
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
