@@ -110,6 +110,8 @@ def test_an_unknown_key_is_one_sentence(world):
         (["data.truncation=right"], "generation prompt"),
         (["data.train_batch_size=20"], "not a multiple"),
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7"], "micro"),
+        (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
+        (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
         (["trainer.n_gpus_per_node=3"], "3 GPUs"),
         (["trainer.n_gpus_per_node=0"], "must be 1 or more"),
         (["data.max_response_length=4000"], "more than the model's 4096"),

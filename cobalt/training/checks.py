@@ -95,6 +95,17 @@ def _batch_errors(config: Any) -> Iterator[str]:
             f"{mini * rollout.n // gpus} samples of a mini-batch on each GPU are not a multiple of"
             f" actor.ppo_micro_batch_size_per_gpu {actor.ppo_micro_batch_size_per_gpu}"
         )
+    if batch * rollout.n % gpus:
+        yield f"data.train_batch_size {batch} x rollout.n {rollout.n} cannot be shared by {gpus} GPUs"
+        return
+    for name in ("rollout", "ref"):
+        part = config.actor_rollout_ref[name]
+        micro = part.log_prob_micro_batch_size_per_gpu
+        if not part.log_prob_use_dynamic_bsz and micro and batch * rollout.n // gpus % micro:
+            yield (
+                f"{batch * rollout.n // gpus} samples of a batch on each GPU are not a multiple of"
+                f" {name}.log_prob_micro_batch_size_per_gpu {micro}"
+            )
 
 
 def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
