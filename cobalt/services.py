@@ -53,6 +53,9 @@ def running_services(
     judge: dict[str, Any] | None = None,
     engine: dict[str, Any] | None = None,
     http_port: int | None = None,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+    object_store_memory: int = 256 * 2**20,
 ) -> Iterator[dict[str, str]]:
     """A private Ray with the judge and, when `model` is given, an engine; both answer when the block begins.
 
@@ -61,6 +64,10 @@ def running_services(
         judge: Settings of the judge (`cobalt.judge.service.ServiceSettings`).
         engine: Settings of the engine (`cobalt.engine.vllm_service.VllmSettings`).
         http_port: Port on 127.0.0.1; None: a free one.
+        num_cpus: CPUs that Ray counts; None: the machine's, and 2 at least. Ray reserves by this number, and does not
+            bind anything to a core.
+        num_gpus: GPUs that Ray counts; None: those it finds. Training on a CPU needs logical ones.
+        object_store_memory: Bytes of shared memory for Ray's object store.
 
     Yields:
         Environment variables that lead a child process to the services: `RAY_ADDRESS`, what Ray needs to let it
@@ -73,8 +80,12 @@ def running_services(
     # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public address in
     # place of 127.0.0.1, and listens on every interface.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the proxy that
+    # misses them is killed and begins again.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     import ray
     from ray import serve
+    from ray.exceptions import RayError
 
     from cobalt.engine import vllm_service
     from cobalt.judge import service as judge_service
@@ -91,9 +102,12 @@ def running_services(
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
         try:
-            address = _start_ray(folder)
+            address = _start_ray(folder, num_cpus, num_gpus, object_store_memory)
             _react_to_sigterm(reaction)
-            serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+            try:
+                serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+            except (RayError, TimeoutError) as error:
+                raise InfrastructureError(f"Ray Serve did not start: {_reason(error)}") from None
             apps.append(("evaluator", judge_service.build(judge or {})))
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
@@ -118,7 +132,7 @@ def running_services(
                 ray.shutdown()
 
 
-def _start_ray(folder: str) -> str:
+def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_store_memory: int) -> str:
     """Start a private Ray that keeps its files in `folder`, and join it; returns its address.
 
     Raises:
@@ -134,9 +148,10 @@ def _start_ray(folder: str) -> str:
             with attempt:
                 context = ray.init(
                     address="local",
-                    num_cpus=max(2, os.cpu_count() or 1),
+                    num_cpus=num_cpus or max(2, os.cpu_count() or 1),
+                    num_gpus=num_gpus,
                     include_dashboard=False,
-                    object_store_memory=256 * 2**20,
+                    object_store_memory=object_store_memory,
                     log_to_driver=False,
                     logging_level="ERROR",
                     _temp_dir=folder,
@@ -178,7 +193,7 @@ def run_beside_services(arguments: Arguments) -> int:
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
     with (
-        _terminations_as_interrupts(),
+        terminations_as_interrupts(),
         running_services(
             model=arguments.model,
             judge=_pairs(arguments.judge),
@@ -201,7 +216,7 @@ def run_beside_services(arguments: Arguments) -> int:
 
 
 @contextlib.contextmanager
-def _terminations_as_interrupts() -> Iterator[None]:
+def terminations_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,71 @@
+"""Flags of a training run: `python -m cobalt.training`; the scripts train_grpo_*.sh call it."""
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.cli import run_script
+from cobalt.training.configuration import Method, Profile, Run
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a policy by GRPO on veRL, with the judge running beside it."""
+
+    method: Method
+    """single_turn: FT models, from problems. multi_turn: Cobalt, from partial trajectories."""
+    data_dir: Path
+    """Folder with train.parquet and validation.parquet (preproc/verl_preproc_*.py)."""
+    model: str
+    """The policy to begin with: a folder or a hub name."""
+    output_dir: Path
+    """Folder for checkpoints, metrics and logs. The same command again continues there."""
+    overrides: Annotated[list[str], tyro.conf.Positional]
+    """Settings of veRL as key=value, such as data.train_batch_size=8; they have the last word."""
+    profile: Profile = "pocket"
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
+    wandb: bool = False
+    """Log to Weights & Biases too."""
+    dry_run: bool = False
+    """Compose the configuration, check it without a GPU, print it, and stop."""
+    silence_limit: float = 600.0
+    """Seconds without a line of output after which the run is taken for hung and ended."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.training.checks import check
+    from cobalt.training.configuration import compose
+    from cobalt.training.launch import dry_run, launch
+
+    run = Run(
+        arguments.method,
+        arguments.profile,
+        arguments.data_dir,
+        arguments.model,
+        arguments.output_dir,
+        tuple(arguments.overrides),
+        arguments.wandb,
+    )
+    config = compose(run)
+    findings = check(run, config)
+    for note in findings.notes:
+        logger.info("%s", note)
+    findings.raise_errors()
+    if arguments.dry_run:
+        from omegaconf import OmegaConf
+
+        dry_run(run, config)
+        sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+        return 0
+    return launch(run, config, silence_limit=arguments.silence_limit)
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

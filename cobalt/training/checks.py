@@ -1,0 +1,205 @@
+"""What can be wrong with a training run before it begins, found without a GPU: data, batches, lengths, vocabulary.
+
+`check` looks at the whole configuration that `cobalt.training.configuration` composed. What it cannot look at (a hub
+model that is not on this machine) it says.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.training.configuration import Run
+
+_COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
+"""Columns that veRL and the reward function read, and the field each must have."""
+
+_NAMED = 5
+"""How many over-long prompts a message names."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found: `errors` stop the run, `notes` are for reading."""
+
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def raise_errors(self) -> None:
+        """Raise all errors as one.
+
+        Raises:
+            UserError: there are any.
+        """
+        if self.errors:
+            raise UserError("; ".join(self.errors))
+
+
+def check(run: Run, config: Any) -> Findings:
+    """Look at everything that needs no GPU."""
+    findings = Findings()
+    findings.errors += [*_sampling_errors(config), *_batch_errors(config)]
+    rows = _rows(config, findings)
+    _check_model(run, config, findings)
+    if rows:
+        steps = rows["train"] // config.data.train_batch_size
+        if not steps:
+            findings.errors.append(
+                f"{config.data.train_files} has {rows['train']} rows, fewer than data.train_batch_size"
+                f" {config.data.train_batch_size}"
+            )
+        planned = config.trainer.total_training_steps
+        findings.notes.append(
+            f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
+            f" {steps * config.trainer.total_epochs if planned is None else planned} in all"
+        )
+    return findings
+
+
+def _sampling_errors(config: Any) -> Iterator[str]:
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.top_p != 1 or rollout.top_k != -1:
+        yield (
+            f"training samples with top_p {rollout.top_p} and top_k {rollout.top_k}: the importance ratio is biased"
+            " unless actor_rollout_ref.rollout.top_p=1 and top_k=-1"
+        )
+    if rollout.temperature <= 0:
+        yield f"actor_rollout_ref.rollout.temperature is {rollout.temperature}: it must be above 0"
+    if config.algorithm.adv_estimator == "grpo" and rollout.n < 2:
+        yield f"actor_rollout_ref.rollout.n is {rollout.n}: GRPO compares at least 2 samples of a prompt"
+    if config.data.truncation not in ("error", "left"):
+        yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
+    if config.algorithm.filter_groups.enable:
+        yield "algorithm.filter_groups is not offered by this project's replay buffer: leave it off"
+    if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
+        yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
+
+
+def _batch_errors(config: Any) -> Iterator[str]:
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    batch, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
+    if gpus < 1:
+        yield f"trainer.n_gpus_per_node x trainer.nnodes is {gpus}: it must be 1 or more"
+        return
+    if batch % mini:
+        yield f"data.train_batch_size {batch} is not a multiple of actor.ppo_mini_batch_size {mini}"
+    parallel = rollout.tensor_model_parallel_size
+    if gpus % parallel:
+        yield f"{gpus} GPUs are not a multiple of rollout.tensor_model_parallel_size {parallel}"
+    if mini * rollout.n % gpus:
+        yield f"actor.ppo_mini_batch_size {mini} x rollout.n {rollout.n} cannot be shared by {gpus} GPUs"
+    elif not actor.use_dynamic_bsz and mini * rollout.n // gpus % actor.ppo_micro_batch_size_per_gpu:
+        yield (
+            f"{mini * rollout.n // gpus} samples of a mini-batch on each GPU are not a multiple of"
+            f" actor.ppo_micro_batch_size_per_gpu {actor.ppo_micro_batch_size_per_gpu}"
+        )
+    if batch * rollout.n % gpus:
+        yield f"data.train_batch_size {batch} x rollout.n {rollout.n} cannot be shared by {gpus} GPUs"
+        return
+    for name in ("rollout", "ref"):
+        part = config.actor_rollout_ref[name]
+        micro = part.log_prob_micro_batch_size_per_gpu
+        if not part.log_prob_use_dynamic_bsz and micro and batch * rollout.n // gpus % micro:
+            yield (
+                f"{batch * rollout.n // gpus} samples of a batch on each GPU are not a multiple of"
+                f" {name}.log_prob_micro_batch_size_per_gpu {micro}"
+            )
+
+
+def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
+    """Rows of both files, once their columns are right and their prompts are measured."""
+    counter = _token_counter(config, findings)
+    rows = {}
+    for split in ("train", "val"):
+        path = Path(config.data[f"{split}_files"])
+        try:
+            rows[split] = _check_file(path, config.data.max_prompt_length, counter, findings)
+        except UserError as error:
+            findings.errors.append(str(error))
+    return rows if len(rows) == 2 else None
+
+
+def _check_file(path: Path, longest: int, counter: Any, findings: Findings) -> int:
+    import pyarrow
+    from pyarrow import parquet
+
+    if not path.is_file():
+        raise UserError(f"there is no {path}: make it with preproc/verl_preproc_*.py")
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} is not a parquet file: {' '.join(str(error).split())}") from None
+    with file:
+        schema = file.schema_arrow
+        for column, inner in _COLUMNS.items():
+            if column not in schema.names:
+                raise UserError(f"{path} has no column {column!r}: make it with preproc/verl_preproc_*.py")
+            if inner and not any(f.name == inner for f in schema.field(column).type):
+                raise UserError(f"{path}: column {column!r} has no field {inner!r}")
+        if counter is not None:
+            names: list[str] = []
+            for batch in file.iter_batches(1000, columns=["prompt", "extra_info"]):
+                lengths = counter.count(batch.column("prompt").to_pylist())
+                for length, extra in zip(lengths, batch.column("extra_info").to_pylist(), strict=True):
+                    if length > longest:
+                        names.append(f"{extra.get('id', extra.get('index'))} ({length})")
+            if names:
+                findings.errors.append(
+                    f"{path}: {len(names)} prompts are longer than data.max_prompt_length {longest}:"
+                    f" {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}"
+                )
+        count: int = file.metadata.num_rows
+    if not count:
+        raise UserError(f"{path} has no rows")
+    return count
+
+
+def _token_counter(config: Any, findings: Findings) -> Any:
+    from cobalt.conversation.token_count import PromptTokenCounter
+
+    model = config.actor_rollout_ref.model
+    try:
+        return PromptTokenCounter(model.tokenizer_path or model.path)
+    except UserError as error:
+        _missing(model.path, str(error), findings)
+        return None
+
+
+def _check_model(run: Run, config: Any, findings: Findings) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    model = config.actor_rollout_ref.model
+    try:
+        architecture = AutoConfig.from_pretrained(model.path)
+        vocabulary = len(AutoTokenizer.from_pretrained(model.tokenizer_path or model.path))
+    except (OSError, ValueError) as error:
+        _missing(model.path, " ".join(str(error).split())[:200], findings)
+        return
+    asked = config.data.max_prompt_length + config.data.max_response_length
+    length = min(architecture.max_position_embeddings, config.actor_rollout_ref.rollout.max_model_len or 2**62)
+    if asked > length:
+        findings.errors.append(
+            f"data.max_prompt_length {config.data.max_prompt_length} + data.max_response_length"
+            f" {config.data.max_response_length} = {asked} is more than the model's {length} tokens"
+        )
+    if architecture.vocab_size < vocabulary:
+        findings.errors.append(f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens")
+    elif architecture.vocab_size > vocabulary:
+        text = (
+            f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the"
+            " rest, but its policy gives them probability"
+        )
+        # A large model has learned to give them next to none; a small one trained on the spot has not.
+        (findings.errors if run.on_cpu else findings.notes).append(text)
+
+
+def _missing(path: str, reason: str, findings: Findings) -> None:
+    is_hub_name = not Path(path).exists() and path.count("/") == 1 and not path.startswith((".", "/", "~"))
+    if is_hub_name:
+        note = f"{path} is not on this machine: lengths and vocabulary were not checked"
+        if note not in findings.notes:
+            findings.notes.append(note)
+    elif not any(path in error for error in findings.errors):
+        findings.errors.append(f"{path} holds no usable model ({reason})")

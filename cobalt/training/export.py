@@ -1,0 +1,82 @@
+"""A checkpoint of veRL as a Hugging Face folder, which `vllm_engine_actor.py` serves.
+
+    python -m cobalt.training.export --run_dir runs/ft --output_dir runs/ft/model
+
+veRL's own merger does the work; this finds the checkpoint, and puts the folder there only when it is whole.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.cli import run_script
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.training import run_folder
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write a training run's policy as a Hugging Face folder."""
+
+    run_dir: Path
+    """The run's folder (--output_dir of the training)."""
+    output_dir: Path
+    """The folder to write; one that is there is replaced if an export made it."""
+    step: int | None = None
+    """The checkpoint's step; the last whole one by default."""
+
+
+_MARK = ".cobalt-export"
+
+
+def export(run: Path, step: int, output: Path, *, on_cpu: bool = True) -> None:
+    """Write the checkpoint of a step as a Hugging Face folder.
+
+    Args:
+        run: The run's folder.
+        step: The checkpoint's step.
+        output: The folder to write.
+        on_cpu: The checkpoint is one of the CPU platform.
+
+    Raises:
+        UserError: there is no such checkpoint, or `output` is something else's.
+        InfrastructureError: veRL's merger failed.
+    """
+    checkpoint = run_folder.checkpoint_path(run, step) / "actor"
+    if not checkpoint.is_dir():
+        raise UserError(f"there is no checkpoint {checkpoint}")
+    if output.exists() and not (output / _MARK).exists():
+        raise UserError(f"{output} exists and no export made it: name another folder")
+    temporary = output.with_name(output.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
+    finished = subprocess.run(
+        command + (["--use_cpu_initialization"] if on_cpu else []),
+        env=os.environ | {"PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        reason = finished.stderr.strip().splitlines()
+        raise InfrastructureError(f"veRL's merger failed: {reason[-1] if reason else finished.returncode}")
+    (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
+    shutil.rmtree(output, ignore_errors=True)
+    temporary.rename(output)
+
+
+def main(arguments: Arguments) -> int:
+    """Export, and return the exit code."""
+    step = arguments.step or run_folder.last_checkpoint(arguments.run_dir)
+    if not step:
+        raise UserError(f"{arguments.run_dir} has no checkpoint")
+    export(arguments.run_dir, step, arguments.output_dir)
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

