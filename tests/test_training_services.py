@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 
@@ -10,7 +11,14 @@ from support import ROOT
 
 from cobalt.datasets.verl_rows import VerlRun, convert_single_turn
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(
+        "COBALT_TRAINING_TESTS" not in os.environ,
+        reason="two trainings take over seven minutes on 2 cores: set COBALT_TRAINING_TESTS=1 to run them",
+    ),
+]
 
 SMALL = [
     "data.train_batch_size=4",
