@@ -117,6 +117,8 @@ NETWORK = {
     + "import socket\nverdict(refused(socket.socket(socket.AF_UNIX).connect, '\\0{abstract}'))",
     "talks to the machine's host by vsock": REFUSED
     + "import socket\nverdict(refused(socket.socket, 40, socket.SOCK_STREAM))",
+    "opens a socket of the internet": REFUSED
+    + "import socket\nverdict(refused(socket.socket), refused(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM))",
     "opens raw and packet sockets": REFUSED
     + "import socket\nverdict(refused(socket.socket, 17, 3), refused(socket.socket, 2, 3, 1), refused(socket.socket, 16, 3), refused(socket.socket, 38, 5))",
 }
@@ -177,6 +179,12 @@ ENDS: dict[str, tuple[str, VerdictKind]] = {
     "loops": ("while True: pass", SLOW),
     "loops in many processes": ("import os\nfor _ in range(3): os.fork()\nwhile True: pass", SLOW),
     "loops in children while it waits": ("import os\nif os.fork() == 0:\n    while True: pass\nos.wait()\nprint('held')", SLOW),
+    "loops in children that nobody waits for": (
+        "import os, time\nfor _ in range(14):\n    if os.fork() == 0:\n        while time.process_time() < 0.09: pass\n        os._exit(0)\n"
+        "    end = time.monotonic() + 0.1\n    while time.monotonic() < end: time.sleep(0.01)\nprint('held')",
+        SLOW,
+    ),
+    "has ended children taken away": ("import signal\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: print('held')", PASSED),
     "loops beyond signals": ("import signal\nfor n in (signal.SIGTERM, signal.SIGXCPU, signal.SIGALRM): signal.signal(n, signal.SIG_IGN)\nwhile True: pass", SLOW),
     "loops in C": ("sum(range(10**12))", SLOW),
     "computes at exit": ("import atexit\natexit.register(lambda: sum(range(10**12)))\nprint('held')", SLOW),

@@ -102,6 +102,18 @@ VALID = {
     "runs an event loop": ("import asyncio\nasync def f(): return 5\nprint(asyncio.run(f()))", "", "5"),
     "prints at exit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye"),
     "prints from a destructor": ("class A:\n    def __del__(self): print('gone')\na = A()", "", "gone"),
+    "uses its names in a destructor": (
+        "word = 'gone'\ndef say(): print(word)\nclass A:\n    def __del__(self): say()\na = A()", "", "gone",
+    ),
+    "leaves a file with what it has to write": (
+        "import os, sys\ndef show(): os.write(1, open('a').read().encode())\nclass Last:\n    def __del__(self): show()\n"
+        "f = open('a', 'w')\nf.write('kept')\nf.flush()\nlast = Last()", "", "kept",
+    ),
+    "takes its standard output away": ("import atexit, os, sys\nprint('hi', flush=True)\natexit.register(os.write, 1, b'bye')\ndel sys.stdout", "", "hi\nbye"),
+    "has no standard error": ("import sys\nsys.stderr = None\nprint('x')", "", "x"),
+    "traces to its end": ("import sys\ndef trace(*_): raise SystemExit(3)\nprint('x')\nsys.settrace(trace)", "", "x"),
+    "ends with little depth to recurse": ("import atexit, sys\natexit.register(print, 'bye')\nsys.setrecursionlimit(20)\nprint('hi')", "", "hi\nbye"),
+    "raises SystemExit in its hook": ("import sys\ndef hook(*_): print('caught'); raise SystemExit(0)\nsys.excepthook = hook\n1/0", "", "caught"),
     "leaves a file on descriptor 1 open": ("f = open(1, 'w', closefd=False)\nf.write('x')", "", "x"),
     "replaces standard output": (
         "import sys, io\nclass W(io.StringIO):\n    def flush(self): sys.__stdout__.write(self.getvalue())\nsys.stdout = W()\nprint('x')", "", "x",
@@ -177,6 +189,29 @@ def test_traceback_has_the_program_s_own_lines_and_no_sandbox_paths(bench):
     assert 'File "json/__init__.py"' in library
     assert "/python" not in library
     assert "inside" not in library
+
+
+def test_failing_hook_is_reported_as_python_does_it(bench):
+    text = bench.judge(
+        "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\n1/0", {"": ""}
+    ).feedback[0]
+    lines = [line for line in text.partition("Stderr:\n")[2].splitlines() if line.strip(" ~^") or not line]
+    assert "\n".join(lines) == (
+        "Error in sys.excepthook:\nTraceback (most recent call last):\n"
+        "  File \"main.py\", line 2, in hook\n    def hook(*_): raise KeyError('mine')\nKeyError: 'mine'\n"
+        "\nOriginal exception was:\nTraceback (most recent call last):\n"
+        '  File "main.py", line 4, in <module>\n    1/0\nZeroDivisionError: division by zero'
+    )
+
+
+def test_message_of_an_exit_goes_nowhere_without_standard_error(bench):
+    assert bench.output("import sys\nsys.stderr = None\nsys.exit('said')") == ""
+
+
+def test_program_larger_than_a_file_may_be_is_no_program(bench):
+    result = bench.judge("#" + "x" * 4096, {"": ""}, file_bytes=2048, output_bytes=1024)
+    assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
+    assert "larger than 2048 bytes" in result.feedback[0]
 
 
 def test_syntax_error_shows_the_program_s_line(bench):

@@ -286,6 +286,8 @@ def test_run_code_offers_files_to_the_program_and_to_no_other(url):
     files = {"data/n.txt": base64.b64encode(b"41").decode(), "helper.py": base64.b64encode(b"ONE = 1").decode()}
     code = "from helper import ONE\nprint(int(open('data/n.txt').read()) + ONE)"
     assert _run(url, code=code, files=files)["run_result"]["stdout"] == "42\n"
+    shadowing = {"heapq.py": base64.b64encode(b"HERE = 7").decode()}
+    assert _run(url, code="import heapq\nprint(heapq.HERE)", files=shadowing)["run_result"]["stdout"] == "7\n"
     later = _run(url, code="import os\nprint(sorted(os.listdir()))")
     assert later["run_result"]["stdout"] == "['main.py']\n"
 

@@ -6,15 +6,21 @@ Compiling executes nothing of the program. What runs it is `start`; processes an
 # pathlib would be loaded into every program's process.
 
 import ast
-import atexit
 import builtins
+import contextlib
 import gc
 import sys
 import traceback
 import types
 import warnings
-from collections.abc import Iterator
+from _weakref import ref as reference
+from atexit import _run_exitfuncs as _run_exit_handlers
+from collections.abc import Callable, Iterable, Iterator
 from os import _exit
+from sys import __excepthook__ as _print_exception
+from sys import getrecursionlimit as _recursion_limit
+from sys import setrecursionlimit as _set_recursion_limit
+from typing import Any
 
 FILE_NAME = "main.py"
 
@@ -127,77 +133,129 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
         yield from _bound_names(item)
 
 
-def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> types.ModuleType:
-    """Give this process the state that a script in `folder` finds at its start, and return its `__main__` module."""
+def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> None:
+    """Give this process, but for its `__main__`, the state that a script in `folder` finds at its start."""
     for name in hidden_modules:
         sys.modules.pop(name, None)
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __annotations__={})
-    sys.modules["__main__"] = module
     sys.argv[:] = [FILE_NAME]
     sys.path.insert(0, folder)
     if packages is not None:
         sys.path.append(packages)
-    return module
 
 
-def start_afresh() -> None:
-    """What each process of a prepared program does for itself."""
+def start_afresh(folder: str, shadowed: Iterable[str] = ()) -> dict[str, Any]:
+    """What each process of a prepared program does for itself; returns the namespace of its `__main__`.
+
+    Args:
+        folder: The script's.
+        shadowed: Modules that lie beside the script, and so come before the library's.
+    """
+    for name in shadowed:
+        sys.modules.pop(name, None)
     if "random" in sys.modules:
         sys.modules["random"].seed()  # or each test would draw the same numbers
+    # Made here, after everything older was put out of the collector's sight: it can be collected at the end.
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __annotations__={})
+    sys.modules["__main__"] = module
     gc.enable()
+    return module.__dict__
 
 
-def exit_status(error: SystemExit) -> int:
+def _exit_status(error: SystemExit) -> int:
     """The exit status that Python gives for `SystemExit`, its message printed."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
         # Python takes a number that C has no type for as -1.
         return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
-    print(error.code, file=sys.stderr)  # noqa: T201
+    _complain(error.code)
     return 1
 
 
-def report(error: BaseException) -> None:
-    """Print an uncaught exception as Python does, without the frame that ran the program."""
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
-    sys.excepthook(type(error), error, error.__traceback__)
+def report(error: BaseException) -> int:
+    """Print an uncaught exception as Python does, without the frames that ran the program; returns the exit status."""
+    _allow_depth()
+    if isinstance(error, SystemExit):
+        return _exit_status(error)
+    _shorten(error)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return _exit_status(leaving)
+    except BaseException as failure:  # noqa: BLE001 - the program's own hook
+        _shorten(failure)
+        _complain("Error in sys.excepthook:")
+        _print_exception(type(failure), failure, failure.__traceback__)
+        _complain("\nOriginal exception was:")
+        _print_exception(type(error), error, error.__traceback__)
+    return 1
 
 
-def leave(module: types.ModuleType, status: int) -> None:
+def leave(status: int) -> None:
     """End the process as the interpreter would: threads, exit handlers, buffers, then the program's objects.
 
     The whole interpreter is not torn down, because the process ends with it; the program's own objects are,
-    since files that it left open are written when they are freed.
+    since files that it left open are written when they are freed. Nobody else may hold its namespace.
     """
-    try:
-        threading = sys.modules.get("threading")
-        if threading is not None:
-            threading._shutdown()
-        atexit._run_exitfuncs()
-        status = _flush(sys.stdout, status)
-        _flush(sys.stderr, status)
-        namespace = module.__dict__
-        for name in [name for name in namespace if name.startswith("_") and name != "__builtins__"]:
-            namespace[name] = None
-        for name in [name for name in namespace if not name.startswith("_")]:
-            namespace[name] = None
-        gc.collect()
-        status = _flush(sys.__stdout__, status)
-        _flush(sys.__stderr__, status)
-    except BaseException:  # noqa: BLE001 - whatever a program's own hooks raise, the process ends here
-        status = status or 1
-    finally:
-        _exit(status)
+    _allow_depth()
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        _survive(threading._shutdown)
+    _survive(_run_exit_handlers)
+    status = _flush("stdout", status)
+    status = _flush("stderr", status)
+    _survive(_free_objects)
+    status = _flush("__stdout__", status)
+    status = _flush("__stderr__", status)
+    _exit(status)
 
 
-def _flush(stream: object, status: int) -> int:
-    if stream is None or getattr(stream, "closed", False):
-        return status
+def _free_objects() -> None:
+    module = sys.modules.pop("__main__", None)
+    if not isinstance(module, types.ModuleType):
+        return
+    alive = reference(module)
+    del module
+    gc.collect()  # finalizers see the names of the program as they were
+    module = alive()
+    if module is None:
+        return
+    # Something holds it: its names are cleared one after the other, as Python does then.
+    namespace = module.__dict__
+    for private in (True, False):
+        for name in [name for name in namespace if name.startswith("_") == private and name != "__builtins__"]:
+            namespace[name] = None
+    gc.collect()
+
+
+def _allow_depth() -> None:
+    """A program may have left too little for what follows it."""
+    _set_recursion_limit(max(1000, _recursion_limit()))
+
+
+def _shorten(error: BaseException) -> None:
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def _survive(action: Callable[[], object]) -> None:
+    """Whatever a program's own hooks raise, the process goes on to its end."""
+    with contextlib.suppress(BaseException):
+        action()
+
+
+def _complain(message: object) -> None:
+    """Write a line to standard error, if there is one that works."""
+    _survive(lambda: sys.stderr.write(f"{message}\n"))
+
+
+def _flush(name: str, status: int) -> int:
+    """Flush one of the streams of `sys`; Python turns a failure to write the output into status 120."""
     try:
-        stream.flush()  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - Python, too, turns any failure to write the output into status 120
-        return status or 120
+        stream = getattr(sys, name, None)
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+    except BaseException:  # noqa: BLE001 - the stream may be the program's own
+        return 120
     return status

@@ -13,16 +13,20 @@ import sys
 if __name__ == "__main__":
     # Not the folder itself: its modules must not become importable to programs under their bare names.
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from sys import setprofile, settrace
+
     from inside import program, zygote  # type: ignore[import-not-found]
 
-    codes, main = zygote.serve(sys.argv)
-    status = 0
+    codes, namespace = zygote.serve(sys.argv)
+    uncaught = None
     try:
         for code in codes:
-            exec(code, main.__dict__)
-    except SystemExit as error:
-        status = program.exit_status(error)
+            exec(code, namespace)
     except BaseException as error:  # noqa: BLE001 - this is the interpreter's outermost frame
-        status = 1
-        program.report(error)
-    program.leave(main, status)
+        uncaught = error
+    finally:  # what follows is not the program
+        settrace(None)
+        setprofile(None)
+    status = 0 if uncaught is None else program.report(uncaught)
+    del namespace, uncaught  # the last holds on the program's objects but `__main__`
+    program.leave(status)

@@ -65,8 +65,8 @@ class _Closed(Exception):
     """The judge has gone."""
 
 
-def serve(arguments: list[str]) -> tuple[list[types.CodeType], types.ModuleType]:
-    """Serve programs until the judge goes; returns only in a test's process, with what to execute there.
+def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
+    """Serve programs until the judge goes; returns only in a test's process, with what to execute there, and where.
 
     Args:
         arguments: The script's; the second is the socket's descriptor, the third a JSON object of options:
@@ -125,12 +125,14 @@ def _receive_program(socket: int) -> tuple[dict[str, Any], bytes]:
 
 def _serve_program(
     socket: int, options: dict[str, Any], limits: dict[str, Any], source: bytes
-) -> tuple[list[types.CodeType], types.ModuleType]:
+) -> tuple[list[types.CodeType], dict[str, Any]]:
     failure, codes = None, []
     before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
     resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
     try:
+        if len(source) > limits["file_bytes"]:  # its process could not write it
+            raise program.CompileFailure(f"the program is larger than {limits['file_bytes']} bytes\n")
         codes = program.compile_source(source, limits["allow_top_level_return"])
     except program.CompileFailure as error:
         failure = str(error)
@@ -151,7 +153,7 @@ def _serve_program(
         _write_new("/proc/self/oom_score_adj", b"1000", os.O_WRONLY)
     else:
         folder = os.getcwd()
-    main = program.prepare(options["packages"], options["hidden"], folder)
+    program.prepare(options["packages"], options["hidden"], folder)
     gc.freeze()
     try:
         while True:
@@ -159,8 +161,10 @@ def _serve_program(
             if request != b"T":
                 os._exit(0)
             if _run_test(socket, options, limits, given):
-                _become_program(options, limits, source, facts.get("files", {}))
-                return codes, main
+                files = facts.get("files", {})
+                _become_program(options, limits, source, files)
+                beside = {path.partition("/")[0].removesuffix(".py") for path in files}
+                return codes, program.start_afresh(folder, _WARM.intersection(beside))
     except _Closed:
         os._exit(_JUDGE_HAS_GONE)
 
@@ -187,7 +191,8 @@ def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], give
             os.killpg(child, signal.SIGKILL)
     _, raw, usage = os.wait4(child, 0)
     wall = time.monotonic() - started
-    # Processes that were alive at the end, or that nobody waited for, are in no one's sum.
+    # Processes that were alive at the end are in no one's sum. Ended ones are in their parent's, since no program can
+    # have the kernel take them away unseen, and orphans in the first process's.
     cpu = max(usage.ru_utime + usage.ru_stime, seen)
     size = os.fstat(files[1]).st_size
     facts = {
@@ -303,7 +308,6 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
     except BaseException as error:  # noqa: BLE001 - a wall that cannot be built must not become a verdict
         os.write(2, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    program.start_afresh()
 
 
 def _place_file(path: str, contents: str) -> None:
