@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import CobaltError
-from cobalt.judge import ServeJudge
+from cobalt.judge import RememberingJudge, ServeJudge
 from cobalt.judge.verdict import VerdictKind
 from cobalt.problem import TestSuite
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
@@ -40,7 +40,8 @@ async def compute_score(
 
     Returns:
         `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
-        `judge_seconds`, wall time until the verdict, `queue_seconds` and `run_seconds` of it; `verdict_KIND`, the
+        `judge_seconds`, wall time until the verdict (none for a program that this process has had judged before on
+        the same tests), `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the
         share of tests with that verdict.
 
     Raises:
@@ -79,8 +80,8 @@ async def compute_score(
 
 
 @functools.cache
-def _judge(attempts: int) -> ServeJudge:
-    return ServeJudge(attempts=attempts)
+def _judge(attempts: int) -> RememberingJudge:
+    return RememberingJudge(ServeJudge(attempts=attempts))
 
 
 @functools.lru_cache(maxsize=1024)

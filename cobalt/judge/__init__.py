@@ -7,7 +7,17 @@ self-check. What sandboxes protect against, and what they do not, is said in `co
 
 from cobalt.judge.client import ServeJudge
 from cobalt.judge.local import Judge, LocalJudge
+from cobalt.judge.remembering import RememberingJudge
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 
-__all__ = ["ExecResult", "Judge", "JudgeSettings", "LocalJudge", "ServeJudge", "Verdict", "VerdictKind"]
+__all__ = [
+    "ExecResult",
+    "Judge",
+    "JudgeSettings",
+    "LocalJudge",
+    "RememberingJudge",
+    "ServeJudge",
+    "Verdict",
+    "VerdictKind",
+]

@@ -5,6 +5,7 @@ where it is installed.
 """
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,5 +116,6 @@ def process_environment(run: Run) -> dict[str, str]:
         "VERL_ENGINE_DEVICE": "cuda",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": os.environ.get("XOMP", "2"),
+        "OMP_WAIT_POLICY": "PASSIVE",
     }

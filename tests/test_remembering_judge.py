@@ -1,0 +1,84 @@
+"""The judge that remembers, over a counting one."""
+
+import asyncio
+
+import pytest
+
+from cobalt.errors import InfrastructureError
+from cobalt.judge import ExecResult, RememberingJudge
+from cobalt.problem import TestSuite
+
+SUITE = TestSuite(("1",), ("1",))
+OTHER = TestSuite(("1",), ("2",))
+
+
+class Counting:
+    """Fails as often as it is told to, then knows no program."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.asked: list[tuple[str, TestSuite, bool]] = []
+        self._failures = failures
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.asked.append((code, suite, stop_at_first_failure))
+        await asyncio.sleep(0)
+        if len(self.asked) <= self._failures:
+            raise InfrastructureError("down")
+        return ExecResult.no_code(len(suite))
+
+    async def describe(self):
+        return {"comparison": "strip"}
+
+
+def test_each_program_is_judged_once_on_a_suite_also_when_asked_at_once():
+    async def course():
+        counting = Counting()
+        judge = RememberingJudge(counting)
+        results = await asyncio.gather(*(judge.judge("a", TestSuite(("1",), ("1",))) for _ in range(5)))
+        await judge.judge("a", OTHER)
+        await judge.judge("b", SUITE)
+        await judge.judge("a", SUITE, stop_at_first_failure=True)
+        await judge.judge("a", SUITE)
+        assert counting.asked == [("a", SUITE, False), ("a", OTHER, False), ("b", SUITE, False), ("a", SUITE, True)]
+        assert all(result is results[0] for result in results)
+        assert await judge.describe() == {"comparison": "strip"}
+
+    asyncio.run(course())
+
+
+def test_a_failure_of_the_judge_reaches_all_who_asked_and_is_not_remembered():
+    async def course():
+        counting = Counting(failures=1)
+        judge = RememberingJudge(counting)
+        outcomes = await asyncio.gather(*(judge.judge("a", SUITE) for _ in range(3)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [InfrastructureError] * 3
+        assert await judge.judge("a", SUITE) == ExecResult.no_code(1)
+        assert len(counting.asked) == 2
+
+    asyncio.run(course())
+
+
+def test_one_who_no_longer_waits_takes_the_result_from_nobody():
+    async def course():
+        counting = Counting()
+        judge = RememberingJudge(counting)
+        first, second = (asyncio.create_task(judge.judge("a", SUITE)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == ExecResult.no_code(1)
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert len(counting.asked) == 1
+
+    asyncio.run(course())
+
+
+def test_the_least_recently_wanted_program_is_forgotten_first():
+    async def course():
+        counting = Counting()
+        judge = RememberingJudge(counting, capacity=2)
+        for code in ("a", "b", "a", "c", "a", "b"):
+            await judge.judge(code, SUITE)
+        assert [code for code, _, _ in counting.asked] == ["a", "b", "c", "b"]
+
+    asyncio.run(course())
