@@ -21,6 +21,7 @@ from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
 from cobalt.training.launch import watch
+from cobalt.training.progress import step_reporter
 
 MODEL_LENGTH = 4096
 
@@ -356,6 +357,28 @@ __import__("time").sleep(600)
     sleeper = int(re.search(r"waiting (\d+)", said)[1])
     state = Path(f"/proc/{sleeper}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_each_step_is_told_once_and_none_that_was_there_before(tmp_path, caplog):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "metrics": {}}\n')
+    report = step_reporter(metrics)
+    with caplog.at_level("INFO"):
+        report()
+        with metrics.open("a") as file:
+            file.write(
+                '{"step": 2, "metrics": {"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14,'
+                ' "val-core/pocket/acc/mean@1": 0.4}}\n{"step": 3, "metr'
+            )
+        report()
+        report()
+        with metrics.open("a") as file:
+            file.write('ics": {}}\n')
+        report()
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 2: mean reward 0.250, 50.0 % solved, 3.1 s, validation 40.0 % solved",
+        "step 3: ",
+    ]
 
 
 # --- the reward function, as veRL loads and awaits it

@@ -63,6 +63,38 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
     _save(figure, paths)
 
 
+def plot_training(
+    runs: Mapping[str, tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]], *paths: Path
+) -> None:
+    """Draw the curves of trainings into each of `paths`: above the mean reward of each step, below validation.
+
+    Args:
+        runs: By name, steps and mean rewards, steps and shares of validation prompts solved.
+        paths: PNG or SVG files.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    figure, (above, below) = _figure(panels=2)
+    for index, (name, (rewards, validations)) in enumerate(runs.items()):
+        colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
+        above.plot(*_columns(rewards), color=colour, linestyle=dash, linewidth=1, label=_literal(name))
+        marker = _MARKERS[index % len(_MARKERS)]
+        below.plot(*_columns(validations, 100), color=colour, linestyle=dash, marker=marker, label=_literal(name))
+    above.set_ylabel("mean reward")
+    below.set_ylabel("validation solved, %")
+    below.set_xlabel("step")
+    for axes in (above, below):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+    _add_legend(figure, above, len(runs))
+    _save(figure, paths)
+
+
+def _columns(points: Sequence[tuple[int, float]], factor: float = 1) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [factor * value for _, value in points]
+
+
 def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> None:
     """Draw bars of hacking events, one group a category and one bar a run, into each of `paths`.
 
@@ -99,14 +131,16 @@ def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> No
     _save(figure, paths)
 
 
-def _figure() -> tuple[Any, Any]:
+def _figure(panels: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes, several one above the other."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    axes.spines[["top", "right"]].set_visible(False)
+    figure, axes = pyplot.subplots(panels, figsize=(6, 4 if panels == 1 else 6), layout="constrained", sharex=True)
+    for one in figure.axes:
+        one.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.training import run_folder
+from cobalt.training.configuration import VERL_FOLDER
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,13 @@ class Arguments:
 _MARK = ".cobalt-export"
 
 
-def export(run: Path, step: int, output: Path, *, on_cpu: bool = True) -> None:
+def export(run: Path, step: int, output: Path) -> None:
     """Write the checkpoint of a step as a Hugging Face folder.
 
     Args:
         run: The run's folder.
         step: The checkpoint's step.
         output: The folder to write.
-        on_cpu: The checkpoint is one of the CPU platform.
 
     Raises:
         UserError: there is no such checkpoint, or `output` is something else's.
@@ -52,11 +52,14 @@ def export(run: Path, step: int, output: Path, *, on_cpu: bool = True) -> None:
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    on_cpu = _trained_on_cpu(run)
+    # Small policies keep their precision; large ones are served in bfloat16, and written in it.
+    merger = "cobalt_verl.merge" if on_cpu else "verl.model_merger"
+    command = [sys.executable, "-m", merger, "merge", "--backend", "fsdp"]
     command += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
     finished = subprocess.run(
         command + (["--use_cpu_initialization"] if on_cpu else []),
-        env=os.environ | {"PYTHONPATH": ""},
+        env=os.environ | {"PYTHONPATH": str(VERL_FOLDER / "plugin")},
         capture_output=True,
         text=True,
         check=False,
@@ -67,6 +70,15 @@ def export(run: Path, step: int, output: Path, *, on_cpu: bool = True) -> None:
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
+
+
+def _trained_on_cpu(run: Path) -> bool:
+    from omegaconf import OmegaConf
+
+    try:
+        return str(OmegaConf.load(run / "config.yaml").trainer.device) == "cpu"
+    except OSError:
+        raise UserError(f"{run} has no config.yaml: give the --output_dir of a training") from None
 
 
 def main(arguments: Arguments) -> int:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from cobalt.services import running_services, terminations_as_interrupts
 from cobalt.training import run_folder
 from cobalt.training.configuration import Run, process_environment
 from cobalt.training.export import export
+from cobalt.training.progress import step_reporter
 
 logger = logging.getLogger(__name__)
 
@@ -93,14 +94,15 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
         with _shared_memory_swept(), _services(run, config) as addresses:
             environment = os.environ | variables | addresses
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            code = watch(command, environment, output / "train.log", silence_limit)
+            reporter = step_reporter(run_folder.metrics_path(output))
+            code = watch(command, environment, output / "train.log", silence_limit, reporter)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped at a failure that is no reward ({failure.read_text(encoding='utf-8').strip()});"
                 f" the checkpoint of step {run_folder.last_checkpoint(output)} is whole: run the same command to go on"
             )
         if not code and run_folder.last_checkpoint(output):
-            export(output, run_folder.last_checkpoint(output), output / "model", on_cpu=run.on_cpu)
+            export(output, run_folder.last_checkpoint(output), output / "model")
         return code
 
 
@@ -213,17 +215,24 @@ def _mapped_blocks() -> set[str]:
     return found
 
 
-def watch(command: list[str], environment: dict[str, str], log: Path, silence_limit: float) -> int:
-    """Run a command, its output going to the log and to stdout; end it when it says nothing for too long.
+def watch(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    silence_limit: float,
+    report: Callable[[], None] = lambda: None,
+) -> int:
+    """Run a command, its output going to the log; end it when it says nothing for too long.
 
     Args:
         command: Program and arguments.
         environment: Its whole environment.
         log: File that its output is appended to, without colours.
         silence_limit: Seconds without a line after which it is ended.
+        report: Called once a second, and at the end.
 
     Returns:
-        Its exit code; 128 + N when signal N ended it.
+        Its exit code; 128 + N when signal N ended it. The last error of its log is told if it is not 0.
 
     Raises:
         InfrastructureError: it was silent for too long; the message has the last error it printed.
@@ -241,9 +250,6 @@ def watch(command: list[str], environment: dict[str, str], log: Path, silence_li
                 heard = time.monotonic()
                 file.write(_ESCAPES.sub(b"", line))
                 file.flush()
-                with contextlib.suppress(BrokenPipeError):
-                    sys.stdout.buffer.write(line)
-                    sys.stdout.buffer.flush()
 
         reader = threading.Thread(target=copy, daemon=True)
         reader.start()
@@ -252,6 +258,7 @@ def watch(command: list[str], environment: dict[str, str], log: Path, silence_li
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = child.wait(timeout=1)
                     break
+                report()
                 if time.monotonic() - heard > silence_limit:
                     raise InfrastructureError(
                         f"training said nothing for {silence_limit:.0f} s and was ended{_last_error(log)};"
@@ -260,6 +267,9 @@ def watch(command: list[str], environment: dict[str, str], log: Path, silence_li
         finally:
             _end(child)
             reader.join(timeout=_END_SECONDS)
+            report()
+        if code:
+            logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(log), log)
         return code if code >= 0 else 128 - code
 
 

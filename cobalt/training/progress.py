@@ -1,0 +1,45 @@
+"""What a training says on the terminal: one line for each step, from its metrics file; train.log has all it said."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def step_reporter(metrics: Path) -> Callable[[], None]:
+    """A function that logs a line for each step that the metrics file gained since it was last called.
+
+    Args:
+        metrics: The file, which need not be there yet; lines that are there now are not logged.
+    """
+    told = metrics.stat().st_size if metrics.exists() else 0
+
+    def report() -> None:
+        nonlocal told
+        if not metrics.exists():
+            return
+        with metrics.open("rb") as file:
+            file.seek(told)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                told += len(line)
+                record = json.loads(line)
+                logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
+
+    return report
+
+
+def _words(metrics: dict[str, Any]) -> list[str]:
+    words = []
+    if "reward/score" in metrics:
+        words.append(f"mean reward {metrics['reward/score']:.3f}")
+        words.append(f"{100 * metrics['reward/acc']:.1f} % solved")
+        words.append(f"{metrics['timing_s/step']:.1f} s")
+    for name, value in metrics.items():
+        if name.startswith("val-core/") and name.endswith("/acc/mean@1"):
+            words.append(f"validation {100 * value:.1f} % solved")
+    return words

@@ -1,0 +1,46 @@
+"""Curves of trainings, from metrics files as the trainer writes them."""
+
+import json
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.report.training import TrainingCurves, draw_curves, read_curves
+
+
+def training(folder, lines):
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+LINES = [
+    {"step": 0, "metrics": {"val-core/pocket/acc/mean@1": 0.25}},
+    {"step": 1, "metrics": {"reward/score": -0.5}},
+    {"step": 2, "metrics": {"reward/score": 0.5, "val-core/pocket/acc/mean@1": 0.75, "val-aux/other": 9}},
+]
+
+
+def test_curves_are_the_steps_that_have_a_reward_and_those_that_were_validated(tmp_path):
+    run = training(tmp_path / "ft", LINES)
+    assert read_curves(run) == TrainingCurves(rewards=[(1, -0.5), (2, 0.5)], validations=[(0, 0.25), (2, 0.75)])
+
+
+def test_the_same_trainings_give_the_same_bytes(tmp_path):
+    runs = {"FT": training(tmp_path / "ft", LINES), "Cobalt": training(tmp_path / "cobalt", LINES[:2])}
+    pictures = [tmp_path / name for name in ("a.png", "b.png", "a.svg", "b.svg")]
+    for picture in pictures:
+        draw_curves(runs, picture)
+    first, again, drawn, redrawn = (picture.read_bytes() for picture in pictures)
+    assert first == again and first.startswith(b"\x89PNG")
+    assert drawn == redrawn and b"Cobalt" in drawn
+
+
+def test_what_is_no_training_is_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match="metrics.jsonl cannot be read"):
+        draw_curves({"x": tmp_path}, tmp_path / "x.png")
+    with pytest.raises(UserError, match=".png or .svg"):
+        draw_curves({"x": training(tmp_path / "a", LINES)}, tmp_path / "x.pdf")
+    broken = training(tmp_path / "b", [*LINES, {"loss": 1}])
+    with pytest.raises(UserError, match="line 4: no step of a training"):
+        read_curves(broken)
