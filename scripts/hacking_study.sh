@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
+# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the quickstart's folder,
+# and makes that first if need be. It ends with Pass@1 by turn under perturbed feedback, and a table of hacking events.
+#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/quickstart.sh; results in OUTPUT_DIR/hacking
+# With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories.
+set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
+cd "$(dirname "$0")/.."
+
+bash scripts/quickstart.sh "$@"
+export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
+output=runs/quickstart samples=16 steps=60
+if [ "${1:-}" = --fast ]; then
+  shift
+  output=runs/quickstart_fast samples=4 steps=15
+fi
+output=${1:-$output}
+seed=${2:-0}
+study=$output/hacking
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
+mkdir -p "$study"
+
+say() { echo "hacking study, minute $((SECONDS / 60)): $1"; }
+
+say "prompts with impossible feedback, one for each partial trajectory"
+python preproc/run_perturbation.py -i "$output/ft_collection/evaluation.jsonl" -o "$study/ptb_collection.jsonl"
+python -m cobalt.services -- python preproc/process_multi_turn_taco.py --input_file "$output/ft_collection/evaluation.jsonl" \
+  --output_file "$study/ptb_data/prompts.jsonl" --model_name "$output/ft_training/model" --prompts pocket \
+  --perturbed_ratio 1.0 --perturbed_file "$study/ptb_collection.jsonl"
+python preproc/verl_preproc_multi_turn.py --train_file "$study/ptb_data/prompts.jsonl" \
+  --validation_file "$output/cobalt_data/validation_prompts.jsonl" --local_dir "$study/ptb_data" \
+  --model_name "$output/ft_training/model" --data_source pocket
+
+say "GRPO on them (FT-Cobalt-PTB), $steps steps"
+bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$output/ft_training/model" \
+  --output_dir "$study/ptb_training" data.seed="$seed" trainer.total_training_steps="$steps" trainer.save_freq="$steps" \
+  trainer.test_freq=15
+
+runs=() events=()
+for name in ft ft_cobalt ft_cobalt_ptb; do
+  say "perturbed feedback: $name"
+  model=$output/ft_training/model
+  [ "$name" = ft_cobalt ] && model=$output/cobalt_training/model
+  [ "$name" = ft_cobalt_ptb ] && model=$study/ptb_training/model
+  run=$study/$name
+  python -m cobalt.services --model "$model" -- bash -c '
+    set -euo pipefail
+    problems=$1 run=$2 perturbed=$3
+    shift 3
+    python run_single_turn_vllm.py -i "$problems" -o "$run/single_turn.jsonl" "$@"
+    python preproc/run_perturbation.py -i "$run/single_turn.jsonl" -o "$perturbed"
+    python run_multi_turn_vllm.py -i "$perturbed" -o "$run/multi_turn.jsonl" --turns 8 --public_tests perturbed "$@"
+    python eval_multi_turn.py -i "$run/multi_turn.jsonl" -o "$run/evaluation.jsonl"
+    python extract_turn_level_errors.py -d "$perturbed" -i "$run/evaluation.jsonl" -o "$run/events.jsonl"
+  ' perturbed "pocket/seed$seed/data/dev.jsonl" "$run" "$run/perturbed.jsonl" "${flags[@]}"
+  found=$run/events.jsonl
+  if [ -n "${HACKING_JUDGE:-}" ]; then
+    python run_llm_judge.py -i "$found" -o "$run/judged.jsonl" --model_name "$HACKING_JUDGE"
+    found=$run/judged.jsonl
+  fi
+  runs+=("$name=$run")
+  events+=("$name=$found")
+done
+
+say "FT-Cobalt-PTB under true feedback"
+python -m cobalt.services --model "$study/ptb_training/model" -- \
+  bash scripts/multi_turn.sh "pocket/seed$seed/data/dev.jsonl" "$study/ft_cobalt_ptb_benign" "${flags[@]}"
+
+say "reports"
+python -m cobalt.report "${runs[@]}" --hacking "${events[@]}" -o "$study/report_perturbed"
+python -m cobalt.report FT="$output/ft" FT-Cobalt="$output/ft_cobalt" FT-Cobalt-PTB="$study/ft_cobalt_ptb_benign" \
+  -o "$study/report_benign"
+say "done: $study/report_perturbed/report.md (impossible feedback), $study/report_benign/report.md (true feedback)"
