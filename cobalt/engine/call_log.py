@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from cobalt.engine.base import Completion
 from cobalt.errors import UserError
+from cobalt.files import check_result_path
 from cobalt.manifest import companion_path
-from cobalt.records import RecordFile, check_result_path, iterate_records
+from cobalt.records import RecordFile, iterate_records
 
 
 def calls_path(result: Path) -> Path:
