@@ -54,7 +54,8 @@ def check_result_path(path: Path) -> None:
     try:
         if path.is_dir():
             raise UserError(
-                f"'{path}' is a folder, and the result is a file: name a file, as in {path / 'result.jsonl'}"
+                f"'{path}' is a folder, and the result is a file: name a file, as in {path / 'result.jsonl'}, or move"
+                " the folder away"
             )
         if not path.name or (path.exists() and not path.is_file()):
             raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")

@@ -53,6 +53,7 @@ class MultiTurnRun:
         if self.turns < 0:
             raise UserError(f"turns is {self.turns}: it must be 0 or more")
         check_concurrency(self.concurrency)
+        load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
 
 

@@ -36,6 +36,7 @@ class SingleTurnRun:
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
+        load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
 
 
