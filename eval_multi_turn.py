@@ -43,7 +43,7 @@ def main(arguments: Arguments) -> int:
     failed = asyncio.run(
         run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
     )
-    metrics = turn_metrics(read_records(arguments.output_file), str(arguments.output_file))
+    metrics = turn_metrics(read_records(arguments.output_file, unfinished=True), str(arguments.output_file))
     write_metrics(metrics, arguments.output_file)
     Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
     if arguments.plot:

@@ -20,18 +20,24 @@ from cobalt.files import check_result_path
 from cobalt.problem import ProblemId, read_json_lines
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read the finished records of a result file, in file order; a torn last line is left out.
+def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
+    """Read the records of a file, in file order.
+
+    Args:
+        path: The file.
+        unfinished: Whoever writes the file reads it, to go on with it: a torn last line is left out. Otherwise a last
+            line without its newline is a record like any other, so that an input that was edited or cut loses none in
+            silence.
 
     Raises:
         UserError: unreadable file, a malformed line, a record without `id`, or an id that occurs twice.
     """
-    return list(iterate_records(path))
+    return list(iterate_records(path, unfinished=unfinished))
 
 
-def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
+def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
     """As `read_records`, one record at a time, for files that are larger than the memory."""
-    torn = _torn_bytes(path)
+    torn = _torn_bytes(path) if unfinished else 0
     first_seen: dict[ProblemId, int] = {}
     for number, record in read_json_lines(path, ignore_last_bytes=torn):
         identifier = record.get("id")
@@ -74,7 +80,9 @@ class RecordFile:
         try:
             _lock(self._handle, path)
             self._torn = _torn_bytes(path)
-            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in iterate_records(path))
+            self.done: frozenset[ProblemId] = frozenset(
+                record["id"] for record in iterate_records(path, unfinished=True)
+            )
         except BaseException:
             self._handle.close()
             raise

@@ -35,7 +35,7 @@ def test_a_file_cut_anywhere_resumes_with_whole_records_only(tmp_path_factory, c
     whole = path.read_bytes()
     path.write_bytes(whole[: min(cut, len(whole))])
     complete = whole[: min(cut, len(whole))].count(b"\n")
-    assert len(read_records(path)) == complete
+    assert len(read_records(path, unfinished=True)) == complete
     with RecordFile(path) as output:
         assert output.done == set(range(complete))
         for identifier in range(complete, 5):
@@ -48,6 +48,15 @@ def test_a_malformed_line_inside_the_file_is_an_error_with_its_number(tmp_path):
     path.write_text('{"id": 1}\nnot json\n{"id": 2}\n')
     with pytest.raises(UserError, match="line 2"):
         RecordFile(path)
+
+
+def test_an_input_loses_no_record_in_silence_where_its_end_is_missing(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}')
+    assert [record["id"] for record in read_records(path)] == [1, 2]
+    path.write_text('{"id": 1}\n{"id": 2')
+    with pytest.raises(UserError, match=r"line 2: not valid JSON .*; the file seems to be cut off there"):
+        read_records(path)
 
 
 def test_a_duplicate_id_is_an_error_that_names_both_lines(tmp_path):

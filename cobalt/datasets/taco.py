@@ -233,7 +233,7 @@ def _count(rows_file: Path) -> Summary:
     """What became of the rows, from the finished first stage."""
     dropped: Counter[str] = Counter()
     kept = functions = 0
-    for record in iterate_records(rows_file):
+    for record in iterate_records(rows_file, unfinished=True):
         if "problem" in record:
             kept += 1
             functions += TestSuite.parse(record["problem"]["test_cases"]).fn_name is not None

@@ -158,8 +158,10 @@ def _difficulty(record: dict[str, Any]) -> str | None:
 
 
 def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
-    counter = PromptTokenCounter(run.model_name)
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
+    for path in sources.values():
+        next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
+    counter = PromptTokenCounter(run.model_name)
     results = run.results
     for split in SPLITS:
         settings = {

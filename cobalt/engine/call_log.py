@@ -43,7 +43,7 @@ class CallLog:
         self._answers: dict[str, Completion] = {}
         self._file = RecordFile(self.path)
         try:
-            for record in iterate_records(self.path):
+            for record in iterate_records(self.path, unfinished=True):
                 self._answers[str(record["id"])] = completion = Completion(**record["completion"])
                 self.spent += completion.cost or 0.0
         except (KeyError, TypeError, ValidationError):

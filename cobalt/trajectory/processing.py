@@ -115,6 +115,8 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         InfrastructureError: the judge failed.
     """
     prompts = load_prompts(run.prompts)
+    if next(read_trajectories(run.input_file, run.num_turns), None) is None:  # before seconds go into a tokenizer
+        raise UserError(f"{run.input_file}: the file holds no record")
     counter = PromptTokenCounter(run.model_name)
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
     arguments: dict[str, Any] = {
