@@ -15,6 +15,8 @@ import jinja2
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 Conversation = Sequence[Message]
 
 # One of these is in every folder that a tokenizer can be loaded from.
@@ -98,6 +100,8 @@ def _load(model_name: str) -> Any:
         raise _no_tokenizer(model_name, f"there is no {_TOKENIZER_FILES[0]}")
     if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model_name)):
         raise _no_model(model_name, "it is no folder, and no name on the Hub either")
+    if not folder.is_dir():
+        logger.info("the tokenizer of %s comes from the Hugging Face Hub or its cache", model_name)
     try:
         from transformers import AutoTokenizer
     except ImportError:
