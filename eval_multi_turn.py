@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.files import check_files
 from cobalt.judge import ServeJudge
 from cobalt.records import read_records
 from cobalt.report.plots import check_plot_path, plot_turns
@@ -38,10 +39,11 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     if arguments.plot:
         check_plot_path(arguments.plot)
+    check_files([arguments.input_file], [arguments.output_file, *([arguments.plot] if arguments.plot else [])])
     failed = asyncio.run(
         run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
     )
-    metrics = turn_metrics(read_records(arguments.output_file), str(arguments.output_file))
+    metrics = turn_metrics(read_records(arguments.output_file, unfinished=True), str(arguments.output_file))
     write_metrics(metrics, arguments.output_file)
     Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
     if arguments.plot:

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -65,7 +66,8 @@ def open_manifest(
         result: The result file (`.jsonl`); the manifest goes beside it.
         arguments: Everything that decides the records, JSON-able. What does not (concurrency, paths of the
             output) stays out, so that it may change between a run and its resumption.
-        inputs: Files the records are made from; their digests are compared, not their paths.
+        inputs: Files the records are made from, in an order that is always the same; their names and digests are
+            compared, not the folders they lie in. Of files with one name the manifest has a list of digests.
         complete: Nothing is left to be made: the manifest stays as it is, and arguments that are not given (for
             which a service would have to be asked) are not compared.
 
@@ -75,7 +77,7 @@ def open_manifest(
     path = manifest_path(result)
     made_from = {
         "arguments": json.loads(json.dumps(dict(arguments))),
-        "inputs": {item.name: file_digest(item) for item in inputs},
+        "inputs": _digests(inputs),
     }
     if not result.exists() or result.stat().st_size == 0:
         _write(path, made_from | _circumstances())
@@ -94,6 +96,14 @@ def open_manifest(
         )
     if not complete:
         _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
+
+
+def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
+    """The digest of each input by its name; of inputs of one name a list, in the order given."""
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for path in inputs:
+        by_name[path.name].append(file_digest(path))
+    return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
 
 
 def _circumstances() -> dict[str, Any]:
@@ -156,7 +166,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
     """One phrase for each argument or input that changed; `only_given` leaves out those that `now` does not have."""
     phrases = []
     for group in ("arguments", "inputs"):
-        old, new = _flat(before.get(group, {})), _flat(now[group])
+        flat = _flat if group == "arguments" else _numbered
+        old, new = flat(before.get(group, {})), flat(now[group])
         for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
             if group == "inputs" and old.get(name) != new.get(name):
                 phrases.append(f"the content of input {name} differs")
@@ -173,6 +184,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat |= _flat(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
+    return flat
+
+
+def _numbered(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Digests by name; those of one name get their place, so that a message tells which one changed."""
+    flat: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if isinstance(value, list):
+            flat |= {f"{name} ({place} of {len(value)})": digest for place, digest in enumerate(value, 1)}
+        else:
+            flat[name] = value
     return flat
 
 

@@ -200,7 +200,8 @@ def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple
                 try:
                     value = decode_json(line)
                 except UserError as error:
-                    raise UserError(f"{path}, line {number}: {error}") from None
+                    cut = "" if line.endswith(b"\n") else "; the file seems to be cut off there: get or make it whole"
+                    raise UserError(f"{path}, line {number}: {error}{cut}") from None
                 if not isinstance(value, dict):
                     raise UserError(f"{path}, line {number}: not a JSON object")
                 yield number, value

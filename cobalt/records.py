@@ -3,33 +3,41 @@
 Each record is written whole and synced before it counts as done. A last line without its newline is what a kill
 in the middle of a write leaves: it is cut off and its record made again. Every other malformed line, and an id
 that occurs twice, is an error, because dropping it in silence would change the numbers. One process writes a file
-at a time (an advisory lock sees to it). It knows nothing of what the records mean beyond their `id`.
+at a time (an advisory lock sees to it). Results that are made in seconds are written in one piece instead
+(`write_whole`). It knows nothing of what the records mean beyond their `id`.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from cobalt.errors import UserError
+from cobalt.files import check_result_path
 from cobalt.problem import ProblemId, read_json_lines
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read the finished records of a result file, in file order; a torn last line is left out.
+def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
+    """Read the records of a file, in file order.
+
+    Args:
+        path: The file.
+        unfinished: Whoever writes the file reads it, to go on with it: a torn last line is left out. Otherwise a last
+            line without its newline is a record like any other, so that an input that was edited or cut loses none in
+            silence.
 
     Raises:
         UserError: unreadable file, a malformed line, a record without `id`, or an id that occurs twice.
     """
-    return list(iterate_records(path))
+    return list(iterate_records(path, unfinished=unfinished))
 
 
-def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
+def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
     """As `read_records`, one record at a time, for files that are larger than the memory."""
-    torn = _torn_bytes(path)
+    torn = _torn_bytes(path) if unfinished else 0
     first_seen: dict[ProblemId, int] = {}
     for number, record in read_json_lines(path, ignore_last_bytes=torn):
         identifier = record.get("id")
@@ -53,9 +61,10 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create `path`, cut a torn last line off, and read which ids are done.
+        """Open or create `path`, and read which ids are done.
 
-        A file that was created here and holds nothing when it is closed is removed.
+        A torn last line is cut off when the first record is written, so that a file which turns out to be another
+        command's stays as it is. A file that holds nothing when it is closed is removed.
 
         Raises:
             UserError: the path names no regular file, the folder cannot be written, another process holds the file,
@@ -69,25 +78,21 @@ class RecordFile:
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(self._handle.fileno()).st_nlink == 0:
-                    raise BlockingIOError  # its empty file was removed by another process in this very moment
-            except BlockingIOError:
-                raise UserError(f"{path} is being written by another process: wait for it or stop it") from None
-            torn = _torn_bytes(path)
-            if torn:
-                self._handle.truncate(path.stat().st_size - torn)
-            self.done: frozenset[ProblemId] = frozenset(record["id"] for record in iterate_records(path))
+            _lock(self._handle, path)
+            self._torn = _torn_bytes(path)
+            self.done: frozenset[ProblemId] = frozenset(
+                record["id"] for record in iterate_records(path, unfinished=True)
+            )
         except BaseException:
             self._handle.close()
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record and return when it is on the disk."""
-        line = json.dumps(record, ensure_ascii=False) + "\n"
-        # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
-        self._handle.write(line.encode("utf-8", errors="replace"))
+        if self._torn:
+            self._handle.truncate(os.fstat(self._handle.fileno()).st_size - self._torn)
+            self._torn = 0
+        self._handle.write(_line(record))
         self._handle.flush()
         os.fsync(self._handle.fileno())
 
@@ -106,17 +111,19 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     """Rewrite a finished result file in the order of its input, atomically.
 
     Records arrive in the order in which they finish, which differs from run to run; sorted, the same command
-    leaves the same file. Ids that `order` does not name keep their places at the end.
+    leaves the same file. Ids that `order` does not name keep their places at the end; a torn last line is left out.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
     places: list[tuple[int, int]] = []  # of each line: its position in the order, and where it begins
     with path.open("rb") as lines:
         begin = 0
         for line in lines:
+            if not line.endswith(b"\n"):
+                break  # torn
             places.append((position.get(json.loads(line)["id"], len(position)), begin))
             begin += len(line)
         ordered = sorted(places)
-        if ordered == places:
+        if ordered == places and begin == path.stat().st_size:
             return
         temporary = path.with_name(path.name + ".sorting")
         with temporary.open("wb") as handle:
@@ -128,14 +135,52 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     temporary.replace(path)
 
 
-def check_result_path(path: Path) -> None:
-    """Refuse a path that names a folder, a device or nothing, before anything is written.
+def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a result in one piece, in the place of one that is there.
+
+    If `records` raises, or the process is stopped, the result is what it was before, or still missing: nothing half
+    done is left that a mended input would not fit.
 
     Raises:
-        UserError: it does.
+        UserError: it cannot be written, or another process writes it.
     """
-    if not path.name or (path.exists() and not path.is_file()):
-        raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+    part = path.with_name(path.name + ".part")
+    try:
+        check_result_path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as handle:
+            _lock(handle, part)
+            try:
+                handle.truncate(0)  # what a kill has left
+                handle.writelines(map(_line, records))
+                handle.flush()
+                os.fsync(handle.fileno())
+                part.replace(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
+    return line.encode("utf-8", errors="replace")
+
+
+def _lock(handle: IO[bytes], path: Path) -> None:
+    """Take the lock of an open file.
+
+    Raises:
+        UserError: another process has it.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+            raise BlockingIOError  # another process replaced it in this very moment, or removed it
+    except (BlockingIOError, FileNotFoundError):
+        raise UserError(f"{path} is being written by another process: wait for it or stop it") from None
 
 
 def _torn_bytes(path: Path) -> int:

@@ -224,7 +224,7 @@ def test_windows_include_their_days(tmp_path, settings, kept):
     assert counts["outside the dates"] == 3 - len(kept)
 
 
-def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path):
+def test_the_same_command_makes_a_damaged_result_whole_again(tmp_path):
     rows = [stdin_row(str(number)) for number in range(5)]
     prepare(tmp_path, rows)
     output = tmp_path / "out.jsonl"
@@ -261,6 +261,27 @@ def test_a_bad_row_is_named_by_line_and_field(tmp_path, row, message):
     with pytest.raises(UserError, match=message) as caught:
         prepare(tmp_path, [stdin_row("first"), row])
     assert "test6.jsonl, line 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("left", ["", "a kill in the middle"])
+def test_after_a_bad_row_is_mended_the_same_command_makes_the_whole_result(tmp_path, left):
+    rows = [stdin_row(str(number)) for number in range(5)]
+    with pytest.raises(UserError, match="line 3: field 'contest_date' is 'soon'"):
+        prepare(tmp_path, [*rows[:2], stdin_row("2", contest_date="soon"), *rows[3:]])
+    assert not (tmp_path / "out.jsonl").exists()
+    if left:
+        (tmp_path / "out.jsonl.part").write_text('{"id": "0"}\n{"id"')
+    counts, problems = prepare(tmp_path, rows)
+    assert [problem.id for problem in problems] == ["0", "1", "2", "3", "4"]
+    assert counts["kept"] == 5
+
+
+def test_a_finished_result_is_not_replaced_by_one_of_other_rows(tmp_path):
+    prepare(tmp_path, [stdin_row()])
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"content of input test6\.jsonl differs"):
+        prepare(tmp_path, [stdin_row("other")])
+    assert (tmp_path / "out.jsonl").read_bytes() == whole
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def equal_outputs(identifier):
 def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     problems = [square_problem(0, responses=["x"]), equal_outputs("same"), square_problem("several"), square_problem(7)]
     source = write_lines(tmp_path / "p.jsonl", problems)
-    (tmp_path / "ids.txt").write_text("several\n\n7 \nunknown\n")
+    (tmp_path / "ids.txt").write_text("several\n\n7 \n")
     settings = PerturbationRun(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
     summary = perturb_problems(settings)
     assert summary["problems"] == {
@@ -74,6 +74,21 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     assert added["modified_test_cases"] == added["perturbed_public_test_cases"]
     assert sorted(zip(*added["modified_test_cases"].values(), strict=True)) == [("2\n", "9\n"), ("3\n", "4\n")]
     assert json.loads((tmp_path / "o.run.json").read_text())["summary"] == summary
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["7", "sevral"], "1 of its 2 ids are no problems of .*p.jsonl \\('sevral'\\): mend them or take them out"),
+        ([f"x{number}" for number in range(12)], "12 of its 12 ids .*'x9' and 2 more"),
+    ],
+)
+def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_written(tmp_path, ids, message):
+    source = write_lines(tmp_path / "p.jsonl", [square_problem(7), square_problem("several")])
+    (tmp_path / "ids.txt").write_text("\n".join(ids))
+    with pytest.raises(UserError, match=message):
+        perturb_problems(PerturbationRun(source, tmp_path / "o.jsonl", tmp_path / "ids.txt"))
+    assert not list(tmp_path.glob("o.*"))
 
 
 def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_path):

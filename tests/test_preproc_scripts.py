@@ -20,6 +20,42 @@ def test_help_is_light(script):
     assert not imported & {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets"}
 
 
+# Each script that reads a file and writes one: the flags of a correct command with IN and OUT for them.
+FLAGS = {
+    "run_single_turn_vllm.py": "-i IN -o OUT",
+    "run_multi_turn_vllm.py": "-i IN -o OUT",
+    "run_single_turn_litellm.py": "-i IN -o OUT",
+    "run_multi_turn_litellm.py": "-i IN -o OUT",
+    "eval_multi_turn.py": "-i IN -o OUT",
+    "extract_turn_level_errors.py": "-d IN -i IN -o OUT",
+    "run_llm_judge.py": "-i IN -o OUT",
+    "preproc/preproc_taco.py": "-i IN -o FOLDER",
+    "preproc/preproc_lcb_test6.py": "-i IN -o OUT",
+    "preproc/run_perturbation.py": "-i IN -o OUT",
+    "preproc/process_multi_turn_taco.py": "-i IN -o OUT --model_name nobody/nothing",
+    "preproc/verl_preproc_single_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
+    "preproc/verl_preproc_multi_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
+}
+
+
+@pytest.mark.parametrize("script", FLAGS)
+def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_anything_slow(tmp_path, script):
+    # Neither a problem nor ended by a newline: whoever reads or continues it shows.
+    results = [tmp_path / name for name in ("out.jsonl", "rows.jsonl", "train.parquet")]
+    results[0].write_text("a last line without its newline")
+    for link in results[1:]:
+        link.symlink_to(results[0])
+    (tmp_path / "in.jsonl").hardlink_to(results[0])
+    places = {"IN": tmp_path / "in.jsonl", "OUT": results[0], "FOLDER": tmp_path}
+    finished = run("-X", "importtime", script, *(places.get(flag, flag) for flag in FLAGS[script].split()))
+    assert_user_error(finished, "is an input of this command: name another output file")
+    assert (tmp_path / "in.jsonl").read_text() == "a last line without its newline"
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", *(path.name for path in results)}
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    heavy = {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub", "litellm"}
+    assert not imported & heavy
+
+
 @pytest.mark.slow
 def test_an_unknown_model_is_one_sentence(tmp_path):
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])

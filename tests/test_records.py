@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobalt.errors import UserError
-from cobalt.records import RecordFile, read_records, sort_records
+from cobalt.records import RecordFile, read_records, sort_records, write_whole
 
 
 def test_records_come_back_in_order_and_ids_zero_and_empty_count_as_done(tmp_path):
@@ -35,7 +35,7 @@ def test_a_file_cut_anywhere_resumes_with_whole_records_only(tmp_path_factory, c
     whole = path.read_bytes()
     path.write_bytes(whole[: min(cut, len(whole))])
     complete = whole[: min(cut, len(whole))].count(b"\n")
-    assert len(read_records(path)) == complete
+    assert len(read_records(path, unfinished=True)) == complete
     with RecordFile(path) as output:
         assert output.done == set(range(complete))
         for identifier in range(complete, 5):
@@ -48,6 +48,15 @@ def test_a_malformed_line_inside_the_file_is_an_error_with_its_number(tmp_path):
     path.write_text('{"id": 1}\nnot json\n{"id": 2}\n')
     with pytest.raises(UserError, match="line 2"):
         RecordFile(path)
+
+
+def test_an_input_loses_no_record_in_silence_where_its_end_is_missing(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}')
+    assert [record["id"] for record in read_records(path)] == [1, 2]
+    path.write_text('{"id": 1}\n{"id": 2')
+    with pytest.raises(UserError, match=r"line 2: not valid JSON .*; the file seems to be cut off there"):
+        read_records(path)
 
 
 def test_a_duplicate_id_is_an_error_that_names_both_lines(tmp_path):
@@ -129,7 +138,54 @@ def test_a_result_that_got_no_record_leaves_no_file(tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("place", ["/dev/null", ".", ""])
-def test_a_result_must_be_a_regular_file(place):
-    with pytest.raises(UserError, match="no file that a result can be written to"):
+@pytest.mark.parametrize(("place", "message"), [("/dev/null", "no file that"), (".", "a folder"), ("", "a folder")])
+def test_a_result_must_be_a_regular_file(place, message):
+    with pytest.raises(UserError, match=message):
         RecordFile(Path(place))
+
+
+@pytest.mark.parametrize("content", ["key", '{"id": 1}\n{"id": 2}'])
+def test_a_file_to_which_nothing_is_written_keeps_every_byte(tmp_path, content):
+    path = tmp_path / "someone_elses"
+    path.write_text(content)
+    with RecordFile(path):
+        pass
+    assert path.read_text() == content
+
+
+def test_sorting_cuts_a_torn_line_off(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}\n{"id"')
+    sort_records(path, [1, 2])
+    assert path.read_text() == '{"id": 1}\n{"id": 2}\n'
+
+
+def failing():
+    yield {"id": 2}
+    raise UserError("a bad row")
+
+
+@pytest.mark.parametrize("before", [None, '{"id": 1}\n'])
+def test_a_whole_result_is_complete_or_what_it_was_before(tmp_path, before):
+    path = tmp_path / "new" / "r.jsonl"
+    if before is not None:
+        write_whole(path, [{"id": 1}])
+    with pytest.raises(UserError, match="a bad row"):
+        write_whole(path, failing())
+    assert (path.read_text() if path.exists() else None) == before
+    (tmp_path / "new" / "r.jsonl.part").write_text("what a kill left")
+    write_whole(path, [{"id": 2}, {"id": 3}])
+    assert [record["id"] for record in read_records(path)] == [2, 3]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_two_processes_cannot_write_one_whole_result(tmp_path):
+    path = tmp_path / "r.jsonl"
+
+    def records():
+        yield {"id": 1}
+        with pytest.raises(UserError, match="being written by another process"):
+            write_whole(path, [{"id": 2}])
+
+    write_whole(path, records())
+    assert [record["id"] for record in read_records(path)] == [1]

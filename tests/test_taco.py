@@ -411,6 +411,25 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     attempts = write_lines(tmp_path / "single.jsonl", [record])
     with pytest.raises(UserError, match="attempts on 2 are on other tests"):
         prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
+    write_lines(attempts, [record | {"id": "elsewhere"}])
+    with pytest.raises(UserError, match="holds no attempt on any of the problems"):
+        prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+    assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
+    tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})
+    write_lines(attempts, [record | {"test_cases": tests, "exec_results": [{"passing": [True] * 10}]}])
+    summary = prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+    assert summary["public tests"]["by recorded attempts"] == 1
+
+
+def test_a_bad_row_is_named_before_anything_is_judged_and_once_mended_the_same_command_goes_on(tmp_path):
+    rows = [row(number) for number in range(4)]
+    source = write_lines(tmp_path / "taco.jsonl", [*rows[:3], {"id": 3}])
+    settings = TacoRun(tmp_path / "out", source, dev_size=1)
+    with pytest.raises(UserError, match=r"taco\.jsonl, line 4: field"):
+        prepare(settings, NoJudge())
+    assert not list((tmp_path / "out").glob("*.jsonl"))
+    write_lines(source, rows)
+    assert prepare(settings, RightJudge())["rows"]["kept"] == 4
 
 
 @pytest.mark.sandbox

@@ -314,7 +314,10 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
 
 async def test_a_result_that_cannot_be_written_is_one_sentence(tmp_path, policy):
     source = write_lines(tmp_path / "e.jsonl", [THREE])
-    for path, message in ((source / "prompts.jsonl", "cannot write"), (tmp_path, "no file that a result can be")):
+    for path, message in (
+        (source / "prompts.jsonl", "cannot write"),
+        (tmp_path, "is a folder, and the result is a file"),
+    ):
         with pytest.raises(UserError, match=message):
             await process_trajectories(ProcessingRun(source, path, policy), NoJudge())
 
@@ -332,7 +335,7 @@ def test_a_chat_template_that_refuses_a_message_is_named(policy):
         PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
 
 
-@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder"])
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder", "./no-such-folder", "no/such/folder"])
 def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=f"'{name}': without a network give the local folder"):

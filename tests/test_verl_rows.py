@@ -163,10 +163,16 @@ def test_the_same_command_gives_the_same_bytes(tmp_path, policy):
     ],
 )
 def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
-    run = single_turn(tmp_path, policy, train, validation, limit)
     with pytest.raises(UserError, match=message):
-        convert_single_turn(run)
+        convert_single_turn(single_turn(tmp_path, policy, train, validation, limit))
     assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
+
+
+def test_one_file_for_both_splits_is_refused(tmp_path, policy):
+    run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
+    (tmp_path / "link.jsonl").symlink_to(run.train_file)
+    with pytest.raises(UserError, match="are the same file: no problem may be in both"):
+        VerlRun(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
 
 
 PROMPT = {

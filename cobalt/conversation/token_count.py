@@ -5,6 +5,7 @@ Loads a tokenizer only, never a model's weights. transformers is imported when a
 
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ import jinja2
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 Conversation = Sequence[Message]
+
+# One of these is in every folder that a tokenizer can be loaded from.
+_TOKENIZER_FILES = ("tokenizer_config.json", "config.json", "tokenizer.json")
+_HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 class PromptTokenCounter:
@@ -87,6 +94,14 @@ class PromptTokenCounter:
 
 
 def _load(model_name: str) -> Any:
+    # First what shows without transformers, whose import takes seconds.
+    folder = Path(model_name)
+    if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
+        raise _no_tokenizer(model_name, f"there is no {_TOKENIZER_FILES[0]}")
+    if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model_name)):
+        raise _no_model(model_name, "it is no folder, and no name on the Hub either")
+    if not folder.is_dir():
+        logger.info("the tokenizer of %s comes from the Hugging Face Hub or its cache", model_name)
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -97,12 +112,18 @@ def _load(model_name: str) -> Any:
         return AutoTokenizer.from_pretrained(model_name)
     except (OSError, ValueError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        if Path(model_name).is_dir():
-            raise UserError(
-                f"{model_name} holds no usable tokenizer: give a model's folder with tokenizer.json and"
-                f" tokenizer_config.json in it ({reason})"
-            ) from None
-        raise UserError(
-            f"cannot load the tokenizer of {model_name!r}: without a network give the local folder that holds the"
-            f" model's tokenizer.json, tokenizer_config.json and chat template ({reason})"
-        ) from None
+        raise (_no_tokenizer if folder.is_dir() else _no_model)(model_name, reason) from None
+
+
+def _no_tokenizer(folder: str, reason: str) -> UserError:
+    return UserError(
+        f"{folder} holds no usable tokenizer: give a model's folder with tokenizer.json and tokenizer_config.json in"
+        f" it ({reason})"
+    )
+
+
+def _no_model(model_name: str, reason: str) -> UserError:
+    return UserError(
+        f"cannot load the tokenizer of {model_name!r}: without a network give the local folder that holds the model's"
+        f" tokenizer.json, tokenizer_config.json and chat template ({reason})"
+    )

@@ -11,7 +11,7 @@ import binascii
 import json
 import pickletools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
 from cobalt.errors import UserError, tally
+from cobalt.files import check_files
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
-from cobalt.records import RecordFile
+from cobalt.records import write_whole
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -59,18 +60,22 @@ class LiveCodeBenchRun:
     paper_mode: bool = False
     prompts: str = "paper"
 
+    def __post_init__(self) -> None:
+        if self.start_date and self.end_date and self.start_date > self.end_date:
+            raise UserError(f"no day lies between {self.start_date} and {self.end_date}: the start date comes first")
+        check_files([self.input_file] if self.input_file else [], [self.output_file])
+
 
 def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
-    """Write the problems of the window in the file's order, and count them; running again resumes.
+    """Write the problems of the window in the file's order, and count them.
 
     A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
     `contest_id` and `contest_date`. `test_cases` are the public tests and then the private ones, which are the hidden.
+    The result is complete or not there, so that after a bad row is mended the same command makes it.
 
     Raises:
         UserError: bad input, no network, or a result that other settings made.
     """
-    if run.start_date and run.end_date and run.start_date > run.end_date:
-        raise UserError(f"no day lies between {run.start_date} and {run.end_date}: the start date comes first")
     prompts = load_prompts(run.prompts)
     instead = f"give a local copy of {FILE} by --input_file"
     source = run.input_file or hub_file(DATA_SET, FILE, "main", instead)
@@ -82,29 +87,34 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
         "prompts": prompts.digests,
     }
     counts = {"read": 0, "outside the dates": 0, "kept": 0, "of them called functions": 0}
-    seen = set()
-    with RecordFile(run.output_file) as output:
-        open_manifest(run.output_file, arguments, [source], complete=read_summary(run.output_file) is not None)
-        for place, row in local_rows(source):
-            try:
-                counts["read"] += 1
-                if not _in_window(row, run):
-                    counts["outside the dates"] += 1
-                    continue
-                record, suite = _problem(row, prompts, run.paper_mode)
-                if record["id"] in seen:
-                    raise UserError(f"question_id {record['id']!r} is already used on an earlier line")
-            except UserError as error:
-                raise UserError(f"{place}: {error}") from None
-            seen.add(record["id"])
-            counts["kept"] += 1
-            counts["of them called functions"] += suite.fn_name is not None
-            if record["id"] not in output.done:
-                output.append(record)
-    if counts["kept"] == 0:
-        raise UserError(f"{source}: no problem is left ({tally(counts)})")
+    open_manifest(run.output_file, arguments, [source], complete=read_summary(run.output_file) is not None)
+    write_whole(run.output_file, _problems(run, source, prompts, counts))
     write_summary(run.output_file, {"problems": counts})
     return {"problems": counts}
+
+
+def _problems(
+    run: LiveCodeBenchRun, source: Path, prompts: PromptSet, counts: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    """The records of the window, counted into `counts` as they are read."""
+    seen = set()
+    for place, row in local_rows(source):
+        try:
+            counts["read"] += 1
+            if not _in_window(row, run):
+                counts["outside the dates"] += 1
+                continue
+            record, suite = _problem(row, prompts, run.paper_mode)
+            if record["id"] in seen:
+                raise UserError(f"question_id {record['id']!r} is already used on an earlier line")
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        seen.add(record["id"])
+        counts["kept"] += 1
+        counts["of them called functions"] += suite.fn_name is not None
+        yield record
+    if counts["kept"] == 0:
+        raise UserError(f"{source}: no problem is left ({tally(counts)})")
 
 
 def _in_window(row: Mapping[str, Any], run: LiveCodeBenchRun) -> bool:

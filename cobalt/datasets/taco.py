@@ -27,6 +27,7 @@ from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_rows, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError, tally
+from cobalt.files import check_files
 from cobalt.judge import ExecResult, Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
@@ -84,6 +85,18 @@ class TacoRun:
                 f"public_tests is {self.public_tests}, max_tests {self.max_tests}: every problem has at least"
                 f" {MIN_TESTS} tests, of which some must stay hidden"
             )
+        inputs = [path for path in (self.input_file, self.attempts_file) if path]
+        check_files(inputs, [self.rows_file, *self.splits.values()])
+
+    @property
+    def rows_file(self) -> Path:
+        """What became of each row of the source."""
+        return self.output_dir / "rows.jsonl"
+
+    @property
+    def splits(self) -> dict[str, Path]:
+        """The file of each split."""
+        return {name: self.output_dir / f"{name}.jsonl" for name in ("train", "dev")}
 
 
 async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
@@ -95,7 +108,7 @@ async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
     """
     prompts = load_prompts(run.prompts)
     attempts = read_attempts(run.attempts_file) if run.attempts_file else {}
-    rows_file = run.output_dir / "rows.jsonl"
+    rows_file = run.rows_file
     arguments = {
         "stage": "taco_rows",
         "source": "file" if run.input_file else f"{DATA_SET}@{run.revision}",
@@ -110,11 +123,23 @@ async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
         inputs = [run.input_file] if run.input_file else []
         open_manifest(rows_file, arguments, inputs, complete=counts is not None)
         if counts is None:
+            if run.input_file and not output.done:
+                await asyncio.to_thread(_check_rows, run)
             await _judge_rows(run, judge, output)
             counts = _count(rows_file)
             sort_records(rows_file, range(counts["rows"]["read"]))
             write_summary(rows_file, counts)
-    return _split(run, prompts, attempts, rows_file, counts)
+    return _split(run, prompts, attempts, counts)
+
+
+def _check_rows(run: TacoRun) -> None:
+    """Read the whole input once: a bad row found after hours of judging would cost them when it is mended.
+
+    Raises:
+        UserError: a row is malformed; its place is named.
+    """
+    for _ in tqdm(_pending(run, frozenset()), desc="TACO rows checked", unit="row", disable=None):
+        pass
 
 
 async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
@@ -208,7 +233,7 @@ def _count(rows_file: Path) -> Summary:
     """What became of the rows, from the finished first stage."""
     dropped: Counter[str] = Counter()
     kept = functions = 0
-    for record in iterate_records(rows_file):
+    for record in iterate_records(rows_file, unfinished=True):
         if "problem" in record:
             kept += 1
             functions += TestSuite.parse(record["problem"]["test_cases"]).fn_name is not None
@@ -254,11 +279,9 @@ def _digest(suite: TestSuite) -> str:
     return hashlib.sha256(suite.to_json().encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _split(
-    run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], rows_file: Path, counts: Summary
-) -> Summary:
+def _split(run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], counts: Summary) -> Summary:
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
-    places = _places_of_problems(rows_file) if rows_file.exists() else []
+    places = _places_of_problems(run.rows_file) if run.rows_file.exists() else []
     if not places:
         raise UserError(f"no problem is left ({tally(counts['rows'])}): give other rows")
     if run.dev_size >= len(places):
@@ -274,8 +297,8 @@ def _split(
         "dev_size": run.dev_size,
         "seed": run.seed,
     }
-    made_from = [rows_file, *([run.attempts_file] if run.attempts_file else [])]
-    results = {name: run.output_dir / f"{name}.jsonl" for name in splits}
+    made_from = [run.rows_file, *([run.attempts_file] if run.attempts_file else [])]
+    results = run.splits
     summaries = [read_summary(result) if result.exists() else None for result in results.values()]
     complete = None not in summaries
     for result in results.values():
@@ -283,8 +306,19 @@ def _split(
     if complete and summaries[0] is not None:
         return summaries[0]
     chosen: Counter[str] = Counter()
-    for name, members in splits.items():
-        chosen += _write_split(run, prompts, attempts, rows_file, [places[i] for i in members], results[name])
+    parts = {name: result.with_name(result.name + ".part") for name, result in results.items()}
+    try:
+        for name, members in splits.items():
+            chosen += _write_split(run, prompts, attempts, [places[i] for i in members], parts[name])
+        if run.attempts_file and not chosen["by recorded attempts"]:
+            raise UserError(f"{run.attempts_file} holds no attempt on any of the problems here: give a run on these")
+        for name, result in results.items():  # neither is there unless both are right
+            parts[name].replace(result)
+    except OSError as error:
+        raise UserError(f"cannot write into {run.output_dir}: {error.strerror}") from None
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
     summary = counts | {
         "splits": {name: len(members) for name, members in splits.items()},
         "public tests": {how: chosen[how] for how in ("by recorded attempts", "by length of the input")},
@@ -307,37 +341,25 @@ def _places_of_problems(rows_file: Path) -> list[int]:
 
 
 def _write_split(
-    run: TacoRun,
-    prompts: PromptSet,
-    attempts: Mapping[ProblemId, Attempts],
-    rows_file: Path,
-    places: list[int],
-    result: Path,
+    run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], places: list[int], path: Path
 ) -> Counter[str]:
     """Write the problems at `places` in TACO-Cobalt's schema; counts how their public tests were chosen."""
     chosen: Counter[str] = Counter()
-    temporary = result.with_name(result.name + ".part")
-    try:
-        with rows_file.open("rb") as rows, temporary.open("wb") as output:
-            for place in places:
-                rows.seek(place)
-                problem = json.loads(rows.readline())["problem"]
-                suite = TestSuite.parse(problem["test_cases"])
-                known = attempts.get(problem["id"])
-                if known is not None and known.digest != _digest(suite):
-                    raise UserError(
-                        f"{run.attempts_file}: the attempts on {problem['id']!r} are on other tests than here"
-                    )
-                chosen["by length of the input" if known is None else "by recorded attempts"] += 1
-                public = easiest_places(suite, run.public_tests, known.passes if known else None)
-                hidden = [index for index in range(len(suite)) if index not in public]
-                record = problem | {
-                    "instruction": prompts.first_turn(problem["question"], suite.fn_name),
-                    "public_test_cases": suite.select(public).to_json(),
-                    "hidden_test_cases": suite.select(hidden).to_json(),
-                }
-                output.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
-        temporary.replace(result)
-    except OSError as error:
-        raise UserError(f"cannot write {result}: {error.strerror}") from None
+    with run.rows_file.open("rb") as rows, path.open("wb") as output:
+        for place in places:
+            rows.seek(place)
+            problem = json.loads(rows.readline())["problem"]
+            suite = TestSuite.parse(problem["test_cases"])
+            known = attempts.get(problem["id"])
+            if known is not None and known.digest != _digest(suite):
+                raise UserError(f"{run.attempts_file}: the attempts on {problem['id']!r} are on other tests than here")
+            chosen["by length of the input" if known is None else "by recorded attempts"] += 1
+            public = easiest_places(suite, run.public_tests, known.passes if known else None)
+            hidden = [index for index in range(len(suite)) if index not in public]
+            record = problem | {
+                "instruction": prompts.first_turn(problem["question"], suite.fn_name),
+                "public_test_cases": suite.select(public).to_json(),
+                "hidden_test_cases": suite.select(hidden).to_json(),
+            }
+            output.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
     return chosen

@@ -15,9 +15,10 @@ from typing import Any
 from cobalt.conversation import Message, first_messages, load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
+from cobalt.files import check_files
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
-from cobalt.records import check_result_path, iterate_records
+from cobalt.records import iterate_records
 
 Summary = dict[str, dict[str, int]]
 
@@ -46,6 +47,20 @@ class VerlRun:
     model_name: str
     max_prompt_length: int
     data_source: str = "taco_cobalt"
+
+    def __post_init__(self) -> None:
+        if self.max_prompt_length < 1:
+            raise UserError(f"max_prompt_length is {self.max_prompt_length}: it must be 1 or more")
+        check_files([self.train_file, self.validation_file], self.results.values())
+        if self.train_file.samefile(self.validation_file):
+            raise UserError(
+                f"{self.train_file} and {self.validation_file} are the same file: no problem may be in both splits"
+            )
+
+    @property
+    def results(self) -> dict[str, Path]:
+        """The file of each split."""
+        return {split: self.local_dir / f"{split}.parquet" for split in SPLITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +158,12 @@ def _difficulty(record: dict[str, Any]) -> str | None:
 
 
 def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
-    if run.max_prompt_length < 1:
-        raise UserError(f"max_prompt_length is {run.max_prompt_length}: it must be 1 or more")
-    counter = PromptTokenCounter(run.model_name)
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
-    results = {split: run.local_dir / f"{split}.parquet" for split in SPLITS}
+    for path in sources.values():
+        next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
+    counter = PromptTokenCounter(run.model_name)
+    results = run.results
     for split in SPLITS:
-        check_result_path(results[split])
         settings = {
             "split": split,
             "tokenizer": counter.fingerprint,

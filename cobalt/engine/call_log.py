@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from cobalt.engine.base import Completion
 from cobalt.errors import UserError
+from cobalt.files import check_result_path
 from cobalt.manifest import companion_path
-from cobalt.records import RecordFile, check_result_path, iterate_records
+from cobalt.records import RecordFile, iterate_records
 
 
 def calls_path(result: Path) -> Path:
@@ -42,7 +43,7 @@ class CallLog:
         self._answers: dict[str, Completion] = {}
         self._file = RecordFile(self.path)
         try:
-            for record in iterate_records(self.path):
+            for record in iterate_records(self.path, unfinished=True):
                 self._answers[str(record["id"])] = completion = Completion(**record["completion"])
                 self.spent += completion.cost or 0.0
         except (KeyError, TypeError, ValidationError):

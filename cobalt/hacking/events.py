@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.files import check_files
 from cobalt.manifest import manifest_path, open_manifest, write_summary
 from cobalt.problem import decode_json, read_json_lines
-from cobalt.records import check_result_path
 
 _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
@@ -49,11 +49,9 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
     """Refuse a result path whose file this stage did not write, before anything is done.
 
     Raises:
-        UserError: the path names an input, no regular file, or a file of somebody else's.
+        UserError: an input cannot be read, or the path names an input, no regular file, or somebody else's file.
     """
-    check_result_path(path)
-    if path.exists() and any(item.exists() and path.samefile(item) for item in inputs):
-        raise UserError(f"{path} is an input of this command: name another output file")
+    check_files(inputs, [path])
     if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
         raise UserError(f"{path} exists and is no result of this command: name another output file")
 

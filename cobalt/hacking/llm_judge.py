@@ -69,6 +69,16 @@ class JudgeRun:
     human_labels: Path | None = None
     concurrency: int = 16
 
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise UserError(f"concurrency is {self.concurrency}: it must be 1 or more")
+        check_replaceable(self.output_file, STAGE, self.inputs)
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files that the result is made from."""
+        return [self.input_file, *([self.human_labels] if self.human_labels else [])]
+
 
 async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
     """Have every event categorised, and write the events with `votes`, `category` and `responses`.
@@ -87,10 +97,6 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
         UserError: bad input, or an output that is something else's.
         ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
     """
-    inputs = [run.input_file, *([run.human_labels] if run.human_labels else [])]
-    check_replaceable(run.output_file, STAGE, inputs)
-    if run.concurrency < 1:
-        raise UserError(f"concurrency is {run.concurrency}: it must be 1 or more")
     events = read_events(run.input_file)
     labels = _read_labels(run.human_labels) if run.human_labels else {}
     contents = {content_key(event): event for event in events}
@@ -121,7 +127,7 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
         "structured": structured,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    replace_result(run.output_file, STAGE, arguments, inputs, records, summary)
+    replace_result(run.output_file, STAGE, arguments, run.inputs, records, summary)
     return summary, len(contents) - len(answers)
 
 

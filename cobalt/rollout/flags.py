@@ -9,6 +9,7 @@ import tyro
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
+from cobalt.files import check_files
 from cobalt.settings import read_settings
 
 
@@ -76,7 +77,10 @@ class VllmFlags(InferenceFlags):
         from cobalt.engine.replay import ReplayEngine
         from cobalt.engine.vllm_client import ServeEngine
 
-        return ReplayEngine(self.replay_file, self.num_completions) if self.replay_file else ServeEngine()
+        if self.replay_file is None:
+            return ServeEngine()
+        check_files([self.replay_file], [self.output_file])
+        return ReplayEngine(self.replay_file, self.num_completions)
 
 
 @dataclass(frozen=True)

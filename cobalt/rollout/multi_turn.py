@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, first_messages, history_text, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import UserError
+from cobalt.files import check_files
 from cobalt.judge import ExecResult, Judge
 from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
@@ -48,6 +49,13 @@ class MultiTurnRun:
     prompts: str = "paper"
     concurrency: int = 64
 
+    def __post_init__(self) -> None:
+        if self.turns < 0:
+            raise UserError(f"turns is {self.turns}: it must be 0 or more")
+        check_concurrency(self.concurrency)
+        load_prompts(self.prompts)
+        check_files([self.input_file], [self.output_file])
+
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
@@ -73,9 +81,7 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
         UserError: bad input, or a result that other settings made.
         ServiceDown: engine or judge is not running.
     """
-    if run.turns < 0:
-        raise UserError(f"turns is {run.turns}: it must be 0 or more")
-    check_concurrency(run.concurrency)
+    prompts = load_prompts(run.prompts)
     problems = load_problems(run.input_file)
     for problem in problems:
         if len(problem.public_tests) == 0:
@@ -85,7 +91,6 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
             )
         _feedback_tests(run, problem)
         _recorded_first_turn(problem)
-    prompts = load_prompts(run.prompts)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)

@@ -8,6 +8,7 @@ from typing import Any
 
 from cobalt.conversation import first_messages, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
+from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.problem import Problem, load_problems
 from cobalt.records import RecordFile
@@ -33,6 +34,11 @@ class SingleTurnRun:
     prompts: str = "paper"
     concurrency: int = 64
 
+    def __post_init__(self) -> None:
+        check_concurrency(self.concurrency)
+        load_prompts(self.prompts)
+        check_files([self.input_file], [self.output_file])
+
 
 async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> int:
     """Make the run's records.
@@ -48,9 +54,8 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
         UserError: bad input, or a result that other settings made.
         ServiceDown: engine or judge is not running.
     """
-    check_concurrency(run.concurrency)
-    problems = load_problems(run.input_file)
     prompts = load_prompts(run.prompts)
+    problems = load_problems(run.input_file)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.errors import UserError
+from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
 
 FIELD = "perturbed_public_test_cases"
+_NAMED_IDS = 10  # of unknown ones, in a message
 
 Summary = dict[str, dict[str, int]]
 
@@ -27,7 +29,7 @@ class PerturbationRun:
     Attributes:
         input_file: Problems with public tests, or any result that keeps a problem's fields.
         output_file: The same records with `modified_test_cases` and `perturbed_public_test_cases`.
-        exclude_ids: Text file with one id a line, of problems to leave out.
+        exclude_ids: Text file with one id a line, of problems of the input to leave out.
         seed: Decides which tests of a problem are swapped.
     """
 
@@ -36,6 +38,14 @@ class PerturbationRun:
     exclude_ids: Path | None = None
     seed: int = 42
 
+    def __post_init__(self) -> None:
+        check_files(self.inputs, [self.output_file])
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files that the result is made from."""
+        return [self.input_file, *([self.exclude_ids] if self.exclude_ids else [])]
+
 
 def perturb_problems(run: PerturbationRun) -> Summary:
     """Write the perturbed problems in the order of the input, and count them; running again resumes.
@@ -43,18 +53,17 @@ def perturb_problems(run: PerturbationRun) -> Summary:
     Raises:
         UserError: bad input, a result that other settings made, or no problem is left.
     """
-    excluded = _read_ids(run.exclude_ids) if run.exclude_ids else frozenset()
     problems = load_problems(run.input_file)
+    excluded = _read_ids(run.exclude_ids, run.input_file, problems) if run.exclude_ids else frozenset()
     for problem in problems:
         if len(problem.public_tests) == 0:
             raise UserError(
                 f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to perturb"
             )
-    inputs = [run.input_file, *([run.exclude_ids] if run.exclude_ids else [])]
     counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
     with RecordFile(run.output_file) as output:
         complete = read_summary(run.output_file) is not None
-        open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, inputs, complete=complete)
+        open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, run.inputs, complete=complete)
         for problem in problems:
             if str(problem.id) in excluded:
                 counts["left out by id"] += 1
@@ -116,11 +125,22 @@ def perturbed_tests(problem: Problem) -> TestSuite | None:
         raise UserError(f"field {FIELD!r}: {error}") from None
 
 
-def _read_ids(path: Path) -> frozenset[str]:
+def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
+    """The ids of a list, each of which must be a problem's: a mistyped one would leave its problem in unnoticed."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text: give one id a line") from None
-    return frozenset(line.strip() for line in lines if line.strip())
+    ids = dict.fromkeys(line.strip() for line in lines if line.strip())
+    known = {str(problem.id) for problem in problems}
+    unknown = [identifier for identifier in ids if identifier not in known]
+    if unknown:
+        named = ", ".join(map(repr, unknown[:_NAMED_IDS]))
+        more = f" and {len(unknown) - _NAMED_IDS} more" if len(unknown) > _NAMED_IDS else ""
+        raise UserError(
+            f"{path}: {len(unknown)} of its {len(ids)} ids are no problems of {input_file} ({named}{more}):"
+            " mend them or take them out"
+        )
+    return frozenset(ids)

@@ -21,10 +21,10 @@ from tqdm import tqdm
 from cobalt.conversation import Message, PromptSet, load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError, tally
+from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
-from cobalt.records import check_result_path
 from cobalt.trajectory.augmentation import PerturbedTests, impossible_feedbacks
 from cobalt.trajectory.reading import ProblemTrajectories, Trajectory, read_trajectories
 from cobalt.trajectory.segmentation import Context, SolvedRule, StopRule, context, usable_states
@@ -77,6 +77,23 @@ class ProcessingRun:
     prompts: str = "paper"
     seed: int = 42
 
+    def __post_init__(self) -> None:
+        for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if not 0 <= self.perturbed_ratio <= 1:
+            raise UserError(f"perturbed_ratio is {self.perturbed_ratio}: it must lie between 0 and 1")
+        if self.perturbed_file and not self.perturbed_ratio:
+            raise UserError(
+                "perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too"
+            )
+        check_files(self.inputs, [self.output_file])
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files that the prompts are made from."""
+        return [self.input_file, *([self.perturbed_file] if self.perturbed_file else [])]
+
 
 async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     """Make the prompts of a run, and say what was kept and dropped by which rule.
@@ -97,8 +114,9 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         UserError: bad input or settings, or nothing is left.
         InfrastructureError: the judge failed.
     """
-    _check(run)
     prompts = load_prompts(run.prompts)
+    if next(read_trajectories(run.input_file, run.num_turns), None) is None:  # before seconds go into a tokenizer
+        raise UserError(f"{run.input_file}: the file holds no record")
     counter = PromptTokenCounter(run.model_name)
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
     arguments: dict[str, Any] = {
@@ -114,8 +132,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     }
     if perturbed_tests is not None:
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
-    inputs = [run.input_file] + ([run.perturbed_file] if run.perturbed_ratio and run.perturbed_file else [])
-    open_manifest(run.output_file, arguments, inputs)
+    open_manifest(run.output_file, arguments, run.inputs)
     with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
         cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
         groups = tqdm(
@@ -133,17 +150,6 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         rows.write_shuffled(run.output_file, run.seed)
     write_summary(run.output_file, summary)
     return summary
-
-
-def _check(run: ProcessingRun) -> None:
-    check_result_path(run.output_file)
-    for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
-        if getattr(run, name) < 1:
-            raise UserError(f"{name} is {getattr(run, name)}: it must be 1 or more")
-    if not 0 <= run.perturbed_ratio <= 1:
-        raise UserError(f"perturbed_ratio is {run.perturbed_ratio}: it must lie between 0 and 1")
-    if run.perturbed_file and not run.perturbed_ratio:
-        raise UserError("perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too")
 
 
 class _Spool:

@@ -1,0 +1,88 @@
+"""The files that a command reads and writes, checked before anything slow begins and before anything is written.
+
+A wrong path is the commonest mistake and the cheapest to find; found late it costs minutes, or the file that was named
+twice. What the files hold is not looked at here.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.manifest import companion_path
+
+COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
+"""What commands write beside a result `X.jsonl`, by what follows the `X`."""
+
+
+def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
+    """Refuse inputs that cannot be read, results that cannot be written, and a result in the place of an input.
+
+    A file is known by what it is, not by its name: links and other spellings of a path are the same file. Nothing is
+    changed, and no folder is made.
+
+    Args:
+        inputs: Files that the command reads, each perhaps several times.
+        results: Files that it writes, each with its companions.
+
+    Raises:
+        UserError: one of these does not hold; the file is named.
+    """
+    read, written = list(inputs), list(results)
+    for path in read:
+        _check_readable(path)
+    places: set[str] = set()
+    for result in written:
+        _check_writable(result)
+        for path in (result, result.with_name(result.name + ".part"), *(companion_path(result, s) for s in COMPANIONS)):
+            if any(path.exists() and path.samefile(item) for item in read):
+                by = "" if path == result else f", and the result {result} would replace it"
+                raise UserError(f"{path} is an input of this command{by}: name another output file")
+        place = os.path.realpath(result)
+        if place in places:
+            raise UserError(f"{result} is named for two results of this command: name another file for one of them")
+        places.add(place)
+
+
+def check_result_path(path: Path) -> None:
+    """Refuse a path that names a folder, a device or nothing, before anything is written.
+
+    Raises:
+        UserError: it does.
+    """
+    try:
+        if path.is_dir():
+            raise UserError(
+                f"'{path}' is a folder, and the result is a file: name a file, as in {path / 'result.jsonl'}, or move"
+                " the folder away"
+            )
+        if not path.name or (path.exists() and not path.is_file()):
+            raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
+        path.open("rb").close()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _check_writable(path: Path) -> None:
+    check_result_path(path)
+    try:
+        if path.exists():
+            path.open("ab").close()
+            return
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir():
+            raise UserError(f"cannot write {path}: {folder} is a file, not a folder")
+        # Tried, because no look at permissions tells what a read-only or virtual file system will do.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None

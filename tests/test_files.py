@@ -1,0 +1,97 @@
+"""Paths are checked before the work: what cannot be read or written is named, and no input is ever written over."""
+
+import os
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.files import COMPANIONS, check_files
+
+
+@pytest.fixture
+def problems(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("{}")
+    return path
+
+
+def tree(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_that_can_be_read_and_written_pass_and_nothing_is_left_or_changed(tmp_path, problems):
+    old = tmp_path / "old.jsonl"
+    old.write_text("torn")
+    before = tree(tmp_path)
+    check_files([problems, problems], [tmp_path / "new" / "folder" / "r.jsonl", old])
+    assert tree(tmp_path) == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "No such file"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (os.mkfifo, "a pipe or a device"),
+        (lambda path: path.symlink_to(path.with_name("nowhere")), "No such file"),
+    ],
+)
+def test_an_input_that_cannot_be_read_is_named(tmp_path, make, message):
+    make(tmp_path / "input.jsonl")
+    with pytest.raises(UserError, match=rf"cannot read .*input\.jsonl: .*{message}"):
+        check_files([tmp_path / "input.jsonl"], [tmp_path / "r.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", r"is a folder, and the result is a file: name a file, as in .*/result\.jsonl"),
+        ("problems.jsonl/r.jsonl", "problems.jsonl is a file, not a folder"),
+        ("x" * 300, "File name too long"),
+        ("/proc/nothing/r.jsonl", "cannot write"),
+        ("/dev/null", "no file that a result can be written to"),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_named_and_why(tmp_path, problems, place, message):
+    with pytest.raises(UserError, match=message):
+        check_files([problems], [tmp_path / place])
+
+
+@pytest.mark.parametrize("kind", ["same", "dots", "link", "hard link", "linked folder", "link as input"])
+def test_a_result_that_is_an_input_is_refused_under_every_spelling(tmp_path, problems, kind):
+    result, given = tmp_path / "r.jsonl", problems
+    if kind == "same":
+        result = problems
+    elif kind == "dots":
+        (tmp_path / "sub").mkdir()
+        result = tmp_path / "sub" / ".." / "problems.jsonl"
+    elif kind == "link":
+        result.symlink_to(problems)
+    elif kind == "hard link":
+        result.hardlink_to(problems)
+    elif kind == "linked folder":
+        (tmp_path / "sub").symlink_to(tmp_path)
+        result = tmp_path / "sub" / "problems.jsonl"
+    else:
+        given = tmp_path / "given.jsonl"
+        given.symlink_to(problems)
+        result = problems
+    other = tmp_path / "other.jsonl"
+    other.write_text("")
+    with pytest.raises(UserError, match="is an input of this command: name another output file"):
+        check_files([other, given], [tmp_path / "first.jsonl", result])
+    assert problems.read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", [f"r{suffix}" for suffix in COMPANIONS] + ["r.jsonl.part"])
+def test_an_input_in_the_place_of_a_companion_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=r"is an input of this command, and the result .*r\.jsonl would replace it"):
+        check_files([tmp_path / name], [tmp_path / "r.jsonl"])
+
+
+def test_two_results_in_one_place_are_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="named for two results"):
+        check_files([], [tmp_path / "r.svg", tmp_path / "link" / "r.svg"])
