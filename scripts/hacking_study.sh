@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 
 bash scripts/quickstart.sh "$@"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-output=runs/quickstart samples=16 steps=60
+output=runs/quickstart samples=16 steps=30
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/quickstart_fast samples=4 steps=15
+  output=runs/quickstart_fast samples=4 steps=12
 fi
 output=${1:-$output}
 seed=${2:-0}
@@ -35,7 +35,7 @@ python preproc/verl_preproc_multi_turn.py --train_file "$study/ptb_data/prompts.
 say "GRPO on them (FT-Cobalt-PTB), $steps steps"
 bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$output/ft_training/model" \
   --output_dir "$study/ptb_training" data.seed="$seed" trainer.total_training_steps="$steps" trainer.save_freq="$steps" \
-  trainer.test_freq=15
+  trainer.test_freq=10
 
 runs=() events=()
 for name in ft ft_cobalt ft_cobalt_ptb; do

@@ -12,11 +12,11 @@ cd "$(dirname "$0")/.."
 output=runs/quickstart
 samples=16       # programs of a problem at each turn of the evaluation
 problems=300     # problems that trajectories are collected for, eight each
-ft_steps=60
-cobalt_steps=60
+ft_steps=30
+cobalt_steps=30
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/quickstart_fast samples=4 problems=100 ft_steps=15 cobalt_steps=15
+  output=runs/quickstart_fast samples=4 problems=100 ft_steps=12 cobalt_steps=12
 fi
 output=${1:-$output}
 seed=${2:-0}
@@ -32,7 +32,7 @@ evaluate() { # MODEL NAME: Pass@1 by turn on the development problems
 
 train() { # METHOD DATA MODEL RUN STEPS
   bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
-    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=15
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
 }
 
 say "set-up; results will be in $output"

@@ -116,6 +116,10 @@ def process_environment(run: Run) -> dict[str, str]:
         "VERL_ENGINE_DEVICE": "cuda",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": os.environ.get("XOMP", "2"),
+        # Generation and update take turns, so that each may use all cores.
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
         "OMP_WAIT_POLICY": "PASSIVE",
+        # Large tensors come from memory that the process keeps; fresh pages are dear on virtual machines.
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(2**36),
     }
