@@ -397,6 +397,7 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
         (["--model_name", "no-such"], "LiteLLM knows no provider of model 'no-such'"),
         (["--model_name", ""], "setting 'model_name'"),
         (["--api_base", "localhost:8000"], "give a URL such as"),
+        (["--api_base", "http://localhost:port/v1"], "give a URL such as"),
         (["--api_base", f"http://me:{SECRET}@localhost/v1"], "must not hold a user"),
         (["--spend_limit", "0"], "setting 'spend_limit'"),
         (["--requests_per_minute", "-1"], "setting 'requests_per_minute'"),
