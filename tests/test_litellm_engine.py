@@ -391,6 +391,13 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == [problems]
 
 
+@pytest.mark.parametrize("value", ["", " \n"])
+def test_an_empty_key_is_a_missing_one(monkeypatch, value):
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(UserError, match="there is no key for .* set OPENAI_API_KEY"):
+        LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({}, os.environ))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -374,7 +374,7 @@ class LiteLLMEngine:
         missing = self._litellm.validate_environment(self._settings.model_name)["missing_keys"]
         variable = next(iter(missing), f"{self._provider.upper()}_API_KEY")
         key = get(variable)
-        if key is None and missing:
+        if key is None and (missing or variable in os.environ):  # one that is set and empty is none, either
             raise UserError(
                 f"there is no key for {self._settings.model_name!r}: set {variable} in the environment, or give"
                 " --key_file with a line " + variable + "=..."
