@@ -170,6 +170,10 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
         with pytest.raises(UserError, match=f"names sample {sample}, turn {turn}"):
             problem_data(record, [HackingEvent(0, sample, turn, "others")], with_responses=True)
+    for response in (RIGHT, NO_CODE):
+        with pytest.raises(UserError, match="sample 0, turn 0 has another program"):
+            other = evaluated(0, [[response]], [[1.0]])
+            problem_data(other, [HackingEvent(0, 0, 0, "others", "print(2)")], with_responses=True)
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):

@@ -78,6 +78,13 @@ def problem_data(
     if absent:
         sample, turn = min(absent)
         raise UserError(f"a hacking event names sample {sample}, turn {turn}, which it does not have")
+    for event in events:
+        shown = samples[event.sample][event.turn]["program"]
+        if event.program is not None and (shown is None or texts.texts[shown] != event.program):
+            raise UserError(
+                f"the hacking event of sample {event.sample}, turn {event.turn} has another program: give the events"
+                " of this run"
+            )
     summary = {
         "id": problem.id,
         "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
