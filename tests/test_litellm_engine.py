@@ -95,10 +95,11 @@ async def test_a_passing_fault_is_asked_over_again(fault):
 
 
 async def test_a_provider_that_hangs_is_given_up_and_asked_again():
+    started = time.monotonic()
     with serve("hang", answer("four")) as provider:
-        [completion] = await ask(engine(provider, request_timeout=0.5))
+        [completion] = await ask(engine(provider, request_timeout=2))
     assert completion.text == "four"
-    assert 0.4 < provider.times[1] - provider.times[0] < 5
+    assert provider.times[1] - started >= 2
 
 
 async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completion():
@@ -109,14 +110,14 @@ async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completi
 
 
 async def test_retry_after_holds_all_requests_back():
-    with serve(failure(429, headers={"Retry-After": "1"}), answer()) as provider:
+    with serve(failure(429, headers={"Retry-After": "2"}), answer()) as provider:
         async with engine(provider) as one:
             slow = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
             await until_asked(provider, 1)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1)
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await slow
-    assert all(later - provider.times[0] > 0.95 for later in provider.times[1:])
+    assert all(later - provider.times[0] >= 2 for later in provider.times[1:])
 
 
 async def test_a_pause_of_hours_ends_the_run_instead():
@@ -145,10 +146,11 @@ async def test_requests_are_spread_over_the_minute():
     pacer = Pacer(requests_per_minute=600)
     started = time.monotonic()
     await asyncio.gather(*(pacer.wait() for _ in range(6)))
-    assert 0.45 < time.monotonic() - started < 3
+    assert time.monotonic() - started >= 0.5
     with serve(answer()) as provider:
-        await ask(engine(provider, requests_per_minute=600), SAMPLING.model_copy(update={"n": 4}))
-    assert min(b - a for a, b in zip(provider.times, provider.times[1:], strict=False)) > 0.05
+        one, started = engine(provider, requests_per_minute=600), time.monotonic()
+        await ask(one, SAMPLING.model_copy(update={"n": 4}))
+    assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times)))
 
 
 def no_choices():
