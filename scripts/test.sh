@@ -12,7 +12,7 @@ if [ "${1:-}" = --fast ]; then
   fast=yes
   shift
 fi
-bash scripts/setup.sh
+bash scripts/setup.sh --with api
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .

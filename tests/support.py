@@ -1,9 +1,17 @@
 """What several test modules use; no tests."""
 
+import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+
+# Found and not imported: at import LiteLLM asks the network for prices, which only the project's own module stops.
+needs_api = pytest.mark.skipif(
+    importlib.util.find_spec("litellm") is None, reason="the api extra is not installed (scripts/setup.sh --with api)"
+)
 
 
 def square_problem(identifier, **fields):

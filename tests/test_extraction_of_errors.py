@@ -208,8 +208,8 @@ GOOD = recorded((A, result("--++")), (B, result("+-++")))
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))), "--public_tests perturbed"),
-        (GOOD | {"public_tests": "benign"}, "--public_tests perturbed"),
+        (recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))), "record 0: .* --public_tests perturbed"),
+        (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
         (GOOD | {"id": 7}, "record 7 is no problem of"),
         (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
         (GOOD | {"public_exec_results": [[1], [2]]}, "is not an execution result"),

@@ -1,26 +1,29 @@
 """Proprietary models: limits, retries, costs and secrets, over real HTTP against a provider that misbehaves."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
+import httpx
 import pytest
 from provider import answer, failure, serve
-from support import ROOT, square_problem, write_lines
+from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
+from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.records import read_records
 
-pytest.importorskip("litellm", reason="the api extra is not installed (scripts/setup.sh --with api)")
-from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+pytestmark = needs_api
 
 MODEL = "gpt-5-mini-2025-08-07"
 SECRET = "sk-very-secret-0123456789"
@@ -92,10 +95,11 @@ async def test_a_passing_fault_is_asked_over_again(fault):
 
 
 async def test_a_provider_that_hangs_is_given_up_and_asked_again():
+    started = time.monotonic()
     with serve("hang", answer("four")) as provider:
-        [completion] = await ask(engine(provider, request_timeout=0.5))
+        [completion] = await ask(engine(provider, request_timeout=2))
     assert completion.text == "four"
-    assert 0.4 < provider.times[1] - provider.times[0] < 5
+    assert provider.times[1] - started >= 2
 
 
 async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completion():
@@ -106,14 +110,14 @@ async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completi
 
 
 async def test_retry_after_holds_all_requests_back():
-    with serve(failure(429, headers={"Retry-After": "1"}), answer()) as provider:
+    with serve(failure(429, headers={"Retry-After": "2"}), answer()) as provider:
         async with engine(provider) as one:
             slow = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
             await until_asked(provider, 1)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1)
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await slow
-    assert all(later - provider.times[0] > 0.95 for later in provider.times[1:])
+    assert all(later - provider.times[0] >= 2 for later in provider.times[1:])
 
 
 async def test_a_pause_of_hours_ends_the_run_instead():
@@ -142,10 +146,11 @@ async def test_requests_are_spread_over_the_minute():
     pacer = Pacer(requests_per_minute=600)
     started = time.monotonic()
     await asyncio.gather(*(pacer.wait() for _ in range(6)))
-    assert 0.45 < time.monotonic() - started < 3
+    assert time.monotonic() - started >= 0.5
     with serve(answer()) as provider:
-        await ask(engine(provider, requests_per_minute=600), SAMPLING.model_copy(update={"n": 4}))
-    assert min(b - a for a, b in zip(provider.times, provider.times[1:], strict=False)) > 0.05
+        one, started = engine(provider, requests_per_minute=600), time.monotonic()
+        await ask(one, SAMPLING.model_copy(update={"n": 4}))
+    assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times)))
 
 
 def no_choices():
@@ -302,7 +307,6 @@ def bedrock(monkeypatch, provider, flags=None):
 
 
 async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
-    pytest.importorskip("boto3")
     message = {"role": "assistant", "content": [{"text": "four"}]}
     usage = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110}
     reply = {"output": {"message": message}, "stopReason": "end_turn", "usage": usage, "metrics": {"latencyMs": 1}}
@@ -322,7 +326,6 @@ async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
 
 
 def test_missing_aws_settings_are_named(monkeypatch):
-    pytest.importorskip("boto3")
     keys = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}
     with pytest.raises(UserError, match="set AWS_REGION_NAME"):
         bedrock(monkeypatch, None, keys)
@@ -390,12 +393,20 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == [problems]
 
 
+@pytest.mark.parametrize("value", ["", " \n"])
+def test_an_empty_key_is_a_missing_one(monkeypatch, value):
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(UserError, match="there is no key for .* set OPENAI_API_KEY"):
+        LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({}, os.environ))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--model_name", "no-such"], "LiteLLM knows no provider of model 'no-such'"),
         (["--model_name", ""], "setting 'model_name'"),
         (["--api_base", "localhost:8000"], "give a URL such as"),
+        (["--api_base", "http://localhost:port/v1"], "give a URL such as"),
         (["--api_base", f"http://me:{SECRET}@localhost/v1"], "must not hold a user"),
         (["--spend_limit", "0"], "setting 'spend_limit'"),
         (["--requests_per_minute", "-1"], "setting 'requests_per_minute'"),
@@ -542,36 +553,48 @@ def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
     assert [record["id"] for record in read_records(output)] == [0]
 
 
-@pytest.mark.services
-def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
-    import socket
-
-    import httpx
-
+@contextlib.contextmanager
+def vllm_server(model, folder):
+    """Serve `model` as "seed" by vLLM's own OpenAI-compatible server, on loopback; yields its base URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(seed_model)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", "seed", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--no-enable-chunked-prefill"]
+    # One process less than vLLM's own choice on a CPU, and it ends with the server however that ends.
+    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
     environment = os.environ | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    # A session of its own, so that all of its processes can be stopped.
+    server = subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True)
     try:
         deadline = time.monotonic() + 240
         while True:
             assert server.poll() is None, "vLLM's server ended; its messages are above"
             assert time.monotonic() < deadline, "vLLM's server did not start"
             try:
-                if httpx.get(f"{url}/health").status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.5)
-        settings = LiteLLMSettings(model_name="seed", api_base=f"{url}/v1", reasoning_effort="default", attempts=1)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.services
+def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
+    with vllm_server(seed_model, tmp_path) as url:
+        settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
         sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "enable_thinking": True})
 
         async def twice():
@@ -592,6 +615,14 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         wrong = settings.model_copy(update={"model_name": "other"})
         with pytest.raises(RequestRefused, match="has no model 'other'"):
             asyncio.run(LiteLLMEngine(wrong, Credentials({}, {})).generate(HELLO, SAMPLING, Call(0, 0)))
-    finally:
-        server.terminate()
-        server.wait(timeout=60)
+
+        problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(2)])
+        multi = tmp_path / "m.jsonl"
+        flags = ["--api_base", url, "--model_name", "seed", "--reasoning_effort", "default"]
+        flags += ["--prompts", "pocket", "--max_tokens", "48"]
+        finished = loop("run_multi_turn_litellm", "-i", problems, "-o", multi, "-n", "2", "--turns", "1", *flags)
+        assert finished.returncode == 0, finished.stderr
+    for record in read_records(multi):
+        assert [len(turn) for turn in record["public_pass_rates"]] == [2, 2]
+        assert all(0 < count <= 48 for turn in record["completion_tokens"] for count in turn)
+        assert record["errors"] == [["", ""], ["", ""]]

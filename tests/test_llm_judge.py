@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from provider import answer, failure, serve
-from support import ROOT, write_lines
+from support import ROOT, needs_api, write_lines
 
 from cobalt.engine import Completion
 from cobalt.engine.base import GenerationSettings
@@ -321,7 +321,6 @@ async def test_files_that_hold_no_events_are_refused(tmp_path, field):
 
 
 def run(*arguments, **environment):
-    pytest.importorskip("litellm", reason="the api extra is not installed (scripts/setup.sh --with api)")
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "AWS"))}
     return subprocess.run(
         [sys.executable, "run_llm_judge.py", *map(str, arguments)],
@@ -337,6 +336,7 @@ def number_of(request):
     return int(re.search(r"print\(9\)  # (\d+)", request["body"]["messages"][1]["content"])[1])
 
 
+@needs_api
 def test_a_run_resumes_by_content_wherever_an_event_stands(tmp_path):
     output = tmp_path / "judged.jsonl"
     with serve(lambda request: answer(f'{{"reasoning": "r", "category": {number_of(request) % 4 + 1}}}')) as provider:
@@ -359,6 +359,7 @@ def test_a_run_resumes_by_content_wherever_an_event_stands(tmp_path):
     assert [record["category"] for record in records] == [OTHERS, DRIFT, LOGIC]
 
 
+@needs_api
 def test_a_judge_without_structured_output_ends_on_a_verdict_in_words(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
     with serve(answer("It drifts.\n\n**Final Verdict:** (3) Semantic Drifting"), answer("Hm.")) as provider:
@@ -374,6 +375,7 @@ def test_a_judge_without_structured_output_ends_on_a_verdict_in_words(tmp_path):
     assert summary["votes"]["votes without a verdict"] == 1
 
 
+@needs_api
 def test_a_failing_provider_is_an_exit_code_and_a_rerun_asks_only_what_is_missing(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
     broken = {2}
@@ -391,6 +393,7 @@ def test_a_failing_provider_is_an_exit_code_and_a_rerun_asks_only_what_is_missin
         assert [number_of(request) for request in provider.requests].count(1) == 1
 
 
+@needs_api
 def test_a_missing_key_is_named(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event()])
     finished = run("-i", events, "-o", tmp_path / "judged.jsonl")

@@ -3,8 +3,8 @@
 import csv
 import io
 import json
+import re
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -228,14 +228,57 @@ def test_csv_gives_back_what_went_in():
     assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
 
 
-@given(st.text(st.characters(codec="utf-8")))
-def test_latex_has_no_special_character_of_a_name(text):
-    row = to_latex(Table("t", "", ["run"], [[text]], [], [])).split("\\midrule\n")[1].split("\n\\bottomrule")[0]
-    body = row.removesuffix(r" \\").replace(r"\textbackslash{}", "").replace(r"\textasciitilde{}", "")
-    body = body.replace(r"\textasciicircum{}", "")
-    for before, character in pairwise(" " + body):
-        assert character not in "~^" and (character not in "&%$#_{}" or before == "\\")
-    assert body.count("\\") == sum(character in "&%$#_{}" for character in body)
+LATEX_FRAME = re.compile(
+    r"""% needs \\usepackage\{booktabs\}
+\\begin\{table\}
+\\centering
+\\caption\{(?P<caption>.*)\}
+\\label\{tab:\w+\}
+\\begin\{tabular\}\{(?P<columns>lr*)\}
+\\toprule
+(?P<header>.*)
+\\midrule
+(?P<rows>(?:.*\n)*)\\bottomrule
+\\end\{tabular\}
+\\end\{table\}
+"""
+)
+LATEX_TEXT = re.compile(
+    r"""\\text(?P<name>backslash|asciitilde|asciicircum|less|greater|bar)\{\}|\\(?P<escaped>[&%$\#_{}])
+    |\{(?P<kept>[\[*])\}|(?P<plain>[^\\{}&%$\#_~^<>|*\[])""",
+    re.VERBOSE,
+)
+LATEX_NAMES = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less": "<", "greater": ">", "bar": "|"}
+
+
+def typeset(latex):
+    """What TeX prints of a cell; fails on everything that is no plain text."""
+    shown, place = "", 0
+    while place < len(latex):
+        token = LATEX_TEXT.match(latex, place)
+        assert token, f"no plain text at {latex[place:]!r}"
+        shown += LATEX_NAMES[token["name"]] if token["name"] else token["escaped"] or token["kept"] or token["plain"]
+        place = token.end()
+    return shown
+
+
+def read_latex(text):
+    """Caption, header and rows of a LaTeX table, as TeX prints them, the column counts checked."""
+    frame = LATEX_FRAME.fullmatch(text)
+    assert frame, text
+    lines = [frame["header"], *frame["rows"].splitlines()]
+    assert all(line.endswith(r" \\") for line in lines)
+    cells = [[typeset(cell) for cell in re.split(r"(?<!\\) ?& ?", line.removesuffix(r" \\"))] for line in lines]
+    assert {len(row) for row in cells} == {len(frame["columns"])}
+    return typeset(frame["caption"]), cells[0], cells[1:]
+
+
+ONE_LINE = st.text(st.characters(codec="utf-8")).map(lambda text: " ".join(text.split()))
+
+
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(ONE_LINE, min_size=n, max_size=n), min_size=2)), ONE_LINE)
+def test_latex_prints_what_the_table_holds(lines, caption):
+    assert read_latex(to_latex(Table("t", caption, lines[0], lines[1:], [], []))) == (caption, lines[0], lines[1:])
 
 
 def test_published_figures_carry_their_source_and_are_shown_only_when_asked(tmp_path):
@@ -265,6 +308,7 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     for name in names - {"report.md.run.json"}:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
     assert (tmp_path / "one/hacking.png").read_bytes().startswith(b"\x89PNG")
+    assert all(read_latex((tmp_path / f"one/{name}.tex").read_text())[2] for name in tables)
     assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
     manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
     assert set(manifest["arguments"]["runs"]) == {"early", "late"}

@@ -121,6 +121,24 @@ def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     assert "hidden" not in first and "tokens" not in first
 
 
+SWAPPED = json.dumps({"inputs": ["3\n", "2\n", "1\n"], "outputs": ["4\n", "9\n", "1\n"]})
+TRUE = json.dumps({"inputs": ["1\n", "2\n", "3\n"], "outputs": ["1\n", "4\n", "9\n"]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "first", "impossible"),
+    [
+        ({"public_tests": "perturbed"}, ["3\n", "4\n"], [0, 1]),
+        ({}, ["3\n", "4\n"], [0, 1]),  # the authors' files do not name their tests
+        ({"public_tests": "benign"}, ["1\n", "1\n"], []),
+    ],
+)
+def test_a_run_on_perturbed_tests_shows_those_and_which_are_impossible(fields, first, impossible):
+    tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED}
+    _, piece = problem_data(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields), [], with_responses=True)
+    assert (piece["public"][0], piece["impossible"]) == (first, impossible)
+
+
 def test_long_tests_are_cut_and_say_so():
     suite = {"inputs": ["x" * (SHOWN_CHARACTERS + 10)], "outputs": ["1"]}
     _, piece = problem_data(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite), [], with_responses=True)
@@ -152,6 +170,10 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
         with pytest.raises(UserError, match=f"names sample {sample}, turn {turn}"):
             problem_data(record, [HackingEvent(0, sample, turn, "others")], with_responses=True)
+    for response in (RIGHT, NO_CODE):
+        with pytest.raises(UserError, match="sample 0, turn 0 has another program"):
+            other = evaluated(0, [[response]], [[1.0]])
+            problem_data(other, [HackingEvent(0, 0, 0, "others", "print(2)")], with_responses=True)
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):
@@ -310,6 +332,19 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     open_problem(browser, 1)
     assert "regressed" in text_of(browser, "#turn-title-1")
     assert problems_in_console(browser) == []
+
+
+@needs_chromium
+def test_an_impossible_test_is_marked(page):
+    tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED, "public_tests": "perturbed"}
+    results = [[{"passing": [False, True, True], "feedback": ["Expected Output: 4", "", ""]}]]
+    browser = page([evaluated(0, [[RIGHT]], [[1.0]], **tests, public_exec_results=results)])
+    open_problem(browser, 0)
+    marks = []
+    for test in (0, 2):
+        browser.evaluate(f"document.querySelectorAll('#turn-0 .tests button')[{test}].click()")
+        marks.append("made wrong on purpose" in text_of(browser, "#turn-0 .test"))
+    assert marks == [True, False]
 
 
 @needs_chromium

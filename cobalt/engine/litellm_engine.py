@@ -85,6 +85,7 @@ class LiteLLMEngine:
             UserError: LiteLLM is not installed, an unknown model, a missing key, a bad URL, or a spend limit for a
                 model without a known price.
         """
+        _check_url(settings.api_base)
         self._litellm = _import_litellm()
         self._settings = settings
         self._credentials = credentials
@@ -348,11 +349,6 @@ class LiteLLMEngine:
     def _find_provider(self) -> tuple[str, str]:
         base, name = self._settings.api_base, self._settings.model_name
         if base:
-            parts = urlsplit(base)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
-            if parts.username or parts.password or parts.query:
-                raise UserError("api_base must not hold a user, a password or a query: give the key by --key_file")
             return name, "openai"
         try:
             model, provider, _, _ = self._litellm.get_llm_provider(name)
@@ -378,7 +374,7 @@ class LiteLLMEngine:
         missing = self._litellm.validate_environment(self._settings.model_name)["missing_keys"]
         variable = next(iter(missing), f"{self._provider.upper()}_API_KEY")
         key = get(variable)
-        if key is None and missing:
+        if key is None and (missing or variable in os.environ):  # one that is set and empty is none, either
             raise UserError(
                 f"there is no key for {self._settings.model_name!r}: set {variable} in the environment, or give"
                 " --key_file with a line " + variable + "=..."
@@ -417,6 +413,21 @@ class LiteLLMEngine:
 
 class ProviderFailure(InfrastructureError):
     """A failure that another attempt may not meet."""
+
+
+def _check_url(base: str | None) -> None:
+    """Refuse what is no plain URL of a server, before anything heavy is imported."""
+    if base is None:
+        return
+    try:
+        parts = urlsplit(base)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket without its other
+        valid = False
+    if not valid:
+        raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
+    if parts.username or parts.password or parts.query:
+        raise UserError("api_base must not hold a user, a password or a query: give the key by --key_file")
 
 
 def _import_litellm() -> Any:

@@ -80,12 +80,13 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
             raise UserError(f"{input_file}: record {identifier!r} is no problem of {data_file}")
         try:
             run = _Run.parse(record, tests[identifier])
+            candidates = list(run.candidates())
         except UserError as error:
             raise UserError(f"{input_file}: record {identifier!r}: {error}") from None
         counts["problems"] += 1
         counts["trajectories"] += len(run.programs)
         counts["turns"] += sum(len(programs) - 1 for programs in run.programs)
-        for sample, turn, shown in run.candidates():
+        for sample, turn, shown in candidates:
             counts["turns after an impossible test"] += 1
             previous, program = run.programs[sample][turn - 1 : turn + 1]
             result = run.results[sample][turn]

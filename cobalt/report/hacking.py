@@ -18,12 +18,16 @@ CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others",
 
 @dataclass(frozen=True, slots=True)
 class HackingEvent:
-    """One program that passes a perturbed test: its problem, sample and turn, and one of `CATEGORIES`."""
+    """One program that passes a perturbed test: its problem, sample and turn, and one of `CATEGORIES`.
+
+    `program` is None where the record does not have it.
+    """
 
     problem: ProblemId
     sample: int
     turn: int
     category: str
+    program: str | None = None
 
 
 def read_events(path: Path) -> list[HackingEvent]:
@@ -42,7 +46,7 @@ def read_events(path: Path) -> list[HackingEvent]:
         if category not in CATEGORIES:
             known = ", ".join(CATEGORIES)
             raise UserError(f"{path}, line {number}: category {given!r} is none of {known}")
-        events.append(HackingEvent(problem, sample, turn, category))
+        events.append(HackingEvent(problem, sample, turn, category, record.get("current_code")))
     return events
 
 

@@ -19,6 +19,7 @@ from cobalt.metrics import bootstrap_interval, pass_at_k
 from cobalt.problem import Problem, ProblemId
 from cobalt.records import iterate_records
 from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
+from cobalt.trajectory.perturbation import feedback_tests
 
 EVALUATION = "evaluation.jsonl"
 _COMPARED = ("engine", "seed", "stage")
@@ -149,10 +150,10 @@ def read_run(name: str, path: Path) -> Run:
         try:
             problem = Problem.parse(record)
             check_evaluated(record)
+            public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         except UserError as error:
             raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
         problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
-        public_tests.append(_digest([problem.id, problem.public_tests.to_record()]))
         rates.append({"id": problem.id, "all_pass_rates": record["all_pass_rates"]})
         try:
             usage = _usage(record)

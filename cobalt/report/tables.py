@@ -10,6 +10,13 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    # TeX's old default font has other characters in these places.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # At the start of a row it would be an argument of the row before.
+    "[": "{[}",
+    "*": "{*}",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
 _MARKDOWN = re.compile(r"([\\`*_<>\[\]|~$#&!])")

@@ -125,6 +125,18 @@ def perturbed_tests(problem: Problem) -> TestSuite | None:
         raise UserError(f"field {FIELD!r}: {error}") from None
 
 
+def feedback_tests(problem: Problem) -> TestSuite:
+    """The public tests that the feedback in a multi-turn record came from.
+
+    A record of ours names them in `public_tests`; one of the authors' was made on the perturbed tests if it has any.
+
+    Raises:
+        UserError: its perturbed tests are malformed.
+    """
+    perturbed = None if problem.record.get("public_tests") == "benign" else perturbed_tests(problem)
+    return problem.public_tests if perturbed is None else perturbed
+
+
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
     """The ids of a list, each of which must be a problem's: a mistyped one would leave its problem in unnoticed."""
     try:

@@ -13,6 +13,7 @@ from cobalt.judge import ExecResult, VerdictKind
 from cobalt.problem import Problem, TestSuite
 from cobalt.report.hacking import HackingEvent
 from cobalt.report.runs import check_evaluated
+from cobalt.trajectory.perturbation import feedback_tests
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 SHOWN_CHARACTERS = 4000
@@ -50,13 +51,16 @@ def problem_data(
     Returns:
         The summary `{id, opening, difficulty, tests, levels, hacked}`: `levels` has one string a sample and in it one
         character a turn, "S" where all hidden tests pass, else the tenth of them that do; `hacked` lists
-        [sample, turn]. The piece `{question, public, hidden, texts, samples}` with `samples` [sample][turn].
+        [sample, turn]. The piece `{question, public, impossible, hidden, texts, samples}` with `samples`
+        [sample][turn]; `public` are the tests that the feedback came from, `impossible` the places in it of those
+        whose expected output was made wrong.
 
     Raises:
         UserError: the record is not evaluated or malformed; the field is named.
     """
     problem = Problem.parse(record)
     check_evaluated(record)
+    public, true_pairs = feedback_tests(problem), set(_pairs(problem.public_tests))
     rates = record["all_pass_rates"]
     categories = {(event.sample, event.turn): event.category for event in events}
     texts = _Texts()
@@ -74,6 +78,13 @@ def problem_data(
     if absent:
         sample, turn = min(absent)
         raise UserError(f"a hacking event names sample {sample}, turn {turn}, which it does not have")
+    for event in events:
+        shown = samples[event.sample][event.turn]["program"]
+        if event.program is not None and (shown is None or texts.texts[shown] != event.program):
+            raise UserError(
+                f"the hacking event of sample {event.sample}, turn {event.turn} has another program: give the events"
+                " of this run"
+            )
     summary = {
         "id": problem.id,
         "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
@@ -84,7 +95,8 @@ def problem_data(
     }
     piece = {
         "question": problem.question,
-        "public": _tests(problem.public_tests),
+        "public": _tests(public),
+        "impossible": [place for place, pair in enumerate(_pairs(public)) if pair not in true_pairs],
         "hidden": _tests(problem.hidden_tests),
         "texts": texts.texts,
         "samples": samples,
@@ -136,7 +148,12 @@ def _digits(kinds: Sequence[VerdictKind]) -> str:
 
 
 def _tests(suite: TestSuite) -> list[list[str]]:
-    return [[_cut(text) for text in pair] for pair in zip(suite.inputs, suite.outputs, strict=True)]
+    return [[_cut(text) for text in pair] for pair in _pairs(suite)]
+
+
+def _pairs(suite: TestSuite) -> list[tuple[str, str]]:
+    """Input and expected output of each test."""
+    return list(zip(suite.inputs, suite.outputs, strict=True))
 
 
 def _cut(text: str) -> str:
