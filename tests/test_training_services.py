@@ -1,5 +1,6 @@
 """Real steps of GRPO on veRL, vLLM, Ray Serve and the sandboxed judge: FT, killed and resumed, then Cobalt."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -15,7 +16,7 @@ from support import ROOT, trajectory_record, write_lines
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
 from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
 SMALL = [
     "data.train_batch_size=4",
@@ -48,20 +49,9 @@ def training(method, data, model, output, *overrides):
             process.wait(60)
 
 
-def train(method, data, model, output, *overrides):
-    with training(method, data, model, output, *overrides) as process:
-        said, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, said[-4000:] + (output / "train.log").read_text()[-4000:]
-
-
 def metrics_of(output):
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return [record["step"] for record in records], [record["metrics"] for record in records]
-
-
-def processes_of(output):
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if str(output) in line]
 
 
 def check_step(parts):
@@ -71,38 +61,61 @@ def check_step(parts):
     assert parts["training/rollout_probs_diff_max"] < 1e-3, "vLLM and the actor are one policy"
 
 
-def changed(before, after):
-    before, after = (load_file(folder / "model.safetensors") for folder in (before, after))
-    assert before.keys() == after.keys()
-    assert {name: before[name].dtype for name in before} == {name: after[name].dtype for name in before}
-    return any(not before[name].equal(after[name]) for name in before)
-
-
 @pytest.fixture(scope="module")
-def ft(seed_model, tmp_path_factory):
-    """The folder of a single-turn training of three steps, killed after the first one and run again."""
+def folder(seed_model, tmp_path_factory):
+    """Two trainings at the same time: `ft`, three steps, killed after the first and run again; `cobalt`, one step."""
     folder = tmp_path_factory.mktemp("training")
+    policy = str(seed_model)
     world = seed_model.parent / "data"
-    run = VerlRun(world / "train.jsonl", world / "dev.jsonl", folder / "data", str(seed_model), 256, "pocket")
+    run = VerlRun(world / "train.jsonl", world / "dev.jsonl", folder / "single_turn", policy, 256, "pocket")
     convert_single_turn(run, "pocket")
-    arguments = ("single_turn", folder / "data", seed_model, folder / "ft", "trainer.total_training_steps=3")
-    metrics = folder / "ft" / "metrics.jsonl"
+    asyncio.run(make_partial_trajectories(folder, policy))
+    ft = ("single_turn", folder / "single_turn", policy, folder / "ft", "trainer.total_training_steps=3")
+    cobalt = ("multi_turn", folder / "multi_turn", policy, folder / "cobalt", "trainer.total_training_steps=1")
     before = set(Path("/tmp").glob("cobalt-ray-*"))
-    with training(*arguments) as process:
-        deadline = time.monotonic() + 400
-        while not metrics.exists() or '"step": 1' not in metrics.read_text():
-            assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()[-4000:]
-            time.sleep(0.1)
-        process.send_signal(signal.SIGKILL)  # the launcher (bash has become it): nobody tidies up
-        process.wait(60)
+    with training(*cobalt) as process:
+        kill_after_first_step(*ft)
+        finish(process, folder / "cobalt")
+    with training(*ft) as process:
+        finish(process, folder / "ft")
     for left in set(Path("/tmp").glob("cobalt-ray-*")) - before:
-        shutil.rmtree(left, ignore_errors=True)
-    train(*arguments)
-    return folder / "ft"
+        shutil.rmtree(left)  # the killed one's
+    return folder
 
 
-def test_a_killed_training_goes_on_without_a_gap_or_a_double_step(ft):
-    steps, metrics = metrics_of(ft)
+async def make_partial_trajectories(folder, policy):
+    for split in ("train", "validation"):
+        records = [trajectory_record(f"{split}{n}", [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]]) for n in range(2)]
+        source = write_lines(folder / f"{split}.evaluation.jsonl", records)
+        await process_trajectories(ProcessingRun(source, folder / f"{split}.jsonl", policy), None)
+    rows = VerlRun(folder / "train.jsonl", folder / "validation.jsonl", folder / "multi_turn", policy, 1024, "pocket")
+    convert_multi_turn(rows)
+
+
+def kill_after_first_step(*arguments):
+    metrics = arguments[3] / "metrics.jsonl"
+    with training(*arguments) as process:
+        deadline = time.monotonic() + 500
+        while not metrics.exists() or '"step": 1' not in metrics.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, said_by(process, arguments[3])
+            time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)  # the launcher, which bash has become: nobody tidies up
+        process.wait(60)
+
+
+def finish(process, output):
+    process.wait(500)
+    assert process.returncode == 0, said_by(process, output)
+
+
+def said_by(process, output):
+    process.terminate()
+    log = output / "train.log"
+    return process.stdout.read()[-4000:] + (log.read_text()[-4000:] if log.exists() else "")
+
+
+def test_a_killed_training_goes_on_without_a_gap_or_a_double_step(folder):
+    steps, metrics = metrics_of(folder / "ft")
     assert steps == [0, 1, 2, 3]
     for parts in metrics[1:]:
         check_step(parts)
@@ -110,24 +123,22 @@ def test_a_killed_training_goes_on_without_a_gap_or_a_double_step(ft):
     assert 0 <= metrics[2]["val-core/pocket/acc/mean@1"] <= 1
 
 
-def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_model):
-    assert changed(seed_model, ft / "model")
-    assert "step 3" in (ft / "model" / ".cobalt-export").read_text()
-    assert json.loads((ft / "model" / "config.json").read_text())["dtype"] == "float32"
+def test_the_exported_policy_is_the_trained_one_in_its_own_precision(folder, seed_model):
+    before, after = (load_file(model / "model.safetensors") for model in (seed_model, folder / "ft" / "model"))
+    assert {name: (w.shape, w.dtype) for name, w in before.items()} == {n: (w.shape, w.dtype) for n, w in after.items()}
+    assert any(not before[name].equal(after[name]) for name in before)
+    assert "step 3" in (folder / "ft" / "model" / ".cobalt-export").read_text()
+    assert json.loads((folder / "ft" / "model" / "config.json").read_text())["dtype"] == "float32"
 
 
-async def test_cobalt_trains_from_the_exported_policy_on_partial_trajectories(ft, tmp_path):
-    policy = str(ft / "model")
-    for split in ("train", "validation"):
-        records = [trajectory_record(f"{split}{n}", [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]]) for n in range(2)]
-        source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
-        await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
-    rows = VerlRun(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "rows", policy, 1024, "pocket")
-    convert_multi_turn(rows)
-    train("multi_turn", tmp_path / "rows", policy, tmp_path / "run", "trainer.total_training_steps=1")
-    steps, metrics = metrics_of(tmp_path / "run")
+def test_cobalt_trains_on_partial_trajectories_with_the_reward_of_improvement(folder):
+    steps, metrics = metrics_of(folder / "cobalt")
     assert steps == [0, 1]
     check_step(metrics[1])
     assert "reward/improvement" in metrics[1]
-    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
-    assert processes_of(tmp_path) == []
+    assert (folder / "cobalt" / "model" / "model.safetensors").exists()
+
+
+def test_trainings_leave_no_process(folder):
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(folder) not in listed
