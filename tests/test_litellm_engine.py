@@ -23,7 +23,7 @@ from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.records import read_records
 
-pytestmark = needs_api
+pytestmark = [needs_api, pytest.mark.slow]
 
 MODEL = "gpt-5-mini-2025-08-07"
 SECRET = "sk-very-secret-0123456789"

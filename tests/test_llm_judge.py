@@ -336,6 +336,7 @@ def number_of(request):
     return int(re.search(r"print\(9\)  # (\d+)", request["body"]["messages"][1]["content"])[1])
 
 
+@pytest.mark.slow
 @needs_api
 def test_a_run_resumes_by_content_wherever_an_event_stands(tmp_path):
     output = tmp_path / "judged.jsonl"
@@ -359,6 +360,7 @@ def test_a_run_resumes_by_content_wherever_an_event_stands(tmp_path):
     assert [record["category"] for record in records] == [OTHERS, DRIFT, LOGIC]
 
 
+@pytest.mark.slow
 @needs_api
 def test_a_judge_without_structured_output_ends_on_a_verdict_in_words(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
@@ -375,6 +377,7 @@ def test_a_judge_without_structured_output_ends_on_a_verdict_in_words(tmp_path):
     assert summary["votes"]["votes without a verdict"] == 1
 
 
+@pytest.mark.slow
 @needs_api
 def test_a_failing_provider_is_an_exit_code_and_a_rerun_asks_only_what_is_missing(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
@@ -393,6 +396,7 @@ def test_a_failing_provider_is_an_exit_code_and_a_rerun_asks_only_what_is_missin
         assert [number_of(request) for request in provider.requests].count(1) == 1
 
 
+@pytest.mark.slow
 @needs_api
 def test_a_missing_key_is_named(tmp_path):
     events = write_lines(tmp_path / "events.jsonl", [event()])

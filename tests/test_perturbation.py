@@ -132,6 +132,7 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
         await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [square_problem(0)])
     without = write_lines(

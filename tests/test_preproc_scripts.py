@@ -4,6 +4,8 @@ import pytest
 from support import trajectory_record, write_lines
 from test_scripts import assert_user_error, run
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = [
     "preproc/process_multi_turn_taco.py",
     "preproc/verl_preproc_single_turn.py",

@@ -293,6 +293,7 @@ def test_published_figures_carry_their_source_and_are_shown_only_when_asked(tmp_
         assert "not measured here" in table.caption
 
 
+@pytest.mark.slow
 def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     runs = {"early": make_run(tmp_path / "early", EARLY), "late": make_run(tmp_path / "late", LATE)}
     line = {"id": 0, "sample": 0, "turn": 1, "category": "Others"}
@@ -344,6 +345,7 @@ def test_importing_the_report_does_not_import_matplotlib():
     assert finished.stdout.strip() == "set()", finished.stderr
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report_and_shows_it(tmp_path):
     early, late = make_run(tmp_path / "early", EARLY), make_run(tmp_path / "late", LATE)
     finished = run_script("-m", "cobalt.report", early, f"after={late}", "-o", tmp_path / "r")

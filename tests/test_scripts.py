@@ -124,6 +124,7 @@ def test_a_replay_with_too_few_responses_is_refused(tmp_path):
     assert_user_error(finished, "has 2 responses, and 3 are asked for: give -n 2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("responses", "flags", "message"),
     [
@@ -144,6 +145,7 @@ def test_evaluating_a_file_that_is_not_multi_turn_says_what_to_run_first(tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     records = [square_problem(1, raw_responses=[["x"], ["y"]])]
     source = write_lines(tmp_path / "m.jsonl", records)

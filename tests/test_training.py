@@ -12,8 +12,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from support import ROOT, square_problem
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.manifest import open_manifest
@@ -25,10 +23,15 @@ from cobalt.training.progress import step_reporter
 
 MODEL_LENGTH = 4096
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A model folder without weights, and rows in veRL's columns."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config
+
     folder = tmp_path_factory.mktemp("world")
     vocabulary = {character: index for index, character in enumerate(map(chr, range(32, 127)))} | {"<unk>": 95}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -128,6 +131,8 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, message):
 
 def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(world, tmp_path):
     shutil.copytree(world / "model", tmp_path / "model")
+    from transformers import Qwen3Config
+
     Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
     assert "never samples the rest" in errors_of(world, model=tmp_path / "model")[0]
 
@@ -238,7 +243,6 @@ def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("profile", "overrides"), [("pocket", []), ("paper", ["data.max_response_length=1024"])])
 def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
     data = tmp_path / "data"
@@ -268,7 +272,6 @@ def in_verl(code):
     return finished.stdout.strip().splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_verl_offers_every_point_this_project_extends():
     """verl/README.md lists them."""
     said = in_verl(

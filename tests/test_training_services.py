@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 from support import ROOT, trajectory_record, write_lines
 
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
@@ -107,6 +106,8 @@ def test_training_steps_are_real(ft):
 
 
 def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_model):
+    from safetensors.torch import load_file
+
     before, after = (load_file(model / "model.safetensors") for model in (seed_model, ft / "model"))
     assert {name: (w.shape, w.dtype) for name, w in before.items()} == {n: (w.shape, w.dtype) for n, w in after.items()}
     assert any(not before[name].equal(after[name]) for name in before)
