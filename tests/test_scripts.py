@@ -57,6 +57,7 @@ def test_flags_take_underscores_and_dashes(tmp_path):
         ([json.dumps(square_problem(1, question="half a \ud800 pair"))], "line 1: not Unicode text"),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS[:2])
 def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, message):
     path = tmp_path / "p.jsonl"
