@@ -312,6 +312,10 @@ class NoJudge(NamedJudge):
         raise AssertionError("nothing is left to judge")
 
 
+class Killed(BaseException):
+    """Ends a run as nothing that it could handle."""
+
+
 class RightJudge(NamedJudge):
     """Accepts every program, after some failures of its own."""
 
@@ -326,7 +330,7 @@ class RightJudge(NamedJudge):
             self.failures -= 1
             raise InfrastructureError("the sandbox broke")
         if self.stop_after is not None and self.judged > self.stop_after:
-            raise KeyboardInterrupt
+            raise Killed
         result = ExecResult.no_code(len(suite))
         return type(result)([True] * len(suite), [""] * len(suite), result.verdicts, "strip", True, 0.0, 0.0)
 
@@ -336,8 +340,9 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
     whole = TacoRun(tmp_path / "whole", source, dev_size=5)
     prepare(whole, RightJudge())
     killed = TacoRun(tmp_path / "killed", source, dev_size=5)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(BaseExceptionGroup) as ended:
         prepare(killed, RightJudge(stop_after=7))
+    assert ended.value.split(Killed)[1] is None, "nothing but the kill went wrong"
     rows_file = killed.output_dir / "rows.jsonl"
     assert not (killed.output_dir / "train.jsonl").exists()
     finished = rows_file.read_bytes()
