@@ -17,12 +17,15 @@ export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .
 mypy
-# The fast tests share nothing but the machine, and run side by side; the others have it to themselves.
+# Tests without services and sandboxes share nothing but the machine, and run side by side; the others have it to themselves.
+alone="services or sandbox"
+beside="not services and not sandbox"
+[ "$fast" = no ] || beside="$beside and not slow"
 status=0
-pytest -m "not services and not sandbox and not slow" -n "$(nproc)" --dist worksteal --timeout 120 "$@" || status=$?
+pytest -m "$beside" -n "$(nproc)" --dist worksteal --timeout 300 "$@" || status=$?
 if [ "$fast" = no ] && { [ "$status" = 0 ] || [ "$status" = 5 ]; }; then # 5: no test was chosen
   none=$status status=0
-  pytest -m "services or sandbox or slow" --timeout 900 "$@" || status=$?
+  pytest -m "$alone" --timeout 900 "$@" || status=$?
   if [ "$status" = 5 ] && [ "$none" = 0 ]; then status=0; fi
 fi
 exit "$status"
