@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
-# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the quickstart's folder,
+# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the folder of scripts/whole_method.sh,
 # and makes that first if need be. It ends with Pass@1 by turn under perturbed feedback, and a table of hacking events.
-#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/quickstart.sh; results in OUTPUT_DIR/hacking
+#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/whole_method.sh; results in OUTPUT_DIR/hacking
 # With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-bash scripts/quickstart.sh "$@"
+bash scripts/whole_method.sh "$@"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-output=runs/quickstart samples=16 steps=30
+output=runs/whole_method samples=16 steps=30
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/quickstart_fast samples=4 steps=12
+  output=runs/whole_method_fast samples=4 steps=12
 fi
 output=${1:-$output}
 seed=${2:-0}

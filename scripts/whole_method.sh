@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# The whole method for real, on two CPU cores: set up; make the pocket world and its seed model (base); train it by
+# single-turn GRPO (FT); collect FT's trajectories, cut them into contextual prompts and train on those (FT-Cobalt);
+# compare the three over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
+#   scripts/whole_method.sh [--fast] [OUTPUT_DIR [SEED]]     (default: runs/whole_method 0; the seed decides world and samples)
+# --fast takes fewer samples and training steps; its default folder is runs/whole_method_fast.
+# Running it again continues where it stopped.
+set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
+cd "$(dirname "$0")/.."
+
+output=runs/whole_method
+samples=16       # programs of a problem at each turn of the evaluation
+problems=300     # problems that trajectories are collected for, eight each
+ft_steps=30
+cobalt_steps=30
+if [ "${1:-}" = --fast ]; then
+  shift
+  output=runs/whole_method_fast samples=4 problems=100 ft_steps=12 cobalt_steps=12
+fi
+output=${1:-$output}
+seed=${2:-0}
+world=pocket/seed$seed
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
+
+say() { echo "whole method, minute $((SECONDS / 60)): $1"; }
+
+evaluate() { # MODEL NAME: Pass@1 by turn on the development problems
+  python -m cobalt.services --model "$1" -- \
+    bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$output/$2" "${flags[@]}" -n "$samples"
+}
+
+train() { # METHOD DATA MODEL RUN STEPS
+  bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
+}
+
+say "set-up; results will be in $output"
+bash scripts/setup.sh
+export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
+
+say "pocket world and its seed model"
+python -m cobalt.datasets.pocket --output_dir "$world" --seed "$seed"
+base=$world/model
+
+say "evaluation of the seed model (base)"
+evaluate "$base" base
+
+say "single-turn GRPO (FT), $ft_steps steps"
+python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$world/data/dev.jsonl" \
+  --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
+train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
+ft=$output/ft_training/model
+
+say "trajectories of FT, and its evaluation"
+head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
+python -m cobalt.services --model "$ft" -- bash -c '
+  set -euo pipefail
+  world=$1 output=$2 samples=$3
+  shift 3
+  TURNS=2 bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
+  bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$output/ft" "$@" -n "$samples"
+' collect "$world" "$output" "$samples" "${flags[@]}"
+
+say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
+python preproc/process_multi_turn_taco.py --input_file "$output/ft_collection/evaluation.jsonl" \
+  --output_file "$output/cobalt_data/prompts.jsonl" --model_name "$ft" --prompts pocket
+python preproc/process_multi_turn_taco.py --input_file "$output/ft/evaluation.jsonl" \
+  --output_file "$output/cobalt_data/validation_prompts.jsonl" --model_name "$ft" --prompts pocket --is_test
+python preproc/verl_preproc_multi_turn.py --train_file "$output/cobalt_data/prompts.jsonl" \
+  --validation_file "$output/cobalt_data/validation_prompts.jsonl" --local_dir "$output/cobalt_data" --model_name "$ft" \
+  --data_source pocket
+train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
+
+say "evaluation of FT-Cobalt"
+evaluate "$output/cobalt_training/model" ft_cobalt
+
+say "report"
+python -m cobalt.report base="$output/base" FT="$output/ft" FT-Cobalt="$output/ft_cobalt" -o "$output/report"
+python -m cobalt.report.training FT="$output/ft_training" FT-Cobalt="$output/cobalt_training" -o "$output/report/training.png"
+python -m cobalt.report.viewer "$output/ft_cobalt" -o "$output/report/ft_cobalt.html"
+say "done. Tables and plots: $output/report (report.md, pass_at_1.png, training.png); programs and verdicts of every turn:"
+echo "$output/report/ft_cobalt.html, which opens in a browser"
