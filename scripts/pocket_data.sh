@@ -24,13 +24,7 @@ python -m cobalt.services --model "$model" -- bash -c '
       --prompts pocket --enable_thinking --max_tokens 512 --seed "$3"
   done' collect "$world" "$output" "$seed"
 
-python preproc/process_multi_turn_taco.py --input_file "$output/train/evaluation.jsonl" \
-  --output_file "$output/train/prompts.jsonl" --model_name "$model" --prompts pocket
-python preproc/process_multi_turn_taco.py --input_file "$output/dev/evaluation.jsonl" \
-  --output_file "$output/dev/prompts.jsonl" --model_name "$model" --prompts pocket --is_test
-python preproc/verl_preproc_multi_turn.py --train_file "$output/train/prompts.jsonl" \
-  --validation_file "$output/dev/prompts.jsonl" --local_dir "$output/verl_multi_turn" --model_name "$model" \
-  --data_source pocket
+bash scripts/cut_trajectories.sh "$output/train" "$output/dev" "$output/verl_multi_turn" "$model"
 python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" \
   --validation_file "$world/data/dev.jsonl" --local_dir "$output/verl_single_turn" --model_name "$model" \
   --prompts pocket --data_source pocket

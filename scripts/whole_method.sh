@@ -63,13 +63,7 @@ python -m cobalt.services --model "$ft" -- bash -c '
 ' collect "$world" "$output" "$samples" "${flags[@]}"
 
 say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
-python preproc/process_multi_turn_taco.py --input_file "$output/ft_collection/evaluation.jsonl" \
-  --output_file "$output/cobalt_data/prompts.jsonl" --model_name "$ft" --prompts pocket
-python preproc/process_multi_turn_taco.py --input_file "$output/ft/evaluation.jsonl" \
-  --output_file "$output/cobalt_data/validation_prompts.jsonl" --model_name "$ft" --prompts pocket --is_test
-python preproc/verl_preproc_multi_turn.py --train_file "$output/cobalt_data/prompts.jsonl" \
-  --validation_file "$output/cobalt_data/validation_prompts.jsonl" --local_dir "$output/cobalt_data" --model_name "$ft" \
-  --data_source pocket
+bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
 train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
 
 say "evaluation of FT-Cobalt"

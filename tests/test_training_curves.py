@@ -5,7 +5,8 @@ import json
 import pytest
 
 from cobalt.errors import UserError
-from cobalt.report.training import TrainingCurves, draw_curves, read_curves
+from cobalt.report.curves import TrainingCurves, read_curves
+from cobalt.report.training import Arguments, main
 
 
 def training(folder, lines):
@@ -27,10 +28,10 @@ def test_curves_are_the_steps_that_have_a_reward_and_those_that_were_validated(t
 
 
 def test_the_same_trainings_give_the_same_bytes(tmp_path):
-    runs = {"FT": training(tmp_path / "ft", LINES), "Cobalt": training(tmp_path / "cobalt", LINES[:2])}
+    runs = (f"FT={training(tmp_path / 'ft', LINES)}", f"Cobalt={training(tmp_path / 'cobalt', LINES[:2])}")
     pictures = [tmp_path / name for name in ("a.png", "b.png", "a.svg", "b.svg")]
     for picture in pictures:
-        draw_curves(runs, picture)
+        main(Arguments(runs, picture))
     first, again, drawn, redrawn = (picture.read_bytes() for picture in pictures)
     assert first == again and first.startswith(b"\x89PNG")
     assert drawn == redrawn and b"Cobalt" in drawn
@@ -38,9 +39,9 @@ def test_the_same_trainings_give_the_same_bytes(tmp_path):
 
 def test_what_is_no_training_is_refused_by_name(tmp_path):
     with pytest.raises(UserError, match="metrics.jsonl cannot be read"):
-        draw_curves({"x": tmp_path}, tmp_path / "x.png")
+        main(Arguments((str(tmp_path),), tmp_path / "x.png"))
     with pytest.raises(UserError, match=".png or .svg"):
-        draw_curves({"x": training(tmp_path / "a", LINES)}, tmp_path / "x.pdf")
+        main(Arguments((str(training(tmp_path / "a", LINES)),), tmp_path / "x.pdf"))
     broken = training(tmp_path / "b", [*LINES, {"loss": 1}])
     with pytest.raises(UserError, match="line 4: no step of a training"):
         read_curves(broken)

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from cobalt.cli import run_script
-from cobalt.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,28 +27,9 @@ class Arguments:
     """Settings that may differ between the runs, such as generation.temperature; the report names them."""
 
 
-def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
-    """Paths by name: of NAME=PATH the one, of a bare path its last part.
-
-    Raises:
-        UserError: two have the same name.
-    """
-    paths: dict[str, Path] = {}
-    for text in texts:
-        name, sign, rest = text.partition("=")
-        if sign and name and not Path(text).exists():
-            path = Path(rest)
-        else:
-            path = Path(text)
-            name = path.resolve().name
-        if name in paths:
-            raise UserError(f"two are called {name!r}: name them, as in {name}-2={text}")
-        paths[name] = path
-    return paths
-
-
 def main(arguments: Arguments) -> int:
     """Write the report and show it; the exit code."""
+    from cobalt.report.runs import named_paths
     from cobalt.report.write import write_report
 
     report = write_report(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.report.curves import TrainingCurves
 from cobalt.rollout.evaluate import TurnMetrics
 
 # Okabe and Ito's palette without its yellow, which is too light for a line.
@@ -63,24 +64,20 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
     _save(figure, paths)
 
 
-def plot_training(
-    runs: Mapping[str, tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]], *paths: Path
-) -> None:
+def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
     """Draw the curves of trainings into each of `paths`: above the mean reward of each step, below validation.
-
-    Args:
-        runs: By name, steps and mean rewards, steps and shares of validation prompts solved.
-        paths: PNG or SVG files.
 
     Raises:
         UserError: a file cannot be written.
     """
     figure, (above, below) = _figure(panels=2)
-    for index, (name, (rewards, validations)) in enumerate(runs.items()):
+    for index, (name, curves) in enumerate(runs.items()):
         colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
-        above.plot(*_columns(rewards), color=colour, linestyle=dash, linewidth=1, label=_literal(name))
+        above.plot(*_columns(curves.rewards), color=colour, linestyle=dash, linewidth=1, label=_literal(name))
         marker = _MARKERS[index % len(_MARKERS)]
-        below.plot(*_columns(validations, 100), color=colour, linestyle=dash, marker=marker, label=_literal(name))
+        below.plot(
+            *_columns(curves.validations, 100), color=colour, linestyle=dash, marker=marker, label=_literal(name)
+        )
     above.set_ylabel("mean reward")
     below.set_ylabel("validation solved, %")
     below.set_xlabel("step")

@@ -100,6 +100,26 @@ class Change:
         return self.interval[0] > 0 or self.interval[1] < 0
 
 
+def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
+    """Paths by name: of NAME=PATH the one, of a bare path its last part.
+
+    Raises:
+        UserError: two have the same name.
+    """
+    paths: dict[str, Path] = {}
+    for text in texts:
+        name, sign, rest = text.partition("=")
+        if sign and name and not Path(text).exists():
+            path = Path(rest)
+        else:
+            path = Path(text)
+            name = path.resolve().name
+        if name in paths:
+            raise UserError(f"two are called {name!r}: name them, as in {name}-2={text}")
+        paths[name] = path
+    return paths
+
+
 def evaluation_file(run: Path) -> Path:
     """The evaluated records of a run: `run` itself, or the evaluation in its folder.
 

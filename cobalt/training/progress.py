@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cobalt.report.curves import validation_solved
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,7 +41,7 @@ def _words(metrics: dict[str, Any]) -> list[str]:
         words.append(f"mean reward {metrics['reward/score']:.3f}")
         words.append(f"{100 * metrics['reward/acc']:.1f} % solved")
         words.append(f"{metrics['timing_s/step']:.1f} s")
-    for name, value in metrics.items():
-        if name.startswith("val-core/") and name.endswith("/acc/mean@1"):
-            words.append(f"validation {100 * value:.1f} % solved")
+    solved = validation_solved(metrics)
+    if solved is not None:
+        words.append(f"validation {100 * solved:.1f} % solved")
     return words

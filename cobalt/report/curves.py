@@ -1,0 +1,57 @@
+"""What a training's metrics file says of its success, by step. Nothing is smoothed and no figure is computed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+
+METRICS = "metrics.jsonl"
+REWARD = "reward/score"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCurves:
+    """A training's curves.
+
+    Attributes:
+        rewards: Steps and the mean rewards of their samples.
+        validations: Steps and the share of validation prompts solved, one sample each.
+    """
+
+    rewards: Sequence[tuple[int, float]]
+    validations: Sequence[tuple[int, float]]
+
+
+def validation_solved(metrics: Mapping[str, Any]) -> float | None:
+    """The share of validation prompts solved at a step, as veRL reports it; None where it did not validate."""
+    shares = [float(v) for name, v in metrics.items() if name.startswith("val-core/") and name.endswith("/acc/mean@1")]
+    return sum(shares) / len(shares) if shares else None
+
+
+def read_curves(run: Path) -> TrainingCurves:
+    """Read a training's curves from its folder.
+
+    Raises:
+        UserError: there is no such file, or it is no metrics file.
+    """
+    path = run / METRICS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        raise UserError(f"{path} cannot be read: give the --output_dir of a training") from None
+    rewards, validations = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            step, metrics = int(record["step"]), dict(record["metrics"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}, line {number}: no step of a training") from None
+        if REWARD in metrics:
+            rewards.append((step, float(metrics[REWARD])))
+        solved = validation_solved(metrics)
+        if solved is not None:
+            validations.append((step, solved))
+    return TrainingCurves(rewards, validations)
