@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cobalt.cli import run_script
 from cobalt.judge import ServeJudge
 from cobalt.rollout.flags import LiteLLMFlags
-from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+from cobalt.rollout.single_turn import run_single_turn
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,7 @@ class Arguments(LiteLLMFlags):
 
 async def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = SingleTurnRun(
-        arguments.input_file,
-        arguments.output_file,
-        arguments.generation(),
-        prompts=arguments.prompts,
-        concurrency=arguments.concurrency,
-    )
+    run = arguments.single_turn_run()
     async with arguments.open_engine(run.output_file) as engine:
         failed = await run_single_turn(run, engine, ServeJudge())
     return 1 if failed else 0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -10,6 +10,8 @@ from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
 from cobalt.files import check_files
+from cobalt.rollout.multi_turn import MultiTurnRun
+from cobalt.rollout.single_turn import SingleTurnRun
 from cobalt.settings import read_settings
 
 
@@ -62,6 +64,34 @@ class InferenceFlags:
             n=self.num_completions,
             enable_thinking=self.enable_thinking,
             seed=self.seed,
+        )
+
+    def single_turn_run(self) -> SingleTurnRun:
+        """The run that the flags ask for."""
+        return SingleTurnRun(
+            self.input_file, self.output_file, self.generation(), prompts=self.prompts, concurrency=self.concurrency
+        )
+
+
+@dataclass(frozen=True)
+class MultiTurnFlags(InferenceFlags):
+    """Further flags of multi-turn inference."""
+
+    turns: int = 8
+    """Turns after the first one; the paper takes 2 to collect trajectories and 8 to evaluate."""
+    public_tests: Literal["benign", "perturbed"] = "benign"
+    """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
+
+    def multi_turn_run(self) -> MultiTurnRun:
+        """The run that the flags ask for."""
+        return MultiTurnRun(
+            self.input_file,
+            self.output_file,
+            self.generation(),
+            turns=self.turns,
+            public_tests=self.public_tests,
+            prompts=self.prompts,
+            concurrency=self.concurrency,
         )
 
 
