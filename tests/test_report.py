@@ -15,12 +15,11 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 from cobalt.errors import UserError
-from cobalt.report.__main__ import named_paths
 from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
-from cobalt.report.runs import change_between, check_comparable, read_run
+from cobalt.report.runs import change_between, check_comparable, named_paths, read_run
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
