@@ -29,6 +29,12 @@ def assert_user_error(finished, message):
     assert "Traceback" not in finished.stderr
 
 
+def test_a_pocket_world_needs_enough_demonstrations_for_its_vocabulary(tmp_path):
+    finished = run("-m", "cobalt.datasets.pocket", "--output_dir", tmp_path / "world", "--demonstrations", "10")
+    assert_user_error(finished, "--demonstrations 10: at least 600 are needed")
+    assert not (tmp_path / "world").exists()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_needs_no_cluster_and_imports_neither_ray_nor_torch(script):
     finished = run("-X", "importtime", script, "--help")

@@ -296,12 +296,22 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 for owner, names in {
     PPOTrainer: ("_compute_metrics", "_build_replay_buffer", "fit", "init"),
-    ReplayBuffer: ("_sync_metadata_from_transfer_queue", "_wait_for_next_poll"),
+    ReplayBuffer: ("_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
 }.items():
     for name in names:
         assert callable(getattr(owner, name)), name
 assert "self.logger = Tracking(" in inspect.getsource(PPOTrainer.fit)
-assert "failure_keys" in inspect.getsource(ReplayBuffer)
+source = inspect.getsource(ReplayBuffer)
+assert "failure_keys" in source and "prompt_global_steps" in source and "{uid}_{session_id}_{index}" in source
+
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+from cobalt_verl.agent_loop import SeededSingleTurnLoop
+[loop] = OmegaConf.load("VERL/config/agent_loops.yaml")
+assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SeededSingleTurnLoop
+from verl.trainer.ppo.v1 import agent_loop_tq
+source = inspect.getsource(agent_loop_tq)
+assert "session_id=i, **prompt" in source and 'batch["global_steps"], batch["index"]' in source
 
 from verl.utils.import_utils import load_extern_object, load_extern_type
 assert load_extern_type("pkg://cobalt_verl.replay_buffer", "StrictReplayBuffer") is StrictReplayBuffer

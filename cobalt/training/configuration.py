@@ -66,6 +66,7 @@ def compose(run: Run) -> Any:
         "actor_rollout_ref.model.path": model.resolve() if model.exists() else run.model,
         "trainer.default_local_dir": run.output_dir.resolve() / "checkpoints",
         "reward.custom_reward_function.path": VERL_FOLDER / "code_reward_func_think.py",
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_FOLDER / "config" / "agent_loops.yaml",
     }
     overrides = [
         f"hydra.searchpath=[{_quoted(_verl_config().as_uri())}]",

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.cli import run_script
+from cobalt.datasets.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
 from cobalt.datasets.pocket.world import build_pocket_world
+from cobalt.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -15,11 +17,15 @@ class Arguments:
     """Folder to fill with data/ and model/; what is there already is kept."""
     seed: int = 0
     """Decides problems, demonstrations and weights."""
+    demonstrations: int = Recipe().demonstrations
+    """How many conversations the seed model learns from, at least 600; fewer are faster and make a weaker model."""
 
 
 def main(arguments: Arguments) -> int:
     """Build the world; the exit code."""
-    build_pocket_world(arguments.output_dir, arguments.seed)
+    if arguments.demonstrations < TOKENIZER_DEMONSTRATIONS:
+        raise UserError(f"--demonstrations {arguments.demonstrations}: at least {TOKENIZER_DEMONSTRATIONS} are needed")
+    build_pocket_world(arguments.output_dir, arguments.seed, recipe=Recipe(demonstrations=arguments.demonstrations))
     return 0
 
 

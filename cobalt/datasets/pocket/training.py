@@ -22,8 +22,10 @@ from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokeniz
 
 _log = logging.getLogger(__name__)
 
+TOKENIZER_DEMONSTRATIONS = 600
+"""How many the vocabulary is learned from; a world needs at least as many."""
+
 _IGNORED = -100
-_TOKENIZER_DEMONSTRATIONS = 600
 _WINDOW = 16
 
 
@@ -77,7 +79,7 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> T
     demonstrations = list(
         tqdm(draw_demonstrations(recipe.demonstrations, seed), total=recipe.demonstrations, desc="demonstrations")
     )
-    tokenizer = learn_tokenizer(corpus(demonstrations[-_TOKENIZER_DEMONSTRATIONS:]))
+    tokenizer = learn_tokenizer(corpus(demonstrations[-TOKENIZER_DEMONSTRATIONS:]))
     model = _new_model(recipe, tokenizer, seed)
     report = _train(model, tokenizer, demonstrations, recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)

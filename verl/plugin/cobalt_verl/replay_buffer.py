@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 FAILURE_FILE = "COBALT_FAILURE_FILE"
@@ -29,6 +30,19 @@ class StrictReplayBuffer(ReplayBuffer):
             path = Path(os.environ.get(FAILURE_FILE, ""))
             reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "its reason is above"
             raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
+
+    def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], *arguments: Any) -> KVBatchMeta:
+        """The batch in the order of prompts and samples; veRL has it in that of their end, which differs each time."""
+        batch = super()._materialize_batch(partition_id, selected_prompt_uids, *arguments)
+        place = {uid: number for number, uid in enumerate(self.prompt_global_steps[partition_id])}
+
+        def order(item: tuple[str, Any]) -> tuple[int, ...]:
+            uid, *numbers = item[0].split("_")
+            return place[uid], *map(int, numbers)
+
+        pairs = sorted(zip(batch.keys, batch.tags, strict=True), key=order)
+        batch.keys, batch.tags = [key for key, _ in pairs], [tag for _, tag in pairs]
+        return batch
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         # Says nothing while it waits, so that a silent log means a run that hangs.
