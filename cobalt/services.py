@@ -111,11 +111,13 @@ def running_services(
             apps.append(("evaluator", judge_service.build(judge or {})))
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
-            for name, app in apps:
-                try:
-                    serve.run(app, name=name, route_prefix=f"/{name}")
-                except (RuntimeError, TimeoutError) as error:
-                    raise InfrastructureError(f"app {name!r} did not start: {_reason(error)}") from None
+            try:
+                # All at once: an engine and a judge take their time side by side.
+                serve.run_many([serve.RunTarget(app, name, f"/{name}") for name, app in apps])
+            except (RuntimeError, TimeoutError) as error:
+                failed = next((name for name, _ in apps if name in str(error)), "evaluator")
+                raise InfrastructureError(f"app {failed!r} did not start: {_reason(error)}") from None
+            for name, _ in apps:
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
             yield {
                 "RAY_ADDRESS": address,

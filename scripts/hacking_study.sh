@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
-# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the folder of scripts/whole_method.sh,
-# and makes that first if need be. It ends with Pass@1 by turn under perturbed feedback, and a table of hacking events.
-#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/whole_method.sh; results in OUTPUT_DIR/hacking
+# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the folder of
+# scripts/quickstart.sh, and makes that first if need be. It ends with Pass@1 by turn under perturbed feedback, and a
+# table of hacking events.
+#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/quickstart.sh; results in OUTPUT_DIR/hacking
 # With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-bash scripts/whole_method.sh "$@"
+bash scripts/quickstart.sh "$@"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-output=runs/whole_method samples=16 steps=30
+output=runs/quickstart world=pocket/seed samples=8 steps=25
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/whole_method_fast samples=4 steps=12
+  output=runs/quickstart_fast world=pocket/fast_seed samples=2 steps=3
 fi
 output=${1:-$output}
 seed=${2:-0}
+world=$world$seed
 study=$output/hacking
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
 mkdir -p "$study"
@@ -53,7 +55,7 @@ for name in ft ft_cobalt ft_cobalt_ptb; do
     python run_multi_turn_vllm.py -i "$perturbed" -o "$run/multi_turn.jsonl" --turns 8 --public_tests perturbed "$@"
     python eval_multi_turn.py -i "$run/multi_turn.jsonl" -o "$run/evaluation.jsonl"
     python extract_turn_level_errors.py -d "$perturbed" -i "$run/evaluation.jsonl" -o "$run/events.jsonl"
-  ' perturbed "pocket/seed$seed/data/dev.jsonl" "$run" "$run/perturbed.jsonl" "${flags[@]}"
+  ' perturbed "$world/data/dev.jsonl" "$run" "$run/perturbed.jsonl" "${flags[@]}"
   found=$run/events.jsonl
   if [ -n "${HACKING_JUDGE:-}" ]; then
     python run_llm_judge.py -i "$found" -o "$run/judged.jsonl" --model_name "$HACKING_JUDGE"
@@ -65,7 +67,7 @@ done
 
 say "FT-Cobalt-PTB under true feedback"
 python -m cobalt.services --model "$study/ptb_training/model" -- \
-  bash scripts/multi_turn.sh "pocket/seed$seed/data/dev.jsonl" "$study/ft_cobalt_ptb_benign" "${flags[@]}"
+  bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$study/ft_cobalt_ptb_benign" "${flags[@]}"
 
 say "reports"
 python -m cobalt.report "${runs[@]}" --hacking "${events[@]}" -o "$study/report_perturbed"

@@ -14,12 +14,12 @@ world=pocket/seed
 demonstrations=6500 # that the seed model learns from
 samples=8           # programs of a problem at each turn of the evaluation
 problems=300        # problems that trajectories are collected for, eight each
-ft_steps=10
-cobalt_steps=40
+ft_steps=30
+cobalt_steps=25
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/quickstart_fast world=pocket/fast_seed demonstrations=3000
-  samples=2 problems=100 ft_steps=5 cobalt_steps=5
+  output=runs/quickstart_fast world=pocket/fast_seed demonstrations=2000
+  samples=2 problems=60 ft_steps=3 cobalt_steps=3
 fi
 output=${1:-$output}
 seed=${2:-0}
@@ -27,11 +27,6 @@ world=$world$seed
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
 
 say() { echo "quickstart, minute $((SECONDS / 60)): $1"; }
-
-evaluate() { # MODEL NAME: Pass@1 by turn on the development problems
-  python -m cobalt.services --model "$1" -- \
-    bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$output/$2" "${flags[@]}" -n "$samples"
-}
 
 train() { # METHOD DATA MODEL RUN STEPS
   bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
@@ -46,14 +41,21 @@ say "pocket world and its seed model"
 python -m cobalt.datasets.pocket --output_dir "$world" --seed "$seed" --demonstrations "$demonstrations"
 base=$world/model
 
-say "evaluation of the seed model (base)"
-evaluate "$base" base
+dev_loop=(bash scripts/multi_turn.sh "$world/data/dev.jsonl") # Pass@1 by turn on the development problems
 
-say "single-turn GRPO (FT), $ft_steps steps"
+# Beside the training, which imports for minutes before it needs both cores.
+say "evaluation of the seed model (base), messages in $output/base.log; beside it single-turn GRPO (FT), $ft_steps steps"
+mkdir -p "$output"
+python -m cobalt.services --model "$base" -- "${dev_loop[@]}" "$output/base" "${flags[@]}" -n "$samples" \
+  >"$output/base.log" 2>&1 &
+evaluation=$!
+trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
 python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$world/data/dev.jsonl" \
   --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
 train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
 ft=$output/ft_training/model
+wait "$evaluation" || { tail -n 3 "$output/base.log" >&2 && exit 1; }
+trap - EXIT
 
 say "trajectories of FT, and its evaluation"
 head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
@@ -70,7 +72,8 @@ bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/c
 train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
 
 say "evaluation of FT-Cobalt"
-evaluate "$output/cobalt_training/model" ft_cobalt
+python -m cobalt.services --model "$output/cobalt_training/model" -- \
+  "${dev_loop[@]}" "$output/ft_cobalt" "${flags[@]}" -n "$samples"
 
 say "report"
 python -m cobalt.report base="$output/base" FT="$output/ft" FT-Cobalt="$output/ft_cobalt" -o "$output/report"

@@ -25,7 +25,7 @@ status=0
 pytest -m "$beside" -n "$(nproc)" --dist worksteal --timeout 300 "$@" || status=$?
 if [ "$fast" = no ] && { [ "$status" = 0 ] || [ "$status" = 5 ]; }; then # 5: no test was chosen
   none=$status status=0
-  pytest -m "$alone" --timeout 900 "$@" || status=$?
+  pytest -m "$alone" --timeout 900 --durations 12 "$@" || status=$?
   if [ "$status" = 5 ] && [ "$none" = 0 ]; then status=0; fi
 fi
 exit "$status"

@@ -325,6 +325,12 @@ assert fsdp.CPUOffloadPolicy(pin_memory=True).pin_memory is False
 from vllm.model_executor.layers import utils
 before = utils.dispatch_cpu_unquantized_gemm
 assert list(inspect.signature(before).parameters) == ["layer", "remove_weight"]
+from vllm.v1.executor import Executor
+from cobalt.engine.vllm_executor import BoundExecutor
+assert issubclass(BoundExecutor, Executor) and "resolve_obj_by_qualname" in inspect.getsource(Executor.get_class)
+from verl.workers.rollout.vllm_rollout import vllm_async_server
+launch = inspect.getsource(vllm_async_server)
+assert launch.index('"distributed_executor_backend": "mp"') < launch.index("**engine_kwargs,\n        }")
 from vllm.plugins import load_general_plugins
 load_general_plugins()
 assert utils.dispatch_cpu_unquantized_gemm is not before

@@ -26,6 +26,7 @@ SMALL = [
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
     "data.max_response_length=96",
+    "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
     "trainer.save_freq=1",
     "trainer.test_freq=2",
 ]

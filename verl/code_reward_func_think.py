@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ray.serve  # noqa: F401  # which takes seconds: now, while veRL starts, and not when the first reward is wanted
+
 from cobalt.errors import CobaltError
 from cobalt.judge import RememberingJudge, ServeJudge
 from cobalt.judge.verdict import VerdictKind
