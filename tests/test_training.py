@@ -309,6 +309,9 @@ from omegaconf import OmegaConf
 from cobalt_verl.agent_loop import SeededSingleTurnLoop
 [loop] = OmegaConf.load("VERL/config/agent_loops.yaml")
 assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SeededSingleTurnLoop
+from cobalt_verl.agent_loop import sample_seed
+seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}
+assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
 from verl.trainer.ppo.v1 import agent_loop_tq
 source = inspect.getsource(agent_loop_tq)
 assert "session_id=i, **prompt" in source and 'batch["global_steps"], batch["index"]' in source
