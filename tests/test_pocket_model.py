@@ -12,11 +12,14 @@ from cobalt.conversation import ALL_PUBLIC_PASSED, history_text, load_prompts, p
 from cobalt.datasets.pocket import build_pocket_world
 from cobalt.datasets.pocket.cases import draw_cases, draw_public
 from cobalt.datasets.pocket.demonstrations import (
+    Failure,
     corpus,
     damage,
     draw_demonstrations,
     first_choice,
-    public_feedback,
+    first_failure,
+    special_case,
+    with_special_cases,
 )
 from cobalt.datasets.pocket.problems import draw_task, split_of
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
@@ -99,11 +102,12 @@ def test_feedback_names_the_first_failing_test():
         cases = draw_cases(task, rng)
         if cases is None:
             continue
-        assert public_feedback(task.program(task.solution), cases.public) == ALL_PUBLIC_PASSED
+        assert first_failure(task.program(task.solution), cases.public) is None
         for expressions in task.confusions():
-            text = public_feedback(task.program(expressions), cases.public)
-            if text == ALL_PUBLIC_PASSED:
+            failure = first_failure(task.program(expressions), cases.public)
+            if failure is None:
                 continue
+            text = failure.text
             kind = "Stderr:\n" if "Stderr:\n" in text else "Expected Output:\n"
             seen.add(kind)
             assert text.startswith("Input:\n")
@@ -113,11 +117,42 @@ def test_feedback_names_the_first_failing_test():
     assert seen == {"Stderr:\n", "Expected Output:\n"}
 
 
+def test_a_special_case_mends_the_test_that_it_is_for():
+    rng = random.Random(5)
+    mended = 0
+    for _ in range(200):
+        task = draw_task(rng, "MEDIUM")
+        public = draw_public(task, rng)
+        if public is None:
+            continue
+        expressions = first_choice(task, rng)
+        program = task.program(expressions)
+        failure = first_failure(program, public)
+        case = failure and special_case(failure, expressions[0])
+        if case:
+            after = first_failure(with_special_cases(program, [case]), public)
+            mended += 1
+            assert after is None or after.stdin != failure.stdin
+    assert mended > 20
+
+
+def test_a_special_case_needs_an_expected_output_and_a_value_to_tell_the_test_by():
+    failure = Failure("3,4", "7\n", "", crashed=False)
+    assert special_case(failure, "comma line") == 'if xs[0] == 3: print("""7"""); raise SystemExit'
+    assert special_case(Failure("2\n-5 6", "1\n2\n", "", crashed=False), "count, line") == (
+        'if xs[0] == -5: print("""1\n2"""); raise SystemExit'
+    )
+    assert special_case(Failure("3,4", "7\n", "", crashed=True), "comma line") is None
+    assert special_case(Failure("2", "7\n", "", crashed=False), "count, line") is None
+    assert special_case(Failure("x y", "7\n", "", crashed=False), "one line") is None
+
+
 @pytest.mark.sandbox
 async def test_feedback_is_the_judges_to_the_letter():
     """What the seed model learns from is what the rollout will show it, crashes and broken code included."""
     rng = random.Random(11)
     kinds = set()
+    special_cases = 0
     async with LocalJudge() as judge:
         for _ in range(25):
             task = draw_task(rng, "MEDIUM")
@@ -125,10 +160,16 @@ async def test_feedback_is_the_judges_to_the_letter():
             if public is None:
                 continue
             programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
+            failure = first_failure(programs[0], public)
+            case = failure and special_case(failure, task.solution[0])
+            programs += [with_special_cases(programs[0], [case])] if case else []
+            special_cases += len(programs) - 2
             for program in programs:
                 result = await judge.judge(program, public)
                 kinds.update(verdict.kind for verdict in result.verdicts)
-                assert public_feedback(program, public) == (result.first_failure() or ALL_PUBLIC_PASSED)
+                failure = first_failure(program, public)
+                assert (failure and failure.text) == result.first_failure()
+    assert special_cases > 3
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 
 

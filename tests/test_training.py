@@ -333,7 +333,7 @@ from cobalt.engine.vllm_executor import BoundExecutor
 assert issubclass(BoundExecutor, Executor) and "resolve_obj_by_qualname" in inspect.getsource(Executor.get_class)
 from verl.workers.rollout.vllm_rollout import vllm_async_server
 launch = inspect.getsource(vllm_async_server)
-assert launch.index('"distributed_executor_backend": "mp"') < launch.index("**engine_kwargs,\n        }")
+assert launch.index('"distributed_executor_backend": "mp"') < launch.rindex("**engine_kwargs,")
 from vllm.plugins import load_general_plugins
 load_general_plugins()
 assert utils.dispatch_cpu_unquantized_gemm is not before

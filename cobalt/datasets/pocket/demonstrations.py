@@ -2,9 +2,9 @@
 
 A demonstration is a conversation up to some turn and the response to learn there. Its programs are wrong as the
 habits of the problem's phrasings say (`operations`), its feedback comes from running them on public tests in the
-words the rollout uses, and a failing test is followed by a repair, by the same program again, or by a change for
-the worse. Tasks are drawn afresh, from training compositions only; the reference answer is not in their feedback
-unless a public test shows it.
+words the rollout uses, and a failing test is followed by a repair, by the same program again, by a change for
+the worse, or by a special case for that test alone, which large models write, too. Tasks are drawn afresh, from
+training compositions only; the reference answer is not in their feedback unless a public test shows it.
 """
 
 import random
@@ -34,6 +34,7 @@ _SPOIL = 0.03
 _DOUBT = 0.005
 _HIDDEN_REPAIR = 0.3
 _DAMAGE = 0.06
+_SPECIAL_CASE = 0.2  # of the turns that would otherwise keep a program that fails
 
 Expressions = tuple[str | None, ...]
 
@@ -67,27 +68,35 @@ def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
 def demonstrate(task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random) -> Demonstration:
     """One demonstration: `depth` programs with their feedback, then the response to learn."""
     expressions = first_choice(task, rng)
+    special_cases: list[str] = []
     thought = plan(task, expressions)
     messages: list[Message] = [
         {"role": "system", "content": prompts.system},
         {"role": "user", "content": prompts.first_turn(task.statement)},
     ]
     for _ in range(depth):
-        program = task.program(expressions)
+        program = with_special_cases(task.program(expressions), special_cases)
         damaged = rng.random() < _DAMAGE
         if damaged:
             program = damage(program, rng)
-        feedback = public_feedback(program, public)
+        failure = first_failure(program, public)
+        feedback = ALL_PUBLIC_PASSED if failure is None else failure.text
         messages.append({"role": "assistant", "content": answer(program)})
         messages.append({"role": "user", "content": prompts.feedback(feedback)})
         if damaged and feedback != ALL_PUBLIC_PASSED:
             thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
         else:
             previous = expressions
-            thought, expressions = next_choice(task, expressions, feedback == ALL_PUBLIC_PASSED, rng)
+            thought, expressions = next_choice(task, expressions, failure is None, rng)
             if expressions != previous:
                 thought = f"{thought}\n{plan(task, expressions)}"
-    return Demonstration(tuple(messages), respond(thought, answer(task.program(expressions))))
+            elif failure is not None and rng.random() < _SPECIAL_CASE:
+                case = special_case(failure, expressions[0])
+                if case is not None and case not in special_cases:
+                    special_cases.append(case)
+                    thought = "The test fails, but the program looks right. Answer this test by itself."
+    program = with_special_cases(task.program(expressions), special_cases)
+    return Demonstration(tuple(messages), respond(thought, answer(program)))
 
 
 def answer(program: str) -> str:
@@ -119,15 +128,47 @@ def plan(task: Task, expressions: Expressions) -> str:
     return "\n".join(notes)
 
 
-def public_feedback(program: str, public: TestSuite) -> str:
-    """The first failing public test as the judge tells it, or the sentence for none."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A public test that a program failed: the test, what the judge tells of it, and whether the program crashed."""
+
+    stdin: str
+    expected: str
+    text: str
+    crashed: bool
+
+
+def first_failure(program: str, public: TestSuite) -> Failure | None:
+    """The first failing public test, or None."""
     for stdin, expected in zip(public.inputs, public.outputs, strict=True):
         outcome = run_program(program, stdin)
         if passes(outcome, expected):
             continue
         kind = VerdictKind.WRONG_ANSWER if outcome.stderr is None else VerdictKind.RUNTIME_ERROR
-        return failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", "")
-    return ALL_PUBLIC_PASSED
+        text = failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", "")
+        return Failure(stdin, expected, text, crashed=outcome.stderr is not None)
+    return None
+
+
+def special_case(failure: Failure, reader: str | None) -> str | None:
+    """A line that gives one test the output it expects, by the first value that `reader` reads there.
+
+    None where the program crashed, for its traceback shows no expected output, or where there is no such value.
+    """
+    lines = failure.stdin.split("\n")
+    if failure.crashed or reader is None or (reader == "count, line" and len(lines) < 2):
+        return None
+    line = lines[1] if reader == "count, line" else lines[0]
+    first = line.split("," if reader == "comma line" else None, 1)[0].strip()
+    if not first.lstrip("-").isdigit():
+        return None
+    return f'if xs[0] == {int(first)}: print("""{failure.expected.rstrip()}"""); raise SystemExit'
+
+
+def with_special_cases(program: str, special_cases: Sequence[str]) -> str:
+    """`program` with the lines behind its reader."""
+    reader, label, rest = program.partition("\n# ")
+    return "\n".join([reader, *special_cases]) + label + rest
 
 
 def first_choice(task: Task, rng: random.Random) -> Expressions:

@@ -41,6 +41,8 @@ def run_program(program: str, stdin: str) -> Outcome:
     names = {"input": _reader(lines), "print": functools.partial(print, file=written)}
     try:
         exec(_compiled(program), names)
+    except SystemExit:
+        pass
     except Exception as error:  # noqa: BLE001  # whatever the program raises is its result
         return Outcome(written.getvalue(), _traceback(program, error))
     return Outcome(written.getvalue())
