@@ -219,16 +219,20 @@ def run_beside_services(arguments: Arguments) -> int:
 
 @contextlib.contextmanager
 def terminations_as_interrupts() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too."""
+    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and have Ctrl-C count.
+
+    A script's background jobs begin with SIGINT ignored, and so would the commands that they start.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _free_port(wanted: int | None) -> int:

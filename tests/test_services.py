@@ -329,7 +329,8 @@ def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
         "import signal, sys; stop = [signal.SIGINT]; signal.pthread_sigmask(signal.SIG_BLOCK, stop);"
         " print('up', flush=True); signal.sigwait(stop); sys.exit(5)"
     )
-    command = [sys.executable, "-m", "cobalt.services", "--", sys.executable, "-c", code]
+    # With SIGINT ignored, as a script's background jobs begin.
+    command = ["env", "--ignore-signal=INT", sys.executable, "-m", "cobalt.services", "--", sys.executable, "-c", code]
     doors = open_doors()
     with nothing_is_left():
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
