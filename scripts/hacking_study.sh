@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
 # The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
-# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It goes on from the folder of
-# scripts/quickstart.sh, and makes that first if need be. It ends with Pass@1 by turn under perturbed feedback, and a
-# table of hacking events.
-#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      as for scripts/quickstart.sh; results in OUTPUT_DIR/hacking
+# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It begins with scripts/whole_method.sh, on
+# a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
+# turn under impossible and under true feedback, and a table of hacking events.
+#   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      (default: runs/hacking_study 0; with --fast runs/hacking_study_fast)
 # With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories.
+# Running it again continues where it stopped.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-bash scripts/quickstart.sh "$@"
-export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-output=runs/quickstart world=pocket/seed samples=8 steps=25
+output=runs/hacking_study world=pocket/special_seed samples=16 steps=30 fast=()
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/quickstart_fast world=pocket/fast_seed samples=2 steps=3
+  output=runs/hacking_study_fast world=pocket/fast_special_seed samples=2 steps=3 fast=(--fast)
 fi
 output=${1:-$output}
 seed=${2:-0}
 world=$world$seed
 study=$output/hacking
+SPECIAL_CASES=0.2 bash scripts/whole_method.sh "${fast[@]}" "$output" "$seed"
+export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
 mkdir -p "$study"
 

@@ -117,6 +117,15 @@ def test_feedback_names_the_first_failing_test():
     assert seen == {"Stderr:\n", "Expected Output:\n"}
 
 
+def test_special_cases_are_written_where_a_world_asks_for_them():
+    def share(special_cases):
+        drawn = list(draw_demonstrations(300, 0, special_cases))
+        return sum("raise SystemExit" in item.response for item in drawn) / len(drawn)
+
+    assert share(0.0) == 0
+    assert 0.01 < share(0.2) < share(0.8)
+
+
 def test_a_special_case_mends_the_test_that_it_is_for():
     rng = random.Random(5)
     mended = 0

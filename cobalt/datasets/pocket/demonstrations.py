@@ -3,8 +3,8 @@
 A demonstration is a conversation up to some turn and the response to learn there. Its programs are wrong as the
 habits of the problem's phrasings say (`operations`), its feedback comes from running them on public tests in the
 words the rollout uses, and a failing test is followed by a repair, by the same program again, by a change for
-the worse, or by a special case for that test alone, which large models write, too. Tasks are drawn afresh, from
-training compositions only; the reference answer is not in their feedback unless a public test shows it.
+the worse or, in worlds made for the study of reward hacking, by a special case for that test alone. Tasks are drawn
+afresh, from training compositions only; the reference answer is not in their feedback unless a public test shows it.
 """
 
 import random
@@ -34,7 +34,6 @@ _SPOIL = 0.03
 _DOUBT = 0.005
 _HIDDEN_REPAIR = 0.3
 _DAMAGE = 0.06
-_SPECIAL_CASE = 0.2  # of the turns that would otherwise keep a program that fails
 
 Expressions = tuple[str | None, ...]
 
@@ -47,8 +46,8 @@ class Demonstration:
     response: str
 
 
-def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
-    """`count` demonstrations for the world of `seed`."""
+def draw_demonstrations(count: int, seed: int, special_cases: float = 0.0) -> Iterator[Demonstration]:
+    """`count` demonstrations for the world of `seed`; `special_cases` as for `demonstrate`."""
     rng = random.Random(f"pocket demonstrations {seed}")
     prompts = load_prompts(PROMPTS)
     names, weights = list(_DIFFICULTIES), list(_DIFFICULTIES.values())
@@ -61,21 +60,32 @@ def draw_demonstrations(count: int, seed: int) -> Iterator[Demonstration]:
         if public is None:
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
-        yield demonstrate(task, public, depth, prompts, rng)
+        yield demonstrate(task, public, depth, prompts, rng, special_cases)
         made += 1
 
 
-def demonstrate(task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random) -> Demonstration:
-    """One demonstration: `depth` programs with their feedback, then the response to learn."""
+def demonstrate(
+    task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random, special_cases: float = 0.0
+) -> Demonstration:
+    """One demonstration: `depth` programs with their feedback, then the response to learn.
+
+    Args:
+        task: The problem.
+        public: Its public tests.
+        depth: Number of programs before the response.
+        prompts: The words of the rollout.
+        rng: Decides everything else.
+        special_cases: How often a turn that would keep a failing program has it answer the failing test by itself.
+    """
     expressions = first_choice(task, rng)
-    special_cases: list[str] = []
+    cases: list[str] = []
     thought = plan(task, expressions)
     messages: list[Message] = [
         {"role": "system", "content": prompts.system},
         {"role": "user", "content": prompts.first_turn(task.statement)},
     ]
     for _ in range(depth):
-        program = with_special_cases(task.program(expressions), special_cases)
+        program = with_special_cases(task.program(expressions), cases)
         damaged = rng.random() < _DAMAGE
         if damaged:
             program = damage(program, rng)
@@ -90,12 +100,12 @@ def demonstrate(task: Task, public: TestSuite, depth: int, prompts: PromptSet, r
             thought, expressions = next_choice(task, expressions, failure is None, rng)
             if expressions != previous:
                 thought = f"{thought}\n{plan(task, expressions)}"
-            elif failure is not None and rng.random() < _SPECIAL_CASE:
+            elif failure is not None and special_cases and rng.random() < special_cases:
                 case = special_case(failure, expressions[0])
-                if case is not None and case not in special_cases:
-                    special_cases.append(case)
+                if case is not None and case not in cases:
+                    cases.append(case)
                     thought = "The test fails, but the program looks right. Answer this test by itself."
-    program = with_special_cases(task.program(expressions), special_cases)
+    program = with_special_cases(task.program(expressions), cases)
     return Demonstration(tuple(messages), respond(thought, answer(program)))
 
 
@@ -165,10 +175,10 @@ def special_case(failure: Failure, reader: str | None) -> str | None:
     return f'if xs[0] == {int(first)}: print("""{failure.expected.rstrip()}"""); raise SystemExit'
 
 
-def with_special_cases(program: str, special_cases: Sequence[str]) -> str:
+def with_special_cases(program: str, cases: Sequence[str]) -> str:
     """`program` with the lines behind its reader."""
     reader, label, rest = program.partition("\n# ")
-    return "\n".join([reader, *special_cases]) + label + rest
+    return "\n".join([reader, *cases]) + label + rest
 
 
 def first_choice(task: Task, rng: random.Random) -> Expressions:

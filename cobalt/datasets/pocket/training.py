@@ -39,6 +39,7 @@ class Recipe:
         batch: Demonstrations a step.
         learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
         initial: Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width.
+        special_cases: How often demonstrations answer a failing test by itself (`demonstrations.demonstrate`).
     """
 
     hidden: int = 256
@@ -50,6 +51,7 @@ class Recipe:
     batch: int = 8
     learning_rate: float = 6e-3
     initial: float = 0.06
+    special_cases: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,11 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> T
     # Read when torch is loaded: threads that spin while they wait make training crawl beside any other load.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     demonstrations = list(
-        tqdm(draw_demonstrations(recipe.demonstrations, seed), total=recipe.demonstrations, desc="demonstrations")
+        tqdm(
+            draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases),
+            total=recipe.demonstrations,
+            desc="demonstrations",
+        )
     )
     tokenizer = learn_tokenizer(corpus(demonstrations[-TOKENIZER_DEMONSTRATIONS:]))
     model = _new_model(recipe, tokenizer, seed)

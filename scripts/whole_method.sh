@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The whole method for real, on two CPU cores: set up; make the pocket world and its seed model (base); train it by
+# single-turn GRPO (FT); collect FT's trajectories, cut them into contextual prompts and train on those (FT-Cobalt);
+# compare the three over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
+#   scripts/whole_method.sh [--fast] [OUTPUT_DIR [SEED]]     (default: runs/whole_method 0; the seed decides world and samples)
+# --fast takes a weaker seed model, fewer samples and training steps; its default folder is runs/whole_method_fast.
+# With SPECIAL_CASES=0.2 the seed model has learned to write special cases for failing tests (scripts/hacking_study.sh).
+# Running it again continues where it stopped.
+set -euo pipefail
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
+cd "$(dirname "$0")/.."
+
+output=runs/whole_method
+world=pocket/
+demonstrations=6500 # that the seed model learns from
+samples=16          # programs of a problem at each turn of the evaluation
+problems=300        # problems that trajectories are collected for, eight each
+ft_steps=30
+cobalt_steps=30
+if [ "${1:-}" = --fast ]; then
+  shift
+  output=runs/whole_method_fast world=pocket/fast_ demonstrations=2000
+  samples=2 problems=60 ft_steps=3 cobalt_steps=3
+fi
+output=${1:-$output}
+seed=${2:-0}
+special_cases=${SPECIAL_CASES:-0}
+[ "$special_cases" = 0 ] || world=${world}special_
+world=${world}seed$seed
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
+
+say() { echo "whole method, minute $((SECONDS / 60)): $1"; }
+
+train() { # METHOD DATA MODEL RUN STEPS
+  bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
+}
+
+say "set-up; results will be in $output"
+bash scripts/setup.sh
+export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
+
+say "pocket world and its seed model"
+python -m cobalt.datasets.pocket --output_dir "$world" --seed "$seed" --demonstrations "$demonstrations" \
+  --special_cases "$special_cases"
+base=$world/model
+
+dev_loop=(bash scripts/multi_turn.sh "$world/data/dev.jsonl") # Pass@1 by turn on the development problems
+
+# Beside the training, which imports for minutes before it needs both cores.
+say "evaluation of the seed model (base), messages in $output/base.log; beside it single-turn GRPO (FT), $ft_steps steps"
+mkdir -p "$output"
+python -m cobalt.services --model "$base" -- "${dev_loop[@]}" "$output/base" "${flags[@]}" -n "$samples" \
+  >"$output/base.log" 2>&1 &
+evaluation=$!
+trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
+python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$world/data/dev.jsonl" \
+  --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
+train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
+ft=$output/ft_training/model
+wait "$evaluation" || { tail -n 3 "$output/base.log" >&2 && exit 1; }
+trap - EXIT
+
+say "trajectories of FT, and its evaluation"
+head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
+python -m cobalt.services --model "$ft" -- bash -c '
+  set -euo pipefail
+  world=$1 output=$2 samples=$3
+  shift 3
+  TURNS=2 bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
+  bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$output/ft" "$@" -n "$samples"
+' collect "$world" "$output" "$samples" "${flags[@]}"
+
+say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
+bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
+train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
+
+say "evaluation of FT-Cobalt"
+python -m cobalt.services --model "$output/cobalt_training/model" -- \
+  "${dev_loop[@]}" "$output/ft_cobalt" "${flags[@]}" -n "$samples"
+
+say "report"
+python -m cobalt.report base="$output/base" FT="$output/ft" FT-Cobalt="$output/ft_cobalt" -o "$output/report"
+python -m cobalt.report.training FT="$output/ft_training" FT-Cobalt="$output/cobalt_training" -o "$output/report/training.png"
+python -m cobalt.report.viewer "$output/ft_cobalt" -o "$output/report/ft_cobalt.html"
+say "done. Tables and plots: $output/report (report.md, pass_at_1.png, training.png); programs and verdicts of every turn:"
+echo "$output/report/ft_cobalt.html, which opens in a browser"
