@@ -115,8 +115,11 @@ def running_services(
                 # All at once: an engine and a judge take their time side by side.
                 serve.run_many([serve.RunTarget(app, name, f"/{name}") for name, app in apps])
             except (RuntimeError, TimeoutError) as error:
-                failed = next((name for name, _ in apps if name in str(error)), "evaluator")
-                raise InfrastructureError(f"app {failed!r} did not start: {_reason(error)}") from None
+                names = [name for name, _ in apps]
+                failed = [name for name in names if f"pplication {name} " in str(error)] or names
+                raise InfrastructureError(
+                    f"app {' or '.join(map(repr, failed))} did not start: {_reason(error)}"
+                ) from None
             for name, _ in apps:
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
             yield {

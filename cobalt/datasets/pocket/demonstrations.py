@@ -93,7 +93,7 @@ def demonstrate(
         feedback = ALL_PUBLIC_PASSED if failure is None else failure.text
         messages.append({"role": "assistant", "content": answer(program)})
         messages.append({"role": "user", "content": prompts.feedback(feedback)})
-        if damaged and feedback != ALL_PUBLIC_PASSED:
+        if damaged and failure is not None:
             thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
         else:
             previous = expressions
