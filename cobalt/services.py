@@ -96,8 +96,9 @@ def running_services(
     with (
         tempfile.TemporaryDirectory(prefix="cobalt-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
         # Keeps a RAY_ADDRESS of the user's from being joined (Ray reads it even when told "local"), and the sockets
-        # that vLLM leaves behind in the folder that is removed.
-        _environment(RAY_ADDRESS=None, VLLM_RPC_BASE_PATH=folder),
+        # that vLLM leaves behind in the folder that is removed. A dozen processes import the same packages one after the
+        # other: without cached bytecode, which some container images switch off, a training starts 90 s later.
+        _environment(RAY_ADDRESS=None, VLLM_RPC_BASE_PATH=folder, PYTHONDONTWRITEBYTECODE=None),
     ):
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
-# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It begins with scripts/whole_method.sh, on
+# (FT-Cobalt-PTB) do when the public tests that they are shown are impossible? It begins with scripts/quickstart.sh, on
 # a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
 # turn under impossible and under true feedback, and a table of hacking events.
 #   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      (default: runs/hacking_study 0; with --fast runs/hacking_study_fast)
@@ -19,7 +19,7 @@ output=${1:-$output}
 seed=${2:-0}
 world=$world$seed
 study=$output/hacking
-SPECIAL_CASES=0.2 bash scripts/whole_method.sh "${fast[@]}" "$output" "$seed"
+SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
 mkdir -p "$study"

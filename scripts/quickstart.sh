@@ -1,22 +1,88 @@
 #!/usr/bin/env bash
-# The method's main loop for real, on two CPU cores: set up, make the pocket world and its seed model, let the model
-# write and repair programs for the 100 development problems, judge them, and end with a table of Pass@1 by turn and a
-# plot. On 2 cores it takes 12 to 15 minutes from nothing (20 on a busy machine) and 5 GiB of memory.
-#   scripts/quickstart.sh [OUTPUT_DIR [SEED]]      (default: runs/quickstart 0; the seed decides world and samples)
-# Running it again continues where it stopped.
+# The whole method for real, on two CPU cores: set up; make the pocket world and its seed model (base); train it by
+# single-turn GRPO (FT); collect FT's trajectories, cut them into contextual prompts and train on those (FT-Cobalt);
+# compare the three over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
+#   scripts/quickstart.sh [--fast] [OUTPUT_DIR [SEED]]      (default: runs/quickstart 0; the seed decides world and samples)
+# --fast shows every part at work, with a weaker seed model and too few problems, samples and steps to learn from; its
+# default folder is runs/quickstart_fast. With SPECIAL_CASES=0.2 the seed model has learned to write special cases for
+# failing tests (scripts/hacking_study.sh). Running it again continues where it stopped.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
-output=${1:-runs/quickstart}
-seed=${2:-0}
-world=pocket/seed$seed
 
-echo "quickstart: set-up (1 to 3 min), pocket world and seed model (5 min), services and loop (5 min); results in $output"
+output=runs/quickstart
+world=pocket/
+demonstrations=6500 # that the seed model learns from
+dev_problems=200    # that the three models are compared on
+samples=4           # programs of a problem at each turn there
+problems=300        # that trajectories are collected for, eight each
+ft_steps=20
+cobalt_steps=25
+if [ "${1:-}" = --fast ]; then
+  shift
+  output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
+  dev_problems=50 samples=2 problems=60 ft_steps=3 cobalt_steps=3
+fi
+output=${1:-$output}
+seed=${2:-0}
+special_cases=${SPECIAL_CASES:-0}
+[ "$special_cases" = 0 ] || world=${world}special_
+world=${world}seed$seed
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
+dev=$output/dev_problems.jsonl
+
+say() { printf 'quickstart, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
+
+train() { # METHOD DATA MODEL RUN STEPS
+  bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
+}
+
+say "set-up; results will be in $output"
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-python -m cobalt.datasets.pocket --output_dir "$world" --seed "$seed"
-python -m cobalt.services --model "$world/model" -- bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$output" \
-  --prompts pocket --enable_thinking --max_tokens 512 --seed "$seed"
-echo "the plot: $output/pass_at_1.png; the table's figures: $output/evaluation.metrics.json; programs and verdicts of"
-echo "every turn: $output/evaluation.jsonl. To print the table again: .venv/bin/python eval_multi_turn.py" \
-  "-i $output/multi_turn.jsonl -o $output/evaluation.jsonl"
+
+say "pocket world and its seed model"
+python -m cobalt.datasets.pocket --output_dir "$world" --seed "$seed" --demonstrations "$demonstrations" \
+  --special_cases "$special_cases"
+base=$world/model
+mkdir -p "$output"
+head -n "$dev_problems" "$world/data/dev.jsonl" >"$dev"
+head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
+
+# Beside the training, which imports for minutes before it needs both cores.
+say "evaluation of the seed model (base), messages in $output/base.log; beside it single-turn GRPO (FT), $ft_steps steps"
+python -m cobalt.services --model "$base" -- \
+  bash scripts/multi_turn.sh "$dev" "$output/base" "${flags[@]}" -n "$samples" >"$output/base.log" 2>&1 &
+evaluation=$!
+trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
+python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$dev" \
+  --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
+train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
+ft=$output/ft_training/model
+wait "$evaluation" || { tail -n 3 "$output/base.log" >&2 && exit 1; }
+trap - EXIT
+
+say "trajectories of FT, and its evaluation"
+python -m cobalt.services --model "$ft" -- bash -c '
+  set -euo pipefail
+  dev=$1 output=$2 samples=$3
+  shift 3
+  TURNS=2 bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
+  bash scripts/multi_turn.sh "$dev" "$output/ft" "$@" -n "$samples"
+' collect "$dev" "$output" "$samples" "${flags[@]}"
+
+say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
+bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
+train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
+
+say "evaluation of FT-Cobalt"
+python -m cobalt.services --model "$output/cobalt_training/model" -- \
+  bash scripts/multi_turn.sh "$dev" "$output/ft_cobalt" "${flags[@]}" -n "$samples"
+
+say "report"
+python -m cobalt.report base="$output/base" FT="$output/ft" FT-Cobalt="$output/ft_cobalt" -o "$output/report"
+python -m cobalt.report.training FT="$output/ft_training" FT-Cobalt="$output/cobalt_training" -o "$output/report/training.png"
+python -m cobalt.report.viewer "$output/ft_cobalt" -o "$output/report/ft_cobalt.html"
+say "done. Tables and plots: $output/report (report.md, pass_at_1.png, training.png); programs and verdicts of every turn:"
+echo "$output/report/ft_cobalt.html, which opens in a browser"

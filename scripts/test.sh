@@ -12,6 +12,7 @@ if [ "${1:-}" = --fast ]; then
   fast=yes
   shift
 fi
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes import the same packages
 bash scripts/setup.sh --with api
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .

@@ -33,7 +33,7 @@ SMALL = [
 RIGHT, WRONG = (2, 2), (0, 0)
 LONG = pytest.mark.skipif(
     "COBALT_LONG_TESTS" not in os.environ,
-    reason="a training takes minutes to start: set COBALT_LONG_TESTS=1 (scripts/whole_method.sh trains both ways)",
+    reason="a training takes minutes to start: set COBALT_LONG_TESTS=1 (scripts/quickstart.sh trains both ways)",
 )
 
 
