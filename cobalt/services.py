@@ -10,6 +10,7 @@ long-lived service use `serve run` on a Ray of your own.
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -96,8 +97,8 @@ def running_services(
     with (
         tempfile.TemporaryDirectory(prefix="cobalt-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
         # Keeps a RAY_ADDRESS of the user's from being joined (Ray reads it even when told "local"), and the sockets
-        # that vLLM leaves behind in the folder that is removed. A dozen processes import the same packages one after the
-        # other: without cached bytecode, which some container images switch off, a training starts 90 s later.
+        # that vLLM leaves behind in the folder that is removed. A dozen processes import the same packages: without
+        # cached bytecode, which some container images switch off, a training starts 90 s later.
         _environment(RAY_ADDRESS=None, VLLM_RPC_BASE_PATH=folder, PYTHONDONTWRITEBYTECODE=None),
     ):
         reaction = signal.getsignal(signal.SIGTERM)
@@ -119,7 +120,7 @@ def running_services(
                 names = [name for name, _ in apps]
                 failed = [name for name in names if f"pplication {name} " in str(error)] or names
                 raise InfrastructureError(
-                    f"app {' or '.join(map(repr, failed))} did not start: {_reason(error)}"
+                    f"app {' or '.join(map(repr, failed))} did not start: {_refusal(failed) or _reason(error)}"
                 ) from None
             for name, _ in apps:
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
@@ -167,6 +168,22 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
         raise InfrastructureError(f"Ray did not start: {_reason(error)}") from error
     address: str = context.address_info["gcs_address"]
     return address
+
+
+def _refusal(apps: list[str]) -> str:
+    """What the replicas of these apps said when they did not start, an exception's own words if there are any."""
+    from ray import serve
+
+    applications = serve.status().applications
+    said = [
+        line.strip()
+        for name in apps
+        if name in applications
+        for deployment in applications[name].deployments.values()
+        for line in deployment.message.splitlines()
+    ]
+    reasons = [line for line in said if re.match(r"(Value error, |[\w.]*(Error|Exception): )", line)]
+    return reasons[-1] if reasons else ""
 
 
 def _react_to_sigterm(reaction: Any) -> None:

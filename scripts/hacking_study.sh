@@ -10,21 +10,21 @@ set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-output=runs/hacking_study world=pocket/special_seed samples=16 steps=30 fast=()
+output=runs/hacking_study samples=4 steps=25 fast=() # as scripts/quickstart.sh has them
 if [ "${1:-}" = --fast ]; then
   shift
-  output=runs/hacking_study_fast world=pocket/fast_special_seed samples=2 steps=3 fast=(--fast)
+  output=runs/hacking_study_fast samples=2 steps=3 fast=(--fast)
 fi
 output=${1:-$output}
 seed=${2:-0}
-world=$world$seed
+dev=$output/dev_problems.jsonl
 study=$output/hacking
 SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
 mkdir -p "$study"
 
-say() { echo "hacking study, minute $((SECONDS / 60)): $1"; }
+say() { printf 'hacking study, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
 
 say "prompts with impossible feedback, one for each partial trajectory"
 python preproc/run_perturbation.py -i "$output/ft_collection/evaluation.jsonl" -o "$study/ptb_collection.jsonl"
@@ -41,34 +41,24 @@ bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$out
   trainer.test_freq=10
 
 runs=() events=()
-for name in ft ft_cobalt ft_cobalt_ptb; do
-  say "perturbed feedback: $name"
-  model=$output/ft_training/model
-  [ "$name" = ft_cobalt ] && model=$output/cobalt_training/model
-  [ "$name" = ft_cobalt_ptb ] && model=$study/ptb_training/model
-  run=$study/$name
-  python -m cobalt.services --model "$model" -- bash -c '
-    set -euo pipefail
-    problems=$1 run=$2 perturbed=$3
-    shift 3
-    python run_single_turn_vllm.py -i "$problems" -o "$run/single_turn.jsonl" "$@"
-    python preproc/run_perturbation.py -i "$run/single_turn.jsonl" -o "$perturbed"
-    python run_multi_turn_vllm.py -i "$perturbed" -o "$run/multi_turn.jsonl" --turns 8 --public_tests perturbed "$@"
-    python eval_multi_turn.py -i "$run/multi_turn.jsonl" -o "$run/evaluation.jsonl"
-    python extract_turn_level_errors.py -d "$perturbed" -i "$run/evaluation.jsonl" -o "$run/events.jsonl"
-  ' perturbed "$world/data/dev.jsonl" "$run" "$run/perturbed.jsonl" "${flags[@]}"
-  found=$run/events.jsonl
+study_model() { # NAME MODEL RUN
+  say "impossible feedback: $1"
+  python -m cobalt.services --model "$2" -- bash scripts/perturbed_multi_turn.sh "$dev" "$3" "${flags[@]}"
+  local found=$3/events.jsonl
   if [ -n "${HACKING_JUDGE:-}" ]; then
-    python run_llm_judge.py -i "$found" -o "$run/judged.jsonl" --model_name "$HACKING_JUDGE"
-    found=$run/judged.jsonl
+    python run_llm_judge.py -i "$found" -o "$3/judged.jsonl" --model_name "$HACKING_JUDGE"
+    found=$3/judged.jsonl
   fi
-  runs+=("$name=$run")
-  events+=("$name=$found")
-done
+  runs+=("$1=$3")
+  events+=("$1=$found")
+}
+study_model FT "$output/ft_training/model" "$study/ft"
+study_model FT-Cobalt "$output/cobalt_training/model" "$study/ft_cobalt"
+study_model FT-Cobalt-PTB "$study/ptb_training/model" "$study/ft_cobalt_ptb"
 
 say "FT-Cobalt-PTB under true feedback"
 python -m cobalt.services --model "$study/ptb_training/model" -- \
-  bash scripts/multi_turn.sh "$world/data/dev.jsonl" "$study/ft_cobalt_ptb_benign" "${flags[@]}"
+  bash scripts/multi_turn.sh "$dev" "$study/ft_cobalt_ptb_benign" "${flags[@]}"
 
 say "reports"
 python -m cobalt.report "${runs[@]}" --hacking "${events[@]}" -o "$study/report_perturbed"

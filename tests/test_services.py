@@ -15,6 +15,7 @@ import httpx
 import pytest
 from support import ROOT, square_problem, write_lines
 
+from cobalt.datasets.pocket.dataset import draw_records
 from cobalt.records import read_records
 
 pytestmark = pytest.mark.services
@@ -78,6 +79,27 @@ def test_the_whole_spine_runs_and_its_records_have_the_documented_shapes(service
     for name in ("s", "m", "e"):
         assert (tmp_path / f"{name}.run.json").exists()
     assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(services, tmp_path):
+    problems = write_lines(tmp_path / "problems.jsonl", draw_records("dev", 4, seed=0))
+    environment = os.environ | services | {"TURNS": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    flags = ["-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
+    run = tmp_path / "run"
+    for command in (
+        ["bash", "scripts/perturbed_multi_turn.sh", problems, run, *flags],
+        ["python", "-m", "cobalt.report", f"seed={run}", "--hacking", f"seed={run / 'events.jsonl'}", "-o", run],
+    ):
+        finished = subprocess.run(
+            list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert finished.returncode == 0, finished.stderr[-3000:]
+    records = read_records(run / "evaluation.jsonl")
+    assert records
+    assert all(record["public_tests"] == "perturbed" for record in records)
+    assert json.loads((run / "events.run.json").read_text())["summary"]["looked at"]["trajectories"] == 2 * len(records)
+    assert "| seed | 0 | 0 | 0 |" in (run / "report.md").read_text()
+    assert (run / "hacking.png").exists()
 
 
 def test_the_same_command_gives_the_same_responses_and_another_seed_others(services, tmp_path):
@@ -273,6 +295,14 @@ def test_an_impossible_port_is_refused(port, message):
     assert message in finished.stderr
 
 
+def test_a_setting_that_vllm_refuses_is_told_in_its_words(seed_model):
+    finished = services_command("--model", seed_model, "--engine", "max_model_len=99999999", "--", "true")
+    assert finished.returncode == 1
+    assert "app 'vllm_actor' did not start" in finished.stderr
+    assert "max_model_len (99999999) is greater than" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 def test_settings_given_in_several_flags_all_count():
     finished = services_command("--judge", "comparison=none-such", "--judge", "cpu_seconds=1", "--", "true")
     assert finished.returncode == 2
@@ -315,11 +345,11 @@ def nothing_is_left():
     assert set(Path("/tmp").glob("cobalt-ray-*")) <= folders
 
 
-def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind():
+def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    code = "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] and not sys.dont_write_bytecode else 0)"
     with nothing_is_left():
-        finished = services_command(
-            "--", sys.executable, "-c", "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] else 0)"
-        )
+        finished = services_command("--", sys.executable, "-c", code)
         assert finished.returncode == 7, finished.stderr
     assert "graceful_shutdown" not in finished.stderr
 
