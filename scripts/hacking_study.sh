@@ -10,7 +10,7 @@ set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-output=runs/hacking_study samples=4 steps=25 fast=() # as scripts/quickstart.sh has them
+output=runs/hacking_study samples=4 steps=30 fast=() # as scripts/quickstart.sh has them
 if [ "${1:-}" = --fast ]; then
   shift
   output=runs/hacking_study_fast samples=2 steps=3 fast=(--fast)

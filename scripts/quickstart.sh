@@ -16,8 +16,8 @@ demonstrations=6500 # that the seed model learns from
 dev_problems=200    # that the three models are compared on
 samples=4           # programs of a problem at each turn there
 problems=300        # that trajectories are collected for, eight each
-ft_steps=20
-cobalt_steps=25
+ft_steps=30
+cobalt_steps=30
 if [ "${1:-}" = --fast ]; then
   shift
   output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
