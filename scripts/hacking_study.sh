@@ -11,10 +11,13 @@ case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && e
 cd "$(dirname "$0")/.."
 
 output=runs/hacking_study samples=4 steps=30 fast=() # as scripts/quickstart.sh has them
-if [ "${1:-}" = --fast ]; then
-  shift
-  output=runs/hacking_study_fast samples=2 steps=3 fast=(--fast)
-fi
+case "${1:-}" in
+  --fast)
+    shift
+    output=runs/hacking_study_fast samples=2 steps=3 fast=(--fast)
+    ;;
+  -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
+esac
 output=${1:-$output}
 seed=${2:-0}
 dev=$output/dev_problems.jsonl

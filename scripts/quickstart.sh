@@ -18,11 +18,14 @@ samples=4           # programs of a problem at each turn there
 problems=300        # that trajectories are collected for, eight each
 ft_steps=30
 cobalt_steps=30
-if [ "${1:-}" = --fast ]; then
-  shift
-  output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
-  dev_problems=50 samples=2 problems=60 ft_steps=3 cobalt_steps=3
-fi
+case "${1:-}" in
+  --fast)
+    shift
+    output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
+    dev_problems=50 samples=2 problems=60 ft_steps=3 cobalt_steps=3
+    ;;
+  -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
+esac
 output=${1:-$output}
 seed=${2:-0}
 special_cases=${SPECIAL_CASES:-0}
@@ -38,6 +41,18 @@ train() { # METHOD DATA MODEL RUN STEPS
     trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
 }
 
+evaluate_beside() { # NAME MODEL: in the background, until evaluated waits for it
+  python -m cobalt.services --model "$2" -- \
+    bash scripts/multi_turn.sh "$dev" "$output/$1" "${flags[@]}" -n "$samples" >"$output/$1.log" 2>&1 &
+  evaluation=$!
+  trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
+}
+
+evaluated() { # NAME
+  wait "$evaluation" || { tail -n 3 "$output/$1.log" >&2 && exit 1; }
+  trap - EXIT
+}
+
 say "set-up; results will be in $output"
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
@@ -50,31 +65,30 @@ mkdir -p "$output"
 head -n "$dev_problems" "$world/data/dev.jsonl" >"$dev"
 head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
 
-# Beside the training, which imports for minutes before it needs both cores.
-say "evaluation of the seed model (base), messages in $output/base.log; beside it single-turn GRPO (FT), $ft_steps steps"
-python -m cobalt.services --model "$base" -- \
-  bash scripts/multi_turn.sh "$dev" "$output/base" "${flags[@]}" -n "$samples" >"$output/base.log" 2>&1 &
-evaluation=$!
-trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
+# Evaluations run beside the trainings, which import for minutes before they need both cores.
+say "single-turn GRPO (FT), $ft_steps steps; beside it the evaluation of the seed model (base), messages in $output/base.log"
+evaluate_beside base "$base"
 python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$dev" \
   --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
 train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
+evaluated base
 ft=$output/ft_training/model
-wait "$evaluation" || { tail -n 3 "$output/base.log" >&2 && exit 1; }
-trap - EXIT
 
-say "trajectories of FT, and its evaluation"
+say "trajectories of FT"
 python -m cobalt.services --model "$ft" -- bash -c '
   set -euo pipefail
-  dev=$1 output=$2 samples=$3
-  shift 3
-  TURNS=2 bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
-  bash scripts/multi_turn.sh "$dev" "$output/ft" "$@" -n "$samples"
-' collect "$dev" "$output" "$samples" "${flags[@]}"
+  export TURNS=2
+  dev=$1 output=$2
+  shift 2
+  bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
+  bash scripts/multi_turn.sh "$dev" "$output/ft_validation" "$@" -n 2
+' collect "$dev" "$output" "${flags[@]}"
 
-say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
-bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
+say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps; beside it the evaluation of FT, messages in $output/ft.log"
+evaluate_beside ft "$ft"
+bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft_validation" "$output/cobalt_data" "$ft"
 train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
+evaluated ft
 
 say "evaluation of FT-Cobalt"
 python -m cobalt.services --model "$output/cobalt_training/model" -- \
