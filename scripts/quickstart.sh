@@ -36,9 +36,9 @@ dev=$output/dev_problems.jsonl
 
 say() { printf 'quickstart, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
 
-train() { # METHOD DATA MODEL RUN STEPS
+train() { # METHOD DATA MODEL RUN STEPS [key=value ...]
   bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
-    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10 "${@:6}"
 }
 
 evaluate_beside() { # NAME MODEL: in the background, until evaluated waits for it
@@ -87,7 +87,9 @@ python -m cobalt.services --model "$ft" -- bash -c '
 say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps; beside it the evaluation of FT, messages in $output/ft.log"
 evaluate_beside ft "$ft"
 bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft_validation" "$output/cobalt_data" "$ft"
-train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
+# The rate falls to zero: at the full one the last steps once broke the first turn, a quarter of the prompts only.
+train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps" \
+  actor_rollout_ref.actor.optim.lr_scheduler_type=cosine
 evaluated ft
 
 say "evaluation of FT-Cobalt"

@@ -39,7 +39,7 @@ def write_report(
         UserError: nothing to compare, runs that cannot be compared or read, or a file that cannot be written.
     """
     if not runs:
-        raise UserError("there is nothing to report: name at least one run, such as runs/quickstart")
+        raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
     read = [read_run(name, path) for name, path in runs.items()]
     differing = check_comparable(read, allowed)
