@@ -46,7 +46,7 @@ bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$out
 runs=() events=()
 study_model() { # NAME MODEL RUN
   say "impossible feedback: $1"
-  python -m cobalt.services --model "$2" -- bash scripts/perturbed_multi_turn.sh "$dev" "$3" "${flags[@]}"
+  python -m cobalt.services --model "$2" -- env PERTURBED=1 bash scripts/multi_turn.sh "$dev" "$3" "${flags[@]}"
   local found=$3/events.jsonl
   if [ -n "${HACKING_JUDGE:-}" ]; then
     python run_llm_judge.py -i "$found" -o "$3/judged.jsonl" --model_name "$HACKING_JUDGE"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Single turn, multi turn and hidden-test evaluation of one problem file, against the running services.
 #   scripts/multi_turn.sh PROBLEMS OUTPUT_DIR [flags of both run_*_vllm.py scripts]
+# TURNS=2 takes fewer rounds of feedback than eight. With PERTURBED=1 two of each problem's public tests are impossible, and
+# the hacking events are extracted, into OUTPUT_DIR/events.jsonl.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
@@ -13,7 +15,16 @@ output=$2
 shift 2
 
 python run_single_turn_vllm.py --input_file "$problems" --output_file "$output/single_turn.jsonl" "$@"
-python run_multi_turn_vllm.py --input_file "$output/single_turn.jsonl" --output_file "$output/multi_turn.jsonl" \
-  --turns "${TURNS:-8}" "$@"
+first_turn=$output/single_turn.jsonl public_tests=benign
+if [ -n "${PERTURBED:-}" ]; then
+  first_turn=$output/perturbed.jsonl public_tests=perturbed
+  python preproc/run_perturbation.py --input_file "$output/single_turn.jsonl" --output_file "$first_turn"
+fi
+python run_multi_turn_vllm.py --input_file "$first_turn" --output_file "$output/multi_turn.jsonl" \
+  --turns "${TURNS:-8}" --public_tests "$public_tests" "$@"
 python eval_multi_turn.py --input_file "$output/multi_turn.jsonl" --output_file "$output/evaluation.jsonl" \
   --plot "$output/pass_at_1.png"
+if [ -n "${PERTURBED:-}" ]; then
+  python extract_turn_level_errors.py --data_file "$first_turn" --input_file "$output/evaluation.jsonl" \
+    --output_file "$output/events.jsonl"
+fi

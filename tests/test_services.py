@@ -83,11 +83,12 @@ def test_the_whole_spine_runs_and_its_records_have_the_documented_shapes(service
 
 def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(services, tmp_path):
     problems = write_lines(tmp_path / "problems.jsonl", draw_records("dev", 4, seed=0))
-    environment = os.environ | services | {"TURNS": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | services | {"TURNS": "2", "PERTURBED": "1", "PATH": path}
     flags = ["-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     run = tmp_path / "run"
     for command in (
-        ["bash", "scripts/perturbed_multi_turn.sh", problems, run, *flags],
+        ["bash", "scripts/multi_turn.sh", problems, run, *flags],
         ["python", "-m", "cobalt.report", f"seed={run}", "--hacking", f"seed={run / 'events.jsonl'}", "-o", run],
     ):
         finished = subprocess.run(
