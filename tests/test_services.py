@@ -99,7 +99,8 @@ def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(s
     assert records
     assert all(record["public_tests"] == "perturbed" for record in records)
     assert json.loads((run / "events.run.json").read_text())["summary"]["looked at"]["trajectories"] == 2 * len(records)
-    assert "| seed | 0 | 0 | 0 |" in (run / "report.md").read_text()
+    events = (run / "events.jsonl").read_text().splitlines()
+    assert f"| events | {len(events)} |" in (run / "report.md").read_text()
     assert (run / "hacking.png").exists()
 
 
