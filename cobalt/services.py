@@ -173,8 +173,12 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
 def _refusal(apps: list[str]) -> str:
     """What the replicas of these apps said when they did not start, an exception's own words if there are any."""
     from ray import serve
+    from ray.exceptions import RayError
 
-    applications = serve.status().applications
+    try:
+        applications = serve.status().applications
+    except RayError:  # Serve itself is down, and cannot say more than the caller knows
+        return ""
     said = [
         line.strip()
         for name in apps

@@ -29,8 +29,8 @@ def problems():
 
 def test_the_default_sizes():
     assert SIZES["train"] >= 600
-    assert SIZES["dev"] >= 100
-    assert SIZES["test"] >= 100
+    assert SIZES["dev"] == 200
+    assert SIZES["test"] == 100
 
 
 def test_records_are_problems_with_four_public_tests(records):
