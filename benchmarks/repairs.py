@@ -40,6 +40,7 @@ def count(run: Path) -> Counter[tuple[str, str]]:
 
 
 def main() -> None:
+    """Print the shares of the runs named on the command line."""
     for name in sys.argv[1:]:
         counts = count(Path(name))
         for turns in ("turn 0", "turns 1 to 2", "turns 3 on"):
