@@ -10,11 +10,11 @@ set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 
-output=runs/hacking_study samples=4 steps=30 fast=() # as scripts/quickstart.sh has them
+output=runs/hacking_study steps=30 fast=() # as scripts/quickstart.sh has them
 case "${1:-}" in
   --fast)
     shift
-    output=runs/hacking_study_fast samples=2 steps=3 fast=(--fast)
+    output=runs/hacking_study_fast steps=3 fast=(--fast)
     ;;
   -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
 esac
@@ -24,7 +24,7 @@ dev=$output/dev_problems.jsonl
 study=$output/hacking
 SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n "$samples")
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 2)
 mkdir -p "$study"
 
 say() { printf 'hacking study, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }

@@ -13,16 +13,16 @@ cd "$(dirname "$0")/.."
 output=runs/quickstart
 world=pocket/
 demonstrations=6500 # that the seed model learns from
-dev_problems=200    # that the three models are compared on
-samples=4           # programs of a problem at each turn there
-problems=300        # that trajectories are collected for, eight each
+dev_problems=400    # that the three models are compared on
+samples=2           # programs of a problem at each turn there
+problems=600        # that trajectories are collected for, four each
 ft_steps=30
 cobalt_steps=30
 case "${1:-}" in
   --fast)
     shift
     output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
-    dev_problems=50 samples=2 problems=60 ft_steps=3 cobalt_steps=3
+    dev_problems=50 problems=100 ft_steps=3 cobalt_steps=3
     ;;
   -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
 esac
@@ -80,8 +80,8 @@ python -m cobalt.services --model "$ft" -- bash -c '
   export TURNS=2
   dev=$1 output=$2
   shift 2
-  bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 8
-  bash scripts/multi_turn.sh "$dev" "$output/ft_validation" "$@" -n 2
+  bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 4
+  bash scripts/multi_turn.sh "$dev" "$output/ft_validation" "$@" -n 1
 ' collect "$dev" "$output" "${flags[@]}"
 
 say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps; beside it the evaluation of FT, messages in $output/ft.log"

@@ -29,7 +29,7 @@ def problems():
 
 def test_the_default_sizes():
     assert SIZES["train"] >= 600
-    assert SIZES["dev"] == 200
+    assert SIZES["dev"] == 400
     assert SIZES["test"] == 100
 
 

@@ -12,7 +12,7 @@ from cobalt.datasets.pocket.cases import Cases, draw_cases
 from cobalt.datasets.pocket.problems import STEPS_OF, Difficulty, Split, Task, draw_task, split_of
 from cobalt.problem import TestSuite
 
-SIZES: dict[Split, int] = {"train": 600, "dev": 200, "test": 100}
+SIZES: dict[Split, int] = {"train": 600, "dev": 400, "test": 100}
 PROMPTS = "pocket"
 
 

@@ -46,7 +46,7 @@ def build_pocket_world(
     Args:
         output_dir: Made if missing.
         seed: Decides problems, demonstrations and weights.
-        sizes: Problems for each split, by default `SIZES` (600, 200, 100).
+        sizes: Problems for each split, by default `SIZES` (600, 400, 100).
         recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
 
     Raises:
