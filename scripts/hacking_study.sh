@@ -24,7 +24,7 @@ dev=$output/dev_problems.jsonl
 study=$output/hacking
 SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 2)
+flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 1)
 mkdir -p "$study"
 
 say() { printf 'hacking study, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }

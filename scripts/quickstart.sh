@@ -13,8 +13,7 @@ cd "$(dirname "$0")/.."
 output=runs/quickstart
 world=pocket/
 demonstrations=6500 # that the seed model learns from
-dev_problems=400    # that the three models are compared on
-samples=2           # programs of a problem at each turn there
+dev_problems=400    # that the three models are compared on, one trajectory each
 problems=600        # that trajectories are collected for, four each
 ft_steps=30
 cobalt_steps=30
@@ -22,7 +21,7 @@ case "${1:-}" in
   --fast)
     shift
     output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
-    dev_problems=50 problems=100 ft_steps=3 cobalt_steps=3
+    dev_problems=100 problems=100 ft_steps=3 cobalt_steps=3
     ;;
   -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
 esac
@@ -41,18 +40,6 @@ train() { # METHOD DATA MODEL RUN STEPS [key=value ...]
     trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10 "${@:6}"
 }
 
-evaluate_beside() { # NAME MODEL: in the background, until evaluated waits for it
-  python -m cobalt.services --model "$2" -- \
-    bash scripts/multi_turn.sh "$dev" "$output/$1" "${flags[@]}" -n "$samples" >"$output/$1.log" 2>&1 &
-  evaluation=$!
-  trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
-}
-
-evaluated() { # NAME
-  wait "$evaluation" || { tail -n 3 "$output/$1.log" >&2 && exit 1; }
-  trap - EXIT
-}
-
 say "set-up; results will be in $output"
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
@@ -65,36 +52,37 @@ mkdir -p "$output"
 head -n "$dev_problems" "$world/data/dev.jsonl" >"$dev"
 head -n "$problems" "$world/data/train.jsonl" >"$output/collected_problems.jsonl"
 
-# Evaluations run beside the trainings, which import for minutes before they need both cores.
+# The evaluation runs beside the training, which imports for minutes before it needs both cores.
 say "single-turn GRPO (FT), $ft_steps steps; beside it the evaluation of the seed model (base), messages in $output/base.log"
-evaluate_beside base "$base"
+python -m cobalt.services --model "$base" -- \
+  bash scripts/multi_turn.sh "$dev" "$output/base" "${flags[@]}" -n 1 >"$output/base.log" 2>&1 &
+evaluation=$!
+trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
 python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$dev" \
   --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
 train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"
-evaluated base
+wait "$evaluation" || { tail -n 3 "$output/base.log" >&2 && exit 1; }
+trap - EXIT
 ft=$output/ft_training/model
 
-say "trajectories of FT"
+say "evaluation of FT, and its trajectories for training"
 python -m cobalt.services --model "$ft" -- bash -c '
   set -euo pipefail
-  export TURNS=2
-  dev=$1 output=$2
-  shift 2
-  bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 4
-  bash scripts/multi_turn.sh "$dev" "$output/ft_validation" "$@" -n 1
-' collect "$dev" "$output" "${flags[@]}"
+  output=$1
+  shift
+  bash scripts/multi_turn.sh "$output/dev_problems.jsonl" "$output/ft" "$@" -n 1
+  TURNS=2 bash scripts/multi_turn.sh "$output/collected_problems.jsonl" "$output/ft_collection" "$@" -n 4
+' collect "$output" "${flags[@]}"
 
-say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps; beside it the evaluation of FT, messages in $output/ft.log"
-evaluate_beside ft "$ft"
-bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft_validation" "$output/cobalt_data" "$ft"
+say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
+bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
 # At FT's rate of 1e-3 the policy forgets the problems that it solves already, which are not in this data.
 train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps" \
   actor_rollout_ref.actor.optim.lr=2e-4
-evaluated ft
 
 say "evaluation of FT-Cobalt"
 python -m cobalt.services --model "$output/cobalt_training/model" -- \
-  bash scripts/multi_turn.sh "$dev" "$output/ft_cobalt" "${flags[@]}" -n "$samples"
+  bash scripts/multi_turn.sh "$dev" "$output/ft_cobalt" "${flags[@]}" -n 1
 
 say "report"
 python -m cobalt.report base="$output/base" FT="$output/ft" FT-Cobalt="$output/ft_cobalt" -o "$output/report"
