@@ -41,7 +41,7 @@ python preproc/verl_preproc_multi_turn.py --train_file "$study/ptb_data/prompts.
 say "GRPO on them (FT-Cobalt-PTB), $steps steps"
 bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$output/ft_training/model" \
   --output_dir "$study/ptb_training" data.seed="$seed" trainer.total_training_steps="$steps" trainer.save_freq="$steps" \
-  trainer.test_freq=10 actor_rollout_ref.actor.optim.lr=2e-4
+  trainer.test_freq=10
 
 runs=() events=()
 study_model() { # NAME MODEL RUN

@@ -35,9 +35,9 @@ dev=$output/dev_problems.jsonl
 
 say() { printf 'quickstart, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
 
-train() { # METHOD DATA MODEL RUN STEPS [key=value ...]
+train() { # METHOD DATA MODEL RUN STEPS
   bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
-    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10 "${@:6}"
+    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
 }
 
 say "set-up; results will be in $output"
@@ -76,9 +76,7 @@ python -m cobalt.services --model "$ft" -- bash -c '
 
 say "GRPO on partial trajectories (FT-Cobalt), $cobalt_steps steps"
 bash scripts/cut_trajectories.sh "$output/ft_collection" "$output/ft" "$output/cobalt_data" "$ft"
-# At FT's rate of 1e-3 the policy forgets the problems that it solves already, which are not in this data.
-train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps" \
-  actor_rollout_ref.actor.optim.lr=2e-4
+train multi_turn "$output/cobalt_data" "$ft" "$output/cobalt_training" "$cobalt_steps"
 
 say "evaluation of FT-Cobalt"
 python -m cobalt.services --model "$output/cobalt_training/model" -- \

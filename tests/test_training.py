@@ -22,6 +22,7 @@ from cobalt.training.launch import watch
 from cobalt.training.progress import step_reporter
 
 MODEL_LENGTH = 4096
+METHODS = ["single_turn", "multi_turn"]
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,7 @@ def errors_of(world, *overrides, **settings):
     return check(run, compose(run)).errors
 
 
-@pytest.mark.parametrize("method", ["single_turn", "multi_turn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_paper_profile_holds_the_papers_hyper_parameters(world, method):
     config = compose(run_of(world, method=method, profile="paper"))
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
@@ -88,9 +89,16 @@ def test_the_paper_profile_holds_the_papers_hyper_parameters(world, method):
     assert "wandb" not in config.trainer.logger
 
 
-@pytest.mark.parametrize("method", ["single_turn", "multi_turn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_pocket_profile_has_nothing_to_refuse(world, method):
     assert errors_of(world, method=method) == []
+
+
+def test_cobalts_rate_is_lower_on_the_pocket_world_and_an_override_is_above_it(world):
+    rates = {method: compose(run_of(world, method=method)).actor_rollout_ref.actor.optim.lr for method in METHODS}
+    assert rates == {"single_turn": 1e-3, "multi_turn": 2e-4}
+    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4", method="multi_turn"))
+    assert own.actor_rollout_ref.actor.optim.lr == 3e-4
 
 
 def test_overrides_have_the_last_word(world):
