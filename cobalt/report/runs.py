@@ -65,7 +65,7 @@ class Run:
         name: What tables and plots call it.
         evaluation: Its evaluated records.
         digest: SHA-256 of that file.
-        model: The model that its manifests name; "" when they name none.
+        model: The model that its manifests name, and the start of its fingerprint; "" when they name none.
         settings: Everything, by dotted name, that must agree between compared runs.
         problems: Digest of question and hidden tests of each problem.
         metrics: Pass@1 by turn.
@@ -313,7 +313,9 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
             arguments = content["arguments"]
             stage = arguments["stage"]
             pending += [manifest_path(path.with_name(name)) for name in content["inputs"]]
-            model = str(arguments.get("engine", {}).get("model", "")) or model
+            engine = arguments.get("engine", {})
+            if name := engine.get("model"):
+                model = f"{name} ({engine['fingerprint'][:8]})" if "fingerprint" in engine else str(name)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
         found |= _flat(arguments, f"{stage}.")

@@ -101,7 +101,7 @@ def _about(run: Run) -> str:
     facts = [
         *([f"model {run.model}"] if run.model else []),
         f"{len(run.problems)} problems",
-        f"{run.settings['samples']} samples",
+        f"samples: {run.settings['samples']}",
         f"{len(run.metrics)} turns",
         f"evaluation {run.digest[:12]}",
         *([f"**{run.failed} problems could not be evaluated and are missing**"] if run.failed else []),
