@@ -14,7 +14,7 @@ output=runs/hacking_study steps=30 fast=() # as scripts/quickstart.sh has them
 case "${1:-}" in
   --fast)
     shift
-    output=runs/hacking_study_fast steps=3 fast=(--fast)
+    output=runs/hacking_study_fast steps=2 fast=(--fast)
     ;;
   -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
 esac

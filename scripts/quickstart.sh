@@ -21,7 +21,7 @@ case "${1:-}" in
   --fast)
     shift
     output=runs/quickstart_fast world=pocket/fast_ demonstrations=2000
-    dev_problems=100 problems=100 ft_steps=3 cobalt_steps=3
+    dev_problems=40 problems=50 ft_steps=2 cobalt_steps=2
     ;;
   -*) echo "error: unknown flag $1: see $0 --help" >&2 && exit 2 ;;
 esac
