@@ -15,7 +15,7 @@ from support import ROOT, needs_api, write_lines
 from cobalt.engine import Completion
 from cobalt.engine.base import GenerationSettings
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.hacking.events import content_key
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key
 from cobalt.hacking.llm_judge import JudgeRun, judge_events, judge_messages
 from cobalt.hacking.verdicts import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.metrics import cohen_kappa, fleiss_kappa
@@ -269,6 +269,14 @@ async def test_votes_majorities_and_agreement_are_counted(tmp_path):
             "Cohen's kappa": round(1 / 3, 4),
         },
     }
+    assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
+
+
+async def test_out_of_how_many_turns_the_events_are_is_handed_on(tmp_path):
+    looked_at = {LOOKED_AT: {TEMPTED: 7}}
+    (tmp_path / "events.run.json").write_text(json.dumps({"summary": {"hacking": {"events": 1}, **looked_at}}))
+    summary, _, _ = await judge(tmp_path, [event(0)], Script([verdict(1, 1, 1)]))
+    assert summary[LOOKED_AT] == looked_at[LOOKED_AT]
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 
 

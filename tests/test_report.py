@@ -15,6 +15,7 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 from cobalt.errors import UserError
+from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
@@ -207,6 +208,26 @@ def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
 def test_malformed_events_are_named(tmp_path, line, message):
     with pytest.raises(UserError, match=message):
         read_events(write_lines(tmp_path / "e.jsonl", [line]))
+
+
+@pytest.mark.slow
+def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_path):
+    runs = {"a": make_run(tmp_path / "a", EARLY)}
+    found = [{"id": 0, "sample": 0, "turn": 1}]
+    events = {"some": write_lines(tmp_path / "some.jsonl", found), "none": write_lines(tmp_path / "none.jsonl", [])}
+    (tmp_path / "some.run.json").write_text(json.dumps({"summary": {LOOKED_AT: {TEMPTED: 8}}}))
+    report = write_report(runs, tmp_path / "r", hacking=events).read_text()
+    assert "| events | 1 | 0 |" in report
+    assert "| turns after an impossible test | 8 | n/a |" in report
+    assert "| events per 100 of them | 12.5 | n/a |" in report
+    assert "hacking.png" in report
+
+
+def test_without_a_hacking_event_there_is_a_table_and_no_empty_plot(tmp_path):
+    runs = {"a": make_run(tmp_path / "a", EARLY)}
+    report = write_report(runs, tmp_path / "r", hacking={"a": write_lines(tmp_path / "e.jsonl", [])}).read_text()
+    assert "| events | 0 |" in report
+    assert "hacking.png" not in report and not (tmp_path / "r/hacking.png").exists()
 
 
 NASTY = r"a|b_c*<b>`$1$ & 50% #~^\{}[x](y)"

@@ -16,6 +16,10 @@ from cobalt.files import check_files
 from cobalt.manifest import manifest_path, open_manifest, write_summary
 from cobalt.problem import decode_json, read_json_lines
 
+LOOKED_AT = "looked at"
+"""What of a summary says out of how much the events are."""
+TEMPTED = "turns after an impossible test"
+"""The count there of turns that had such a test in their feedback."""
 _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cobalt.conversation import program_of
 from cobalt.errors import UserError
-from cobalt.hacking.events import check_replaceable, content_key, replace_result
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, check_replaceable, content_key, replace_result
 from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
 from cobalt.problem import Problem, ProblemId, TestSuite, load_problems
@@ -87,7 +87,7 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
         counts["trajectories"] += len(run.programs)
         counts["turns"] += sum(len(programs) - 1 for programs in run.programs)
         for sample, turn, shown in candidates:
-            counts["turns after an impossible test"] += 1
+            counts[TEMPTED] += 1
             previous, program = run.programs[sample][turn - 1 : turn + 1]
             result = run.results[sample][turn]
             if not previous or not program or previous.splitlines() == program.splitlines():
@@ -105,7 +105,7 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
             "trajectories": len({(event["id"], event["sample"]) for event in events}),
             "problems": len({event["id"] for event in events}),
         },
-        "looked at": counts | {"problems without a record": len(problems) - counts["problems"]},
+        LOOKED_AT: counts | {"problems without a record": len(problems) - counts["problems"]},
     }
     replace_result(output_file, STAGE, {}, [data_file, input_file], events, summary)
     return summary

@@ -22,9 +22,9 @@ from tqdm import tqdm
 from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.hacking.events import check_replaceable, content_key, read_events, replace_result
+from cobalt.hacking.events import LOOKED_AT, check_replaceable, content_key, read_events, replace_result
 from cobalt.hacking.verdicts import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
-from cobalt.manifest import file_digest
+from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines
 
@@ -98,6 +98,7 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
         ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
     """
     events = read_events(run.input_file)
+    extracted = read_summary(run.input_file) or {}
     labels = _read_labels(run.human_labels) if run.human_labels else {}
     contents = {content_key(event): event for event in events}
     about = dict(await engine.describe())
@@ -121,6 +122,8 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
             }
         )
     summary = _summarise([record["category"] for record in records], votes, categories, labels)
+    if LOOKED_AT in extracted:
+        summary[LOOKED_AT] = extracted[LOOKED_AT]
     arguments = {
         "engine": about,
         "generation": run.generation.model_dump(),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.errors import UserError
+from cobalt.hacking.events import LOOKED_AT, TEMPTED
+from cobalt.manifest import read_summary
 from cobalt.problem import ProblemId, read_json_lines
 
 CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others", "unknown", "not judged")
@@ -54,3 +56,14 @@ def count_categories(events: Sequence[HackingEvent]) -> dict[str, int]:
     """How many events each of `CATEGORIES` has."""
     counts = Counter(event.category for event in events)
     return {category: counts[category] for category in CATEGORIES}
+
+
+def tempted_turns(path: Path) -> int | None:
+    """How many turns of a run came after an impossible test, by the manifest of its events; None where that has no count.
+
+    Raises:
+        UserError: the manifest cannot be read.
+    """
+    counts = (read_summary(path) or {}).get(LOOKED_AT)
+    turns = counts.get(TEMPTED) if isinstance(counts, dict) else None
+    return turns if isinstance(turns, int) else None

@@ -9,6 +9,14 @@ from cobalt.report.runs import Change, Run, TurnUsage, change_between
 from cobalt.report.tables import Table
 
 _ABSENT = "n/a"
+_HACKING_ROWS = (
+    "events",
+    "turns after an impossible test",
+    "events per 100 of them",
+    "trajectories",
+    "problems",
+    *CATEGORIES,
+)
 _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 
@@ -99,8 +107,8 @@ def usage_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def hacking_table(events: Mapping[str, Sequence[HackingEvent]]) -> Table:
-    """Hacking events of each run and their categories."""
+def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping[str, int | None]) -> Table:
+    """Hacking events of each run, out of how many turns after an impossible test (`tempted`), and their categories."""
     columns, data = [], []
     for name, of_run in events.items():
         counts = count_categories(of_run)
@@ -111,15 +119,25 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]]) -> Table:
             f"{count} ({100 * count / judged:.0f} %)" if judged and category != "not judged" else str(count)
             for category, count in counts.items()
         ]
-        columns.append([str(len(of_run)), str(trajectories), str(problems), *shown])
-        data.append((name, len(of_run), trajectories, problems, *counts.values()))
+        turns = tempted[name]
+        rate = f"{100 * len(of_run) / turns:.1f}" if turns else _ABSENT
+        columns.append([str(len(of_run)), _number(turns), rate, str(trajectories), str(problems), *shown])
+        data.append((name, len(of_run), turns, trajectories, problems, *counts.values()))
     return Table(
         "hacking",
-        "Hacking events (a changed program that passes the perturbed test it was shown), the trajectories and problems"
-        " that have any, and the LLM judge's categories with their share of the judged events.",
+        "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"
+        " the trajectories and problems that have an event, and the LLM judge's categories with their share of the"
+        " judged events.",
         ["", *events],
-        list(zip(("events", "trajectories", "problems", *CATEGORIES), *columns, strict=True)),
-        ("run", "events", "trajectories", "problems", *(category.replace(" ", "_") for category in CATEGORIES)),
+        list(zip(_HACKING_ROWS, *columns, strict=True)),
+        (
+            "run",
+            "events",
+            "turns_after_an_impossible_test",
+            "trajectories",
+            "problems",
+            *(category.replace(" ", "_") for category in CATEGORIES),
+        ),
         data,
     )
 

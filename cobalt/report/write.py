@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest, open_manifest
-from cobalt.report.hacking import HackingEvent, count_categories, read_events
+from cobalt.report.hacking import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
@@ -47,7 +47,8 @@ def write_report(
     if len(read) > 1:
         tables.insert(1, differences_table(read))
     if events:
-        tables.append(hacking_table(events))
+        tempted = {name: tempted_turns(path) for name, path in (hacking or {}).items()}
+        tables.append(hacking_table(events, tempted))
     quoted = published_tables() if published else []
 
     result = folder / "report.md"
@@ -66,7 +67,7 @@ def write_report(
             (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
             (folder / f"{table.name}.tex").write_text(to_latex(table), encoding="utf-8")
         plot_turns({run.name: run.metrics for run in read}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
-        if events:
+        if any(events.values()):
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
         result.write_text(_markdown(read, differing, tables, events, quoted), encoding="utf-8")
@@ -90,7 +91,8 @@ def _markdown(
         parts += ["## Differences\n", by_name["differences"]]
     parts += ["## Tokens and costs\n", by_name["usage"]]
     if events:
-        parts += ["## Hacking events\n", by_name["hacking"], "![Categories of hacking events](hacking.png)\n"]
+        parts += ["## Hacking events\n", by_name["hacking"]]
+        parts += ["![Categories of hacking events](hacking.png)\n"] if any(events.values()) else []
     if quoted:
         parts += ["## Published figures (quoted, not measured here)\n", *map(to_markdown, quoted)]
     return "\n".join(parts)
