@@ -59,7 +59,7 @@ def count_categories(events: Sequence[HackingEvent]) -> dict[str, int]:
 
 
 def tempted_turns(path: Path) -> int | None:
-    """How many turns of a run came after an impossible test, by the manifest of its events; None where that has no count.
+    """How many turns of a run came after an impossible test, by the manifest of its events; None without a count.
 
     Raises:
         UserError: the manifest cannot be read.
