@@ -28,7 +28,9 @@ esac
 output=${1:-$output}
 seed=${2:-0}
 special_cases=${SPECIAL_CASES:-0}
-[ "$special_cases" = 0 ] || world=${world}special_
+if [ "$special_cases" != 0 ]; then
+  world=pocket/special_ demonstrations=6500 # for --fast, too: a weaker model finds nothing to exploit
+fi
 world=${world}seed$seed
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
 dev=$output/dev_problems.jsonl
