@@ -20,9 +20,10 @@ case "${1:-}" in
 esac
 output=${1:-$output}
 seed=${2:-0}
+unset TURNS PERTURBED RAY_ADDRESS # what they mean to the scripts below is decided here
 dev=$output/dev_problems.jsonl
 study=$output/hacking
-SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed"
+SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed" "${@:3}"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 1)
 mkdir -p "$study"
@@ -40,8 +41,8 @@ python preproc/verl_preproc_multi_turn.py --train_file "$study/ptb_data/prompts.
 
 say "GRPO on them (FT-Cobalt-PTB), $steps steps"
 bash scripts/train_grpo_multi_turn.sh --data_dir "$study/ptb_data" --model "$output/ft_training/model" \
-  --output_dir "$study/ptb_training" data.seed="$seed" trainer.total_training_steps="$steps" trainer.save_freq="$steps" \
-  trainer.test_freq=10
+  --output_dir "$study/ptb_training" data.seed="$seed" trainer.total_training_steps="$steps" trainer.total_epochs="$steps" \
+  trainer.save_freq="$steps" trainer.test_freq=10
 
 runs=() events=()
 study_model() { # NAME MODEL RUN

@@ -27,6 +27,8 @@ case "${1:-}" in
 esac
 output=${1:-$output}
 seed=${2:-0}
+[[ $# -le 2 && $seed =~ ^[0-9]+$ ]] || { echo "error: expected [--fast] [OUTPUT_DIR [SEED]], a seed of digits: see $0 --help" >&2 && exit 2; }
+unset TURNS PERTURBED RAY_ADDRESS # what they mean to the scripts below is decided here
 special_cases=${SPECIAL_CASES:-0}
 if [ "$special_cases" != 0 ]; then
   world=pocket/special_ demonstrations=6500 # for --fast, too: a weaker model finds nothing to exploit
@@ -39,7 +41,7 @@ say() { printf 'quickstart, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60
 
 train() { # METHOD DATA MODEL RUN STEPS
   bash "scripts/train_grpo_$1.sh" --data_dir "$2" --model "$3" --output_dir "$4" data.seed="$seed" \
-    trainer.total_training_steps="$5" trainer.save_freq="$5" trainer.test_freq=10
+    trainer.total_training_steps="$5" trainer.total_epochs="$5" trainer.save_freq="$5" trainer.test_freq=10
 }
 
 say "set-up; results will be in $output"
@@ -59,7 +61,7 @@ say "single-turn GRPO (FT), $ft_steps steps; beside it the evaluation of the see
 python -m cobalt.services --model "$base" -- \
   bash scripts/multi_turn.sh "$dev" "$output/base" "${flags[@]}" -n 1 >"$output/base.log" 2>&1 &
 evaluation=$!
-trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation"' EXIT
+trap 'kill "$evaluation" 2>/dev/null && wait "$evaluation" || true' EXIT
 python preproc/verl_preproc_single_turn.py --train_file "$world/data/train.jsonl" --validation_file "$dev" \
   --local_dir "$output/ft_data" --model_name "$base" --prompts pocket --data_source pocket
 train single_turn "$output/ft_data" "$base" "$output/ft_training" "$ft_steps"

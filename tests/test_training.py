@@ -125,7 +125,15 @@ def test_an_unknown_key_is_one_sentence(world):
         (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
         (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
         (["trainer.n_gpus_per_node=3"], "3 GPUs"),
-        (["trainer.n_gpus_per_node=0"], "must be 1 or more"),
+        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0: it must be a whole number of 1 or more"),
+        (["data.train_batch_size=many"], "data.train_batch_size is 'many': it must be a whole number"),
+        (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size is 0"),
+        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
+        (["actor_rollout_ref.actor.optim.lr=banana"], "optim.lr is 'banana': it must be above 0"),
+        (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
+        (["trainer.total_training_steps=99"], "99 is more than the 8 steps of trainer.total_epochs 4"),
+        (["data.train_files=[a,b]"], "it must be one path"),
+        (["trainer=3"], "trainer.nnodes is None"),
         (["data.max_response_length=4000"], "more than the model's 4096"),
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
@@ -135,6 +143,11 @@ def test_an_unknown_key_is_one_sentence(world):
 def test_a_setting_that_would_harm_is_refused(world, overrides, message):
     found = errors_of(world, *overrides)
     assert any(message in error for error in found), found
+
+
+def test_a_section_that_is_none_is_one_sentence(world):
+    with pytest.raises(UserError, match="cannot be composed"):
+        compose(run_of(world, "data=null"))
 
 
 def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(world, tmp_path):
@@ -152,6 +165,9 @@ def test_missing_data_and_columns_are_named(world, tmp_path):
         del rows[0]["reward_model"]
         write_rows(tmp_path / f"{name}.parquet", rows)
     assert "no column 'reward_model'" in errors_of(world, data=tmp_path)[0]
+    for name, value in (("reward_model", "text"), ("extra_info", 3), ("prompt", "text")):
+        write_rows(tmp_path / "train.parquet", [row(0, "train") | {name: value}])
+        assert f"column {name!r}" in errors_of(world, data=tmp_path)[0]
     (tmp_path / "train.parquet").write_text("no parquet")
     assert "is not a parquet file" in errors_of(world, data=tmp_path)[0]
 

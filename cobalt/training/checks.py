@@ -15,6 +15,31 @@ from cobalt.training.configuration import Run
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
 
+_WHOLE = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.total_epochs",
+)
+"""Settings that must be whole numbers of 1 or more."""
+
+_WHOLE_OR_NULL = (
+    "trainer.total_training_steps",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+)
+_ABOVE_ZERO = (
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.top_p",
+)
+_TEXT = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
+
 _NAMED = 5
 """How many over-long prompts a message names."""
 
@@ -38,7 +63,9 @@ class Findings:
 
 def check(run: Run, config: Any) -> Findings:
     """Look at everything that needs no GPU."""
-    findings = Findings()
+    findings = Findings(errors=[*_kind_errors(config)])
+    if findings.errors:
+        return findings
     findings.errors += [*_sampling_errors(config), *_batch_errors(config)]
     rows = _rows(config, findings)
     _check_model(run, config, findings)
@@ -49,12 +76,41 @@ def check(run: Run, config: Any) -> Findings:
                 f"{config.data.train_files} has {rows['train']} rows, fewer than data.train_batch_size"
                 f" {config.data.train_batch_size}"
             )
+        most = steps * config.trainer.total_epochs
         planned = config.trainer.total_training_steps
+        if steps and planned is not None and planned > most:
+            findings.errors.append(
+                f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
+                f" {config.trainer.total_epochs}: the run would end before its last step is reached and saved"
+            )
         findings.notes.append(
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
-            f" {steps * config.trainer.total_epochs if planned is None else planned} in all"
+            f" {most if planned is None else planned} in all"
         )
     return findings
+
+
+def _kind_errors(config: Any) -> Iterator[str]:
+    """Settings that are no numbers, or none that can be counted with; the other checks rely on these."""
+    from omegaconf import OmegaConf
+
+    micro = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+    dynamic = OmegaConf.select(config, "actor_rollout_ref.actor.use_dynamic_bsz")
+    whole, optional = (_WHOLE, (*_WHOLE_OR_NULL, micro)) if dynamic else ((*_WHOLE, micro), _WHOLE_OR_NULL)
+    for key in (*whole, *optional):
+        value = OmegaConf.select(config, key)
+        if value is None and key in optional:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{key} is {value!r}: it must be a whole number of 1 or more"
+    for key in _ABOVE_ZERO:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            yield f"{key} is {value!r}: it must be above 0"
+    for key in _TEXT:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, str):
+            yield f"{key} is {value!r}: it must be one path"
 
 
 def _sampling_errors(config: Any) -> Iterator[str]:
@@ -64,8 +120,6 @@ def _sampling_errors(config: Any) -> Iterator[str]:
             f"training samples with top_p {rollout.top_p} and top_k {rollout.top_k}: the importance ratio is biased"
             " unless actor_rollout_ref.rollout.top_p=1 and top_k=-1"
         )
-    if rollout.temperature <= 0:
-        yield f"actor_rollout_ref.rollout.temperature is {rollout.temperature}: it must be above 0"
     if config.algorithm.adv_estimator == "grpo" and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n is {rollout.n}: GRPO compares at least 2 samples of a prompt"
     if config.data.truncation not in ("error", "left"):
@@ -80,9 +134,6 @@ def _batch_errors(config: Any) -> Iterator[str]:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     batch, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
-    if gpus < 1:
-        yield f"trainer.n_gpus_per_node x trainer.nnodes is {gpus}: it must be 1 or more"
-        return
     if batch % mini:
         yield f"data.train_batch_size {batch} is not a multiple of actor.ppo_mini_batch_size {mini}"
     parallel = rollout.tensor_model_parallel_size
@@ -136,8 +187,11 @@ def _check_file(path: Path, longest: int, counter: Any, findings: Findings) -> i
         for column, inner in _COLUMNS.items():
             if column not in schema.names:
                 raise UserError(f"{path} has no column {column!r}: make it with preproc/verl_preproc_*.py")
-            if inner and not any(f.name == inner for f in schema.field(column).type):
+            kind = schema.field(column).type
+            if inner and not (pyarrow.types.is_struct(kind) and any(f.name == inner for f in kind)):
                 raise UserError(f"{path}: column {column!r} has no field {inner!r}")
+        if not pyarrow.types.is_list(schema.field("prompt").type):
+            raise UserError(f"{path}: column 'prompt' holds no lists of messages")
         if counter is not None:
             names: list[str] = []
             for batch in file.iter_batches(1000, columns=["prompt", "extra_info"]):

@@ -80,7 +80,7 @@ def compose(run: Run) -> Any:
         with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
             config = hydra_compose("train", overrides)
             OmegaConf.to_container(config, resolve=True)  # an interpolation that leads nowhere is found here
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
     return config
 
