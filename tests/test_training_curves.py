@@ -45,3 +45,8 @@ def test_what_is_no_training_is_refused_by_name(tmp_path):
     broken = training(tmp_path / "b", [*LINES, {"loss": 1}])
     with pytest.raises(UserError, match="line 4: no step of a training"):
         read_curves(broken)
+    words = training(tmp_path / "c", [{"step": 1, "metrics": {"reward/score": "abc"}}])
+    with pytest.raises(UserError, match="line 1: no step of a training"):
+        read_curves(words)
+    with pytest.raises(UserError, match="has no step with a reward yet"):
+        read_curves(training(tmp_path / "d", []))

@@ -40,18 +40,20 @@ def read_curves(run: Path) -> TrainingCurves:
     path = run / METRICS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} cannot be read: give the --output_dir of a training") from None
     rewards, validations = [], []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             step, metrics = int(record["step"]), dict(record["metrics"])
-        except (ValueError, KeyError, TypeError):
+            if REWARD in metrics:
+                rewards.append((step, float(metrics[REWARD])))
+            solved = validation_solved(metrics)
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"{path}, line {number}: no step of a training") from None
-        if REWARD in metrics:
-            rewards.append((step, float(metrics[REWARD])))
-        solved = validation_solved(metrics)
         if solved is not None:
             validations.append((step, solved))
+    if not rewards and not validations:
+        raise UserError(f"{path} has no step with a reward yet")
     return TrainingCurves(rewards, validations)

@@ -64,6 +64,7 @@ def tempted_turns(path: Path) -> int | None:
     Raises:
         UserError: the manifest cannot be read.
     """
-    counts = (read_summary(path) or {}).get(LOOKED_AT)
-    turns = counts.get(TEMPTED) if isinstance(counts, dict) else None
-    return turns if isinstance(turns, int) else None
+    found: object = read_summary(path)
+    for name in (LOOKED_AT, TEMPTED):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
