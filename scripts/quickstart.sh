@@ -27,7 +27,10 @@ case "${1:-}" in
 esac
 output=${1:-$output}
 seed=${2:-0}
-[[ $# -le 2 && $seed =~ ^[0-9]+$ ]] || { echo "error: expected [--fast] [OUTPUT_DIR [SEED]], a seed of digits: see $0 --help" >&2 && exit 2; }
+if [[ $# -gt 2 || ! $seed =~ ^[0-9]+$ ]]; then
+  echo "error: expected [--fast] [OUTPUT_DIR [SEED]], the seed a whole number: see $0 --help" >&2
+  exit 2
+fi
 unset TURNS PERTURBED RAY_ADDRESS # what they mean to the scripts below is decided here
 special_cases=${SPECIAL_CASES:-0}
 if [ "$special_cases" != 0 ]; then

@@ -226,6 +226,8 @@ def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_p
 
 def test_without_a_hacking_event_there_is_a_table_and_no_empty_plot(tmp_path):
     runs = {"a": make_run(tmp_path / "a", EARLY)}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/hacking.png").write_text("of the report before")
     report = write_report(runs, tmp_path / "r", hacking={"a": write_lines(tmp_path / "e.jsonl", [])}).read_text()
     assert "| events | 0 |" in report
     assert "hacking.png" not in report and not (tmp_path / "r/hacking.png").exists()

@@ -55,6 +55,8 @@ def write_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
+        for plot in ("hacking.png", "hacking.svg"):  # drawn only where there are events
+            (folder / plot).unlink(missing_ok=True)
         arguments = {
             "stage": "report",
             "runs": {run.name: run.digest for run in read},
