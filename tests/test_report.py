@@ -336,6 +336,9 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
     manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
     assert set(manifest["arguments"]["runs"]) == {"early", "late"}
+    write_report({"early": runs["early"]}, tmp_path / "one")
+    left = {path.name for path in (tmp_path / "one").iterdir()}
+    assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
 
 
 def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
@@ -385,6 +388,8 @@ def test_mistakes_get_one_sentence(tmp_path):
     plain = tmp_path / "plain"
     plain.mkdir()
     write_lines(plain / "evaluation.jsonl", [square_problem(1)])
+    stranger = write_lines(tmp_path / "stranger.jsonl", [{"id": 99, "sample": 0, "turn": 1}])
+    too_late = write_lines(tmp_path / "too_late.jsonl", [{"id": 0, "sample": 0, "turn": 3}])
     cases = [
         ([], {}, "name at least one run"),
         ([tmp_path / "none"], {}, "there is no run"),
@@ -393,6 +398,8 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([plain], {}, "has no 'all_pass_rates': run eval_multi_turn.py first"),
         ([early, early], {}, "two are called 'early'"),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
+        ([early], {"hacking": {"early": stranger}}, "name problem 99, turn 1, which .* give the events of that run"),
+        ([early], {"hacking": {"early": too_late}}, "name problem 0, turn 3, which"),
         ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
     ]
     for runs, options, message in cases:

@@ -12,6 +12,8 @@ from cobalt.report.run_tables import differences_table, hacking_table, turns_tab
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 
+_NOT_IN_EVERY_REPORT = ("differences", "hacking", "published_pass_at_1", "published_hacking")
+
 
 def write_report(
     runs: Mapping[str, Path],
@@ -28,7 +30,7 @@ def write_report(
     Args:
         runs: Folder or evaluated file of each run, by the name to show; differences are to the first.
         folder: Where to write.
-        hacking: Hacking events of each model, by the name to show.
+        hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
         published: Show the paper's published figures, too.
         allowed: Settings that may differ between the runs.
 
@@ -36,13 +38,16 @@ def write_report(
         The markdown file.
 
     Raises:
-        UserError: nothing to compare, runs that cannot be compared or read, or a file that cannot be written.
+        UserError: nothing to compare, runs that cannot be compared or read, events that their run does not have, or a
+            file that cannot be written.
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
     read = [read_run(name, path) for name, path in runs.items()]
     differing = check_comparable(read, allowed)
+    for run in read:
+        _check_events(run, events.get(run.name, ()))
     tables = [turns_table(read), usage_table(read)]
     if len(read) > 1:
         tables.insert(1, differences_table(read))
@@ -55,8 +60,9 @@ def write_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
-        for plot in ("hacking.png", "hacking.svg"):  # drawn only where there are events
-            (folder / plot).unlink(missing_ok=True)
+        for name in _NOT_IN_EVERY_REPORT:
+            for kind in ("csv", "tex", "png", "svg"):
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
         arguments = {
             "stage": "report",
             "runs": {run.name: run.digest for run in read},
@@ -76,6 +82,16 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
+
+
+def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
+    """Refuse events that name a problem or turn which the run of their name does not have."""
+    for event in events:
+        if event.problem not in run.problems or not 0 <= event.turn < len(run.metrics):
+            raise UserError(
+                f"the hacking events called {run.name} name problem {event.problem!r}, turn {event.turn}, which"
+                f" {run.evaluation} does not have: give the events of that run"
+            )
 
 
 def _markdown(
