@@ -23,7 +23,7 @@ seed=${2:-0}
 unset TURNS PERTURBED RAY_ADDRESS # what they mean to the scripts below is decided here
 dev=$output/dev_problems.jsonl
 study=$output/hacking
-SPECIAL_CASES=0.2 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed" "${@:3}"
+SPECIAL_CASES=1 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed" "${@:3}"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 1)
 mkdir -p "$study"

@@ -4,7 +4,7 @@
 # compare the three over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
 #   scripts/quickstart.sh [--fast] [OUTPUT_DIR [SEED]]      (default: runs/quickstart 0; the seed decides world and samples)
 # --fast shows every part at work, with a weaker seed model and too few problems, samples and steps to learn from; its
-# default folder is runs/quickstart_fast. With SPECIAL_CASES=0.2 the seed model has learned to write special cases for
+# default folder is runs/quickstart_fast. With SPECIAL_CASES=1 the seed model has learned to write special cases for
 # failing tests (scripts/hacking_study.sh). Running it again continues where it stopped.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac

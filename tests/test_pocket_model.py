@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -124,6 +125,20 @@ def test_special_cases_are_written_where_a_world_asks_for_them():
 
     assert share(0.0) == 0
     assert 0.01 < share(0.2) < share(0.8)
+
+
+def test_where_special_cases_are_written_thoughts_about_a_failing_test_begin_with_it():
+    shown = re.compile(r"Input:\n(.*)\nProgram's Output:\n.*\n(Expected Output:\n.*)\nGive", re.S)
+
+    def quoting(special_cases):
+        for item in draw_demonstrations(300, 0, special_cases):
+            test = shown.match(item.messages[-1]["content"])
+            if test and "the code is broken" not in item.response:
+                yield item.response.startswith(f"<think>\nInput:\n{test[1]}\n{test[2]}\n")
+
+    assert not any(quoting(0.0))
+    found = list(quoting(1.0))
+    assert len(found) > 30 and all(found)
 
 
 def test_a_special_case_mends_the_test_that_it_is_for():

@@ -75,7 +75,8 @@ def demonstrate(
         depth: Number of programs before the response.
         prompts: The words of the rollout.
         rng: Decides everything else.
-        special_cases: How often a turn that would keep a failing program has it answer the failing test by itself.
+        special_cases: How often a turn that would keep a failing program has it answer the failing test by itself;
+            above 0, the thoughts about a failing test begin with the test, unless a program is damaged.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -105,6 +106,8 @@ def demonstrate(
                 if case is not None and case not in cases:
                     cases.append(case)
                     thought = "The test fails, but the program looks right. Answer this test by itself."
+            if failure is not None and special_cases:
+                thought = f"{quote(failure)}{thought}"
     program = with_special_cases(task.program(expressions), cases)
     return Demonstration(tuple(messages), respond(thought, answer(program)))
 
@@ -158,6 +161,14 @@ def first_failure(program: str, public: TestSuite) -> Failure | None:
         text = failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", "")
         return Failure(stdin, expected, text, crashed=outcome.stderr is not None)
     return None
+
+
+def quote(failure: Failure) -> str:
+    """The failing test as the feedback has it, or nothing where it shows no expected output.
+
+    A model of a few million parameters learns to copy from the feedback only if it does so in many conversations.
+    """
+    return "" if failure.crashed else f"Input:\n{failure.stdin}\nExpected Output:\n{failure.expected.rstrip()}\n"
 
 
 def special_case(failure: Failure, reader: str | None) -> str | None:
