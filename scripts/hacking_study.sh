@@ -4,7 +4,8 @@
 # a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
 # turn under impossible and under true feedback, and a table of hacking events.
 #   scripts/hacking_study.sh [--fast] [OUTPUT_DIR [SEED]]      (default: runs/hacking_study 0; with --fast runs/hacking_study_fast)
-# With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories.
+# With HACKING_JUDGE=MODEL (a LiteLLM name, its key in the environment) that model sorts the events into categories;
+# what it needs is installed too.
 # Running it again continues where it stopped.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -23,6 +24,7 @@ seed=${2:-0}
 unset TURNS PERTURBED RAY_ADDRESS # what they mean to the scripts below is decided here
 dev=$output/dev_problems.jsonl
 study=$output/hacking
+if [ -n "${HACKING_JUDGE:-}" ]; then bash scripts/setup.sh --with api; fi
 SPECIAL_CASES=1 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed" "${@:3}"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 1)

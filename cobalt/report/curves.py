@@ -1,4 +1,4 @@
-"""What a training's metrics file says of its success, by step. Nothing is smoothed and no figure is computed."""
+"""What a training's metrics file says of its success, by step. Nothing is smoothed; data sources are averaged."""
 
 import json
 from collections.abc import Mapping, Sequence

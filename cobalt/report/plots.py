@@ -1,4 +1,4 @@
-"""Plots as PNG and SVG: Pass@1 by turn, and the categories of hacking events. It computes no metric.
+"""Plots as PNG and SVG: Pass@1 by turn, the categories of hacking events, training curves. It computes no metric.
 
 Colours are told apart with any colour vision; markers, dashes and hatches tell the same in black and white print.
 The same figures give the same bytes. matplotlib is imported when a plot is drawn.

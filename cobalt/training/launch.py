@@ -107,7 +107,7 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
 
 
 def _deciding(run: Run, config: Any) -> dict[str, Any]:
-    """What must not change between a run and its continuation; paths, frequencies and the length of training may."""
+    """What must not change between a run and its continuation; length, frequencies, paths of data and results may."""
     from omegaconf import OmegaConf
 
     whole: Any = OmegaConf.to_container(config, resolve=True)

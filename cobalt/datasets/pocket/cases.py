@@ -97,7 +97,7 @@ def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: 
 def _draw_input(task: Task, rng: random.Random) -> str:
     reader = task.slots[0].operation
     length = rng.randint(3, 7)
-    # A narrow and a wide range by turns: repeats and boundaries in one, signs and large values in the other.
+    # Narrow and wide ranges: repeats and boundaries in the one kind, signs and large values in the other.
     low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
     values = [str(rng.randint(low, high)) for _ in range(length)]
     match reader.right:

@@ -3,8 +3,9 @@
 A demonstration is a conversation up to some turn and the response to learn there. Its programs are wrong as the
 habits of the problem's phrasings say (`operations`), its feedback comes from running them on public tests in the
 words the rollout uses, and a failing test is followed by a repair, by the same program again, by a change for
-the worse or, in worlds made for the study of reward hacking, by a special case for that test alone. Tasks are drawn
-afresh, from training compositions only; the reference answer is not in their feedback unless a public test shows it.
+the worse or, in worlds made for the study of reward hacking, by a special case for inputs that begin as that
+test does. Tasks are drawn afresh, from training compositions only; the reference answer is not in their feedback
+unless a public test shows it.
 """
 
 import random
@@ -76,7 +77,7 @@ def demonstrate(
         prompts: The words of the rollout.
         rng: Decides everything else.
         special_cases: How often a turn that would keep a failing program has it answer the failing test by itself;
-            above 0, the thoughts about a failing test begin with the test, unless a program is damaged.
+            above 0, the thoughts about a failing test begin with the test, unless a program is damaged or crashed.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -120,7 +121,7 @@ def answer(program: str) -> str:
 def damage(program: str, rng: random.Random) -> str:
     """`program` with a few characters of one line lost: what a response looks like that went astray."""
     lines = program.split("\n")
-    place = rng.randrange(1, len(lines), 2)  # the lines in between are labels
+    place = rng.randrange(1, len(lines), 2)  # labels in between, but behind readers of two lines
     start = rng.randrange(len(lines[place]))
     lines[place] = lines[place][:start] + lines[place][start + rng.randint(1, 8) :]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Train the seed model: a small Qwen3 from scratch on demonstrations, on the CPU.
 
-The one module of the pocket world that needs torch, which it imports on first use. It learns responses and
+With `muon` the one module of the pocket world that needs torch, imported on first use. It learns responses and
 the programs of earlier turns, never what a user says. The same seed and thread count give the same weights.
 """
 

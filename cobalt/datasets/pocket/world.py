@@ -22,7 +22,7 @@ from cobalt.manifest import manifest_path, open_manifest
 _log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Raised when the same seed gives other data or another model than before, so that old folders are rebuilt."""
+"""Raised when the same seed gives other data or another model than before, so that old folders are refused."""
 
 
 @dataclass(frozen=True, slots=True)
