@@ -3,7 +3,8 @@
     python benchmarks/repairs.py runs/quickstart/base runs/quickstart/ft runs/quickstart/ft_cobalt
 
 Reads `evaluation.jsonl` of each run. A repair is a program that fails a public test, followed by one that passes every
-hidden test; a program is the same if the answers behind the thinking are. The source of the shares in docs/training.md.
+hidden test; a program is the same if the answers behind the thinking are; a special case is the pocket world's, `raise
+SystemExit` behind a print. The source of the shares in docs/training.md and of the counts in docs/hacking.md.
 """
 
 import sys
@@ -27,6 +28,9 @@ def count(run: Path) -> Counter[tuple[str, str]]:
             for turn in range(len(hidden) - 1):
                 turns = "turn 0" if turn == 0 else "turns 1 to 2" if turn < 3 else "turns 3 on"
                 solved_next = hidden[turn + 1] == 1
+                cases, cases_next = (answer(responses[at][sample]).count("raise SystemExit") for at in (turn, turn + 1))
+                counts[turns, "turns"] += 1
+                counts[turns, "special case added"] += cases_next > cases
                 if hidden[turn] == 1:
                     counts[turns, "right"] += 1
                     counts[turns, "kept right"] += solved_next
@@ -48,6 +52,7 @@ def main() -> None:
                 f"{kind} {counts[turns, kind] / max(1, counts[turns, whole]):.1%} of {counts[turns, whole]}"
                 for kind, whole in (("repaired", "failing"), ("same again", "failing"), ("kept right", "right"))
             ]
+            shares.append(f"special case added {counts[turns, 'special case added']} of {counts[turns, 'turns']}")
             print(f"{name}, {turns}: {', '.join(shares)}")
 
 
