@@ -1,6 +1,7 @@
 """Speed of the judge, against two other ways to isolate a test, through Ray Serve, and over a long run.
 
     python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
+    python benchmarks/judge.py schemes --before CHECKOUT    # an earlier version of the judge as well
     python benchmarks/judge.py serve       # 1,000 programs of 20 tests: through Ray Serve and directly
     python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp on the way
 
@@ -46,15 +47,18 @@ class Arguments:
     """Which table to make."""
     tests: int = 100_000
     """Tests of the long run."""
+    before: Path | None = None
+    """A checkout of an earlier version, to be measured in turn with this one (`schemes`)."""
 
 
 def main(arguments: Arguments) -> int:
     """Measure, print, and return the exit code."""
-    {"schemes": _schemes, "serve": _serve, "linear": lambda: _linear(arguments.tests)}[arguments.part]()
+    parts = {"schemes": lambda: _schemes(arguments.before), "serve": _serve, "linear": lambda: _linear(arguments.tests)}
+    parts[arguments.part]()
     return 0
 
 
-def _schemes() -> None:
+def _schemes(before: Path | None) -> None:
     settings = JudgeSettings()
     command = [*bwrap_command(settings), interpreter_inside(settings), "-S", "-c", PROGRAM]
     schemes: dict[str, Callable[[], Measurement]] = {
@@ -62,15 +66,17 @@ def _schemes() -> None:
         "bubblewrap + python per test": lambda: _pooled(_fresh, command, 400, settings.sandboxes),
         "the paper's scheme": lambda: _pooled(_managed, command, 100, settings.sandboxes),
     }
+    if before is not None:
+        schemes["the judge before"] = partial(_earlier, before.resolve(), 200)
     figures: dict[str, list[Measurement]] = {name: [] for name in schemes}
     cpu: dict[str, list[float]] = {name: [] for name in schemes}
     memory = dict.fromkeys(schemes, 0.0)
     for _ in tqdm(range(ROUNDS), desc="rounds", unit="round"):
         for name, run in schemes.items():
             with _PeakMemory() as peak:
-                before = _busy_seconds()
+                busy = _busy_seconds()
                 figures[name].append(run())
-                cpu[name].append(1000 * (_busy_seconds() - before) / figures[name][-1].tests)
+                cpu[name].append(1000 * (_busy_seconds() - busy) / figures[name][-1].tests)
             memory[name] = max(memory[name], peak.mebibytes)
     ours = statistics.median(item.tests_per_second for item in figures["this judge"])
     print(
@@ -87,6 +93,13 @@ def _schemes() -> None:
 async def _direct(settings: JudgeSettings, programs: int) -> Measurement:
     async with LocalJudge(settings) as judge:
         return await measure(judge, programs, TESTS, local=True)
+
+
+def _earlier(checkout: Path, programs: int) -> Measurement:
+    """What the judge of another checkout says of itself."""
+    command = [sys.executable, "-m", "cobalt.judge", "measure", "--programs", str(programs), "--tests", str(TESTS)]
+    said = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600, check=True).stdout
+    return Measurement(programs * TESTS, float(said.split(" tests in ")[1].split(" s:")[0]), None)
 
 
 def _fresh(command: list[str], number: int) -> bool:

@@ -158,8 +158,10 @@ def decode_json(text: str | bytes) -> Any:
             surrogate pair, which is no character and which no model, pipe or file takes.
     """
     try:
+        # Left to itself, `json` takes bytes for UTF-16 or UTF-32 as well, and lets halves of surrogate pairs through.
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = json.loads(text)
-        if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
+        if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON ({error.msg})") from None

@@ -7,9 +7,11 @@ at a time (an advisory lock sees to it). Results that are made in seconds are wr
 (`write_whole`). It knows nothing of what the records mean beyond their `id`.
 """
 
+import contextlib
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -71,10 +73,12 @@ class RecordFile:
                 or its content is not a valid result file.
         """
         self.path = path
+        self._appending = threading.Lock()
         try:
             check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = path.open("ab")
+            # Nothing is kept back in a buffer, which after a failed write would come out later, behind a torn line.
+            self._handle = path.open("ab", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
@@ -88,13 +92,27 @@ class RecordFile:
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and return when it is on the disk."""
-        if self._torn:
-            self._handle.truncate(os.fstat(self._handle.fileno()).st_size - self._torn)
-            self._torn = 0
-        self._handle.write(_line(record))
-        self._handle.flush()
-        os.fsync(self._handle.fileno())
+        """Write one record and return when it is on the disk; any thread may call it.
+
+        Raises:
+            UserError: it cannot be written, on a full disk for one; the file then ends as it did before.
+        """
+        line = _line(record)
+        with self._appending:
+            size = os.fstat(self._handle.fileno()).st_size - self._torn
+            try:
+                if self._torn:
+                    self._handle.truncate(size)
+                    self._torn = 0
+                with memoryview(line) as view:
+                    written = 0
+                    while written < len(line):
+                        written += self._handle.write(view[written:]) or 0
+                os.fsync(self._handle.fileno())
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._handle.truncate(size)
+                raise UserError(f"cannot write {self.path}: {error.strerror}") from None
 
     def __enter__(self) -> "RecordFile":
         return self
@@ -112,6 +130,9 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
 
     Records arrive in the order in which they finish, which differs from run to run; sorted, the same command
     leaves the same file. Ids that `order` does not name keep their places at the end; a torn last line is left out.
+
+    Raises:
+        UserError: it cannot be written, on a full disk for one; the file is then as it was.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
     places: list[tuple[int, int]] = []  # of each line: its position in the order, and where it begins
@@ -126,13 +147,17 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
         if ordered == places and begin == path.stat().st_size:
             return
         temporary = path.with_name(path.name + ".sorting")
-        with temporary.open("wb") as handle:
-            for _, begin in ordered:
-                lines.seek(begin)
-                handle.write(lines.readline())
-            handle.flush()
-            os.fsync(handle.fileno())
-    temporary.replace(path)
+        try:
+            with temporary.open("wb") as handle:
+                for _, begin in ordered:
+                    lines.seek(begin)
+                    handle.write(lines.readline())
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError(f"cannot sort {path}, which needs its size once more: {error.strerror}") from None
 
 
 def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from cobalt import cluster
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 
 Application = TypeVar("Application")
@@ -28,12 +29,20 @@ _joining = threading.Lock()
 
 def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Mapping[str, Any]) -> Application:
     """Call an app's builder for `serve run`, where a user's mistake shall end as in every script."""
+    import ray
+
     try:
+        address = None if ray.is_initialized() else cluster.running_cluster()
+        if address is not None:
+            cluster.bring_token(address)
         application = builder(arguments)
         _check_port()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
+    except InfrastructureError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(1) from None
     return application
 
 
@@ -86,20 +95,24 @@ async def find_app(name: str, advice: str) -> Any:
 def _find_app(name: str, advice: str) -> Any:
     import ray
     from ray import serve
+    from ray.exceptions import AuthenticationError
     from ray.serve.exceptions import RayServeException
 
     with _joining:
         if not ray.is_initialized():
             _check_address(name, advice)
             try:
+                address = cluster.running_cluster(any_local=True)
+                if address is not None:
+                    cluster.bring_token(address)
                 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-            except ConnectionError:
+            except (ConnectionError, AuthenticationError, InfrastructureError):
                 address = os.environ.get("RAY_ADDRESS")
                 if not address:
                     raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
                 raise ServiceDown(
                     f"app {name!r} cannot be reached, because what listens at RAY_ADDRESS={address} lets nobody join:"
-                    " if it is a Ray that wants a token, set RAY_AUTH_MODE=token (it reads ~/.ray/auth_token)"
+                    " if it is a Ray of another machine, copy its ~/.ray/auth_token here (mode 600)"
                 ) from None
             logging.getLogger("ray.serve").setLevel(logging.WARNING)
             logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)

@@ -2,9 +2,10 @@
 
     python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
-The cluster belongs to this process: it listens on loopback, another Ray on the machine is neither used nor touched,
-and nothing is left when the command ends, however it ends. The command finds the cluster by `RAY_ADDRESS`. For a
-long-lived service use `serve run` on a Ray of your own.
+The cluster belongs to this process: it listens on loopback and asks for Ray's token, another Ray on the machine is
+neither used nor touched, and nothing is left when the command ends, nor when this process is killed: a watcher then
+ends the command, Ray and all that they started, and removes their folder. The command finds the cluster by
+`RAY_ADDRESS`. For a long-lived service use `serve run` on a Ray of your own.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -24,8 +26,10 @@ from typing import Annotated, Any
 import tenacity
 import tyro
 
+from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge.cgroups import enter_delegated
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +97,21 @@ def running_services(
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     port = _free_port(http_port)
-    # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
+    cluster.keep_token_private(create=True)
     with (
-        tempfile.TemporaryDirectory(prefix="cobalt-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
-        # Keeps a RAY_ADDRESS of the user's from being joined (Ray reads it even when told "local"), and the sockets
-        # that vLLM leaves behind in the folder that is removed. A dozen processes import the same packages: without
-        # cached bytecode, which some container images switch off, a training starts 90 s later.
-        _environment(RAY_ADDRESS=None, VLLM_RPC_BASE_PATH=folder, PYTHONDONTWRITEBYTECODE=None),
+        _watched_folder() as folder,
+        _environment(
+            # Kept from being joined: Ray reads it even when told "local".
+            RAY_ADDRESS=None,
+            # Ray's default for a new cluster is its token, which nothing shall switch off.
+            RAY_AUTH_MODE=None,
+            **{watcher.VARIABLE: folder, serve_proxy.VARIABLE: serve_proxy.CALLBACK},
+            # The sockets that vLLM leaves behind, into the folder that is removed.
+            VLLM_RPC_BASE_PATH=folder,
+            # A dozen processes import the same packages: without cached bytecode, which some container images switch
+            # off, a training starts 90 s later.
+            PYTHONDONTWRITEBYTECODE=None,
+        ),
     ):
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
@@ -137,6 +149,28 @@ def running_services(
                     for name, _ in apps:
                         serve.delete(name)
                 ray.shutdown()
+
+
+@contextlib.contextmanager
+def _watched_folder() -> Iterator[str]:
+    """A folder for Ray; a watcher removes it, and ends who is left of those that carry its name, whatever happens."""
+    # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
+    folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", watcher.__file__, folder],
+        # Services may be started beside services: the others' watcher must not take this one for theirs.
+        env={name: value for name, value in os.environ.items() if name != watcher.VARIABLE},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield folder
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
 
 
 def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_store_memory: int) -> str:
@@ -219,6 +253,7 @@ def run_beside_services(arguments: Arguments) -> int:
     """Run the command beside the services; returns its exit code."""
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
+    enter_delegated()  # before there are processes that would have to move too
     with (
         terminations_as_interrupts(),
         running_services(

@@ -4,6 +4,7 @@
 # ruff: noqa: E501
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -138,7 +139,6 @@ FAILING = {
     "a wrong value": ("def f(x): return 2", VerdictKind.WRONG_ANSWER, "Program's Output:\n2\nExpected Output:\n1"),
     "a printed value": ("def f(x): print(x)", VerdictKind.WRONG_ANSWER, "Program's Output:\nnull"),
     "a number as text": ("def f(x): return '1'", VerdictKind.WRONG_ANSWER, 'Program\'s Output:\n"1"'),
-    "the truth for a number": ("def f(x): return True", VerdictKind.WRONG_ANSWER, "true"),
     "no such function": (
         "def g(x): return x",
         VerdictKind.RUNTIME_ERROR,
@@ -162,20 +162,187 @@ def test_functions_that_are_wrong(bench, name):
     assert feedback in result.feedback[0]
 
 
+# Each returns its argument, and does something else that must not become part of the answer.
+NOISY = {
+    "prints before the answer": "print('top', flush=True)\ndef f(x):\n    print('inside', flush=True)\n    print('waiting')\n    return x",
+    "a thread that never stops printing": """
+import threading, time
+def late():
+    while True: print('late', flush=True)
+def f(x):
+    for _ in range(3): threading.Thread(target=late, daemon=True).start()
+    time.sleep(0.02)
+    return x""",
+    "a thread that never stops writing to a descriptor of its own": """
+import os, threading, time
+def late(number):
+    while True: os.write(number, b'late')
+def f(x):
+    threading.Thread(target=late, args=(os.dup(1),), daemon=True).start()
+    time.sleep(0.02)
+    return x""",
+    "a thread that prints later, and is waited for": """
+import threading, time
+def late():
+    time.sleep(0.1)
+    print('late', flush=True)
+def f(x):
+    threading.Thread(target=late).start()
+    return x""",
+    "a timer": "import threading\ndef f(x):\n    threading.Timer(0.05, print, ['late']).start()\n    return x",
+    "an exit handler": "import atexit\natexit.register(print, 'late', flush=True)\ndef f(x): return x",
+    "an exit handler that fails": "import atexit, os\natexit.register(os._exit, 3)\ndef f(x): return x",
+    "an exit handler registered by the function": "import atexit\ndef f(x):\n    atexit.register(print, 'late')\n    return x",
+    "a finalizer": "class A:\n    def __del__(self): print('late', flush=True)\na = A()\ndef f(x): return x",
+    "another standard output with a buffer": "import os, sys\nsys.stdout = os.fdopen(os.dup(1), 'w')\ndef f(x):\n    print('late')\n    return x",
+    "another standard output by its path": "import sys\nsys.stdout = open('/dev/stdout', 'w')\ndef f(x):\n    print('late')\n    return x",
+    "a saved buffer": "import os\nout = os.fdopen(1, 'w', closefd=False)\ndef f(x):\n    out.write('late')\n    return x",
+    "a standard output that prints at its end": "import sys\nclass A:\n    def write(self, text): sys.__stdout__.write(text)\n    def flush(self): sys.__stdout__.write('late')\nsys.stdout = A()\ndef f(x): return x",
+    "a standard output without methods": "import sys\nprint('late')\nsys.stdout = sys.__stdout__ = sys.stderr = None\ndef f(x): return x",
+    "a standard output that cannot be written": "import sys\nclass A: write = flush = None\nsys.stdout = A()\nprint = None\ndef f(x): return x",
+    "a closed standard output object": "import sys\nsys.stdout.close()\ndef f(x): return x",
+    "no descriptor left": """
+import os
+held = []
+def f(x):
+    try:
+        while True: held.append(os.open('/dev/null', os.O_RDONLY))
+    except OSError: pass
+    return x""",
+    "a child that outlives the answer": """
+import os, time
+def f(x):
+    if os.fork() == 0:
+        time.sleep(0.05)
+        print('late', flush=True)
+        os._exit(0)
+    return x""",
+    "a low limit on recursion": "import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return x",
+    "a frozen clock of signals": "import signal\ndef f(x):\n    signal.signal(signal.SIGALRM, lambda *_: print('late'))\n    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n    return x",
+}  # fmt: skip
+
+
 @pytest.mark.sandbox
-def test_a_traceback_shows_the_programs_own_lines_and_nothing_of_the_judge(bench):
-    result = judge_call(bench, "def g(x):\n    return x / 0\ndef f(x):\n    return g(x)", [1], 1)
-    text = result.feedback[0]
-    assert 'File "main.py", line 4, in f' in text
-    assert 'File "main.py", line 2, in g' in text
-    assert "_judge" not in text
-    assert "<module>" not in text
+@pytest.mark.parametrize("name", NOISY)
+def test_only_the_returned_value_is_the_answer(bench, name):
+    argument = [1, "a", [None, 0.5]]
+    result = judge_call(bench, NOISY[name], [argument], argument, repetitions=5)
+    assert result.passing == [True] * 5, result.feedback
 
 
-def judge_call(bench, code, arguments, value, **settings):
-    suite = TestSuite((call_input(arguments),), (canonical_json(value),), "f")
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\ndef f(x):\n    os.close(1)\n    return x",
+        "import os\nos.close(0)\ndef f(x): return x",
+        "import os\nfor n in range(3): os.close(n)\ndef f(x): return x",
+        "import os\ndef f(x):\n    os.dup2(os.pipe()[1], 1)\n    return x",
+    ],
+)
+def test_a_program_without_its_standard_files_is_the_programs_own_error(bench, code):
+    result = judge_call(bench, code, [1], 1)
+    assert result.verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+    assert_no_frame_of_the_driver(result.feedback[0], code)
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("value", "expected"), [("True", 1), ("[1, 0]", [True, False]), ("{'a': 1.0}", {"a": True})])
+def test_true_is_one_as_in_python(bench, value, expected):
+    for mode in ("strip", "lines", "float"):
+        result = judge_call(bench, f"def f(): return {value}", [], expected, comparison=mode)
+        assert result.passing == [True], result.feedback
+
+
+@pytest.mark.sandbox
+def test_tolerances_reach_numbers_within_values_and_blanks_within_texts_count(bench):
+    code = "def f(x): return [x / 3, {'a': (x / 7,)}, 'a b']"
+    rounded = [0.3333333333, {"a": [0.142857143]}, "a b"]
+    assert judge_call(bench, code, [1], rounded, comparison="float").passing == [True]
+    assert judge_call(bench, code, [1], rounded, comparison="lines").passing == [False]
+    rounded[2] = "a  b"
+    assert judge_call(bench, code, [1], rounded, comparison="float").passing == [False]
+
+
+@pytest.mark.sandbox
+def test_nan_is_the_answer_where_it_is_expected(bench):
+    assert judge_call(bench, "def f(): return [float('nan'), 1]", [], [float("nan"), True]).passing == [True]
+    assert judge_call(bench, "def f(): return [0, 1]", [], [float("nan"), True]).passing == [False]
+
+
+@pytest.mark.sandbox
+def test_output_that_is_no_json_or_too_deep_is_a_wrong_answer(bench):
+    deep = "import os\ndef f():\n    os.write(1, b'[' * 100000)\n    os._exit(0)"
+    for code in (deep, deep.replace("b'['", "b'x'"), deep.replace("b'['", "b'9'"), deep.replace("b'['", "b'\\xff'")):
+        assert judge_call(bench, code, [], [[1]]).verdicts[0].kind is VerdictKind.WRONG_ANSWER
+
+
+# Programs that fail, each with the lines of its own that the feedback names, outermost first.
+FRAMES = {
+    "an error in a function": ("def g(x):\n    return x / 0\ndef f(x):\n    return g(x)", [4, 2]),
+    "an error in a method": ("class Solution:\n    def f(self, x):\n        return self.g(x)\n    def g(self, x): return x.y", [3, 4]),
+    "an error while the class is made": ("class Solution:\n    def __init__(self):\n        raise KeyError(1)\n    def f(self, x): return x", [3]),
+    "a cause": ("def f(x):\n    try:\n        g()\n    except KeyError as e:\n        raise ValueError(2) from e\ndef g(): raise KeyError(1)", [3, 6, 5]),
+    "a context": ("def f(x):\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        {}[1]", [3, 5]),
+    "a group": ("def f(x):\n    errors = []\n    try:\n        g()\n    except KeyError as e:\n        errors.append(e)\n    raise ExceptionGroup('several', errors)\ndef g(): raise KeyError(1)", [7, 4, 8]),
+    "a frozen data class": ("from dataclasses import dataclass\n@dataclass(frozen=True)\nclass E(Exception):\n    a: int\ndef f(x):\n    raise E(1)", [6]),
+    "endless recursion": ("def f(x):\n    return f(x)", [2, 2]),
+    "an error beyond a low limit on recursion": ("import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return f(x)", [4]),
+    "no such function": ("def g(x): return x", []),
+    "another number of arguments": ("def f(): return 1", []),
+    "no function": ("f = 3", []),
+    "a set": ("def f(x): return {x}", []),
+    "a set within": ("def f(x): return [{'a': ({x},)}]", []),
+    "an object": ("class A: pass\ndef f(x): return A()", []),
+    "a generator": ("def f(x): yield x", []),
+    "a coroutine": ("async def f(x): return x", []),
+    "a value in itself": ("def f(x):\n    a = []\n    a.append(a)\n    return a", []),
+    "a value nested too deeply": ("def f(x):\n    for _ in range(2000): x = [x]\n    return x", []),
+    "a list that cannot be read": ("class A(list):\n    def __iter__(self): raise ValueError(3)\ndef f(x): return A()", []),
+    "a hook of its own": ("import sys, traceback\nsys.excepthook = lambda *e: traceback.print_exception(*e)\ndef f(x): return x.y", [3]),
+    "a hook set by the function": ("import sys, traceback\ndef f(x):\n    sys.excepthook = lambda *e: traceback.print_exception(*e)\n    return x.y", [4]),
+    "a hook that fails": ("import sys\nsys.excepthook = lambda *e: 1 / 0\ndef f(x): return x.y", [3]),
+    "a hook for an error of the driver": ("import sys, traceback\nsys.excepthook = lambda *e: traceback.print_exception(*e)\ndef f(x): return {x}", []),
+}  # fmt: skip
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", FRAMES)
+def test_feedback_has_the_programs_frames_alone(bench, name):
+    code, lines = FRAMES[name]
+    code = f"print('seen')\n{code}"
+    # Not from the feedback, which leaves out the middle of a long traceback.
+    run = bench.runner.run(open_judge(bench).execute(callable_program(code, "f"), call_input([1]), JudgeSettings()))
+    assert (run.end, run.status, run.stdout) == ("exit", 1, b"seen\n")
+    errors = run.stderr.decode()
+    assert_no_frame_of_the_driver(errors, code)
+    named = [int(number) - 1 for number in re.findall(r'File "main.py", line (\d+)', errors)]
+    assert named[: len(lines)] == lines
+    assert bool(named) is bool(lines)
+
+
+@pytest.mark.sandbox
+def test_what_a_failing_program_leaves_in_its_buffers_is_shown(bench):
+    code = "import sys, atexit\natexit.register(print, 'at the end')\ndef f(x):\n    print('inside')\n    sys.exit(3)"
+    result = judge_call(bench, code, [1], 1)
+    assert result.verdicts[0].exit_status == 3
+    assert "inside\nat the end\n" in result.feedback[0]
+
+
+def assert_no_frame_of_the_driver(text, code):
+    for word in ("_judge", "<module>", "json/", "start.py", "inside/"):
+        assert word not in text
+    assert all(int(number) <= code.count("\n") + 1 for number in re.findall(r"line (\d+), in", text))
+
+
+def judge_call(bench, code, arguments, value, repetitions=1, **settings):
+    suite = TestSuite((call_input(arguments),) * repetitions, (canonical_json(value),) * repetitions, "f")
+    return bench.runner.run(open_judge(bench, **settings).judge(code, suite))
+
+
+def open_judge(bench, **settings):
     judge = bench.judges.get(wanted := JudgeSettings(**({"concurrency": 1} | settings)))
     if judge is None:
         judge = bench.judges[wanted] = LocalJudge(wanted)
         bench.runner.run(judge.__aenter__())
-    return bench.runner.run(judge.judge(code, suite))
+    return judge

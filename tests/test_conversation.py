@@ -42,6 +42,7 @@ def test_any_code_without_fences_comes_back_as_written(lines, info):
         ("````python\ndoc = '''\n```\n'''\n````", "doc = '''\n```\n'''"),
         ("~~~python\nx = 1\n~~~", "x = 1"),
         ("~~~python\nx = '```'\n~~~", "x = '```'"),
+        ("~~~ `python`\nx = 1\n~~~", "x = 1"),
         ("```python\nearlier\n```\nNow:\n```python\ncut off", "cut off"),
         ("1. Do it:\n\n     ```python\n     if x:\n         y()\n     ```", "if x:\n    y()"),
         ("The program: ```python\nx = 1\n```", "x = 1"),

@@ -12,11 +12,13 @@ import signal
 import socket
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cobalt import serve_proxy
 from cobalt.errors import ServiceDown, UserError
 from cobalt.judge import ExecResult, ServeJudge, VerdictKind
 from cobalt.problem import TestSuite
@@ -25,6 +27,9 @@ pytestmark = [pytest.mark.services, pytest.mark.sandbox]
 
 APP = "judge_test"
 SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in range(6)))
+
+
+BOUNDS = {"max_tests": "50", "max_run_seconds": "20", "max_request_bytes": str(80 << 20)}
 
 
 def _free_port() -> int:
@@ -45,6 +50,7 @@ def url():
     import remote_reward_server
 
     folder = tempfile.mkdtemp(prefix="rj")  # short: Ray puts sockets below it
+    os.environ[serve_proxy.VARIABLE] = serve_proxy.CALLBACK  # read by Ray's processes
     ray.init(
         address="local",
         num_cpus=2,
@@ -55,9 +61,10 @@ def url():
     )
     port = _free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    arguments = {"num_replicas": "2", "concurrency": "1", "cpu_seconds": "2", "log_level": "INFO"}
+    arguments = {"num_replicas": "2", "concurrency": "1", "cpu_seconds": "2", "log_level": "INFO"} | BOUNDS
     serve.run(remote_reward_server.app(arguments), name=APP, route_prefix=f"/{APP}")
     yield f"http://127.0.0.1:{port}/{APP}"
+    del os.environ[serve_proxy.VARIABLE]
     serve.shutdown()
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
@@ -75,6 +82,16 @@ def test_http_and_handle_give_the_same_result(url):
     assert by_http.feedback == by_handle.feedback
     assert by_http.verdicts[4].kind is by_handle.verdicts[4].kind is VerdictKind.RUNTIME_ERROR
     assert by_http.isolated
+
+
+def _settled(value):
+    """What `value` gives when it has given the same for three seconds."""
+    seen = [value()]
+    while len(seen) < 7 or len(set(seen[-7:])) > 1:
+        assert len(seen) < 200
+        time.sleep(0.5)
+        seen.append(value())
+    return seen[-1]
 
 
 def _wait_for(condition, seconds: float = 60.0):
@@ -138,6 +155,42 @@ def test_a_bad_request_is_answered_with_its_reason(url, body, status, words):
     answer = httpx.post(url, content=body, timeout=60)
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_what_programs_may_not_send_is_refused_before_it_is_read(url):
+    good = {"code": "print(1)", "test_cases": SQUARES.to_record()}
+    for route in (url, f"{url}/run_code"):
+        for headers in ({"Origin": "http://example.org"}, {"Sec-Fetch-Site": "cross-site"}, {"X-Forwarded-For": "::2"}):
+            assert httpx.post(route, json=good, headers=headers, timeout=60).status_code == 403
+        text = {"Origin": "http://example.org", "Content-Type": "text/plain"}
+        assert httpx.post(route, content=json.dumps(good), headers=text, timeout=60).status_code == 403
+        endless = (b" " * (1 << 20) for _ in range(81))
+        assert httpx.post(route, content=endless, timeout=60).status_code == 413
+
+
+def test_a_suite_of_too_many_tests_is_refused_over_http_and_over_the_handle(url):
+    suite = TestSuite(("",) * 51, ("",) * 51)
+    assert _post(url, {"code": "", "test_cases": suite.to_record()}).status_code == 422
+    with pytest.raises(UserError):
+        asyncio.run(ServeJudge(APP).judge("", suite))
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"code": "\xed\xa0\x80"}', 400),
+        (b'{"code": "", "stdin": "\\ud800"}', 400),
+        ('{"code": ""}'.encode("utf-16"), 400),
+        (b'{"code": "", "run_timeout": NaN}', 422),
+        (b'{"code": "", "run_timeout": 1e999}', 422),
+        (b'{"code": "", "run_timeout": 21}', 422),
+        (b'{"code": ' + b"1" * 5000 + b"}", 400),
+    ],
+)
+def test_strange_bodies_are_client_errors_on_the_second_route(url, body, status):
+    answer = httpx.post(f"{url}/run_code", content=body, timeout=60)
+    assert answer.status_code == status
+    assert answer.json()["error"]
 
 
 def test_only_post_is_judged(url):
@@ -221,6 +274,34 @@ def test_replicas_killed_under_load_leave_every_request_answered_correctly(url):
     assert [result.passing for result in results] == [expected[n % 2] for n in range(80)]
 
 
+def _all_below(roots: list[int]) -> set[int]:
+    """The descendants of processes."""
+    parents, found, last = _parents(), set(), set(roots)
+    while last:
+        last = {pid for pid, parent in parents.items() if parent in last}
+        found |= last
+    return found
+
+
+def test_a_replica_that_dies_under_a_request_is_a_request_to_try_again(url):
+    waiting = "import time\ntime.sleep(60)"
+    requests = [
+        (url, {"code": waiting, "test_cases": {"inputs": [""], "outputs": [""]}}, 503),
+        (f"{url}/run_code", {"code": waiting, "language": "python", "run_timeout": 20}, 504),
+    ]
+    for route, payload, status in requests:
+        _wait_for(lambda: len(_replicas()) == 2 and _post(url, {"code": "", "test_cases": SQUARES.to_record()}))
+        idle = _settled(lambda: len(_all_below(_replicas())))  # a new replica examines its sandboxes first
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(_post, route, payload)
+            _wait_for(lambda before=idle: len(_all_below(_replicas())) > before)
+            for pid in _replicas():
+                os.kill(pid, signal.SIGKILL)
+            assert answer.result().status_code == status
+    # What retries as it is told has its result.
+    _wait_for(lambda: _post(url, {"code": "", "test_cases": SQUARES.to_record()}).status_code == 200)
+
+
 def test_the_sandboxes_of_a_killed_replica_end_with_it(url):
     deadline = time.monotonic() + 60
     while len(_replicas()) < 2:
@@ -262,6 +343,40 @@ def test_sandbox_fusions_own_client_in_verl_gets_the_judges_verdicts(url):
     assert (results, metadata[0]["status"]) == ([-3], "timeout")
     by_name = {"fn_name": "add", "inputs": ["1\n2", '"a"\n"b"'], "outputs": ["3", "ab"]}
     assert utils.check_correctness(f"{url}/run_code", by_name, "def add(a, b):\n    return a + b")[0] == [True, True]
+
+
+def _connections(url: str) -> int:
+    """How many clients are connected to the server at `url`."""
+    port = f":{httpx.URL(url).port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(local.endswith(port) and state == "01" for _, local, _, state, *_ in rows)
+
+
+def test_right_programs_behind_endless_ones_are_no_failures_of_verls_client(url):
+    """Two sandboxes, and more programs that never end before them than the client waits for."""
+    from ray import serve
+    from verl.utils.reward_score.sandbox_fusion import utils
+
+    import remote_reward_server
+
+    settings = {"num_replicas": "1", "concurrency": "2"}
+    serve.run(remote_reward_server.app(settings), name="busy", route_prefix="/busy")
+    route = url.replace(APP, "busy") + "/run_code"
+    one = {"inputs": ["4"], "outputs": ["16"]}
+
+    def check(code: str) -> tuple[list, list]:
+        return utils.check_correctness(route, one, code, timeout=1)
+
+    try:
+        # They wait and do not compute, so that a busy machine makes them no longer: 15 s, where the client waits 12.
+        with ThreadPoolExecutor(40) as pool:
+            endless = [pool.submit(check, "import time\ntime.sleep(600)") for _ in range(30)]
+            _wait_for(lambda: _connections(url) >= 30)
+            right = [pool.submit(check, "print(int(input()) ** 2)") for _ in range(6)]
+            assert [future.result()[0] for future in right] == [[True]] * 6
+            assert {future.result()[0][0] for future in endless} <= {-3, -1}
+    finally:
+        serve.delete("busy")
 
 
 def test_run_code_answers_in_sandbox_fusions_fields(url):

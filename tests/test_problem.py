@@ -76,9 +76,10 @@ def test_a_missing_file_and_an_empty_file_are_user_errors(tmp_path):
         load_problems(write(tmp_path / "empty.jsonl"))
 
 
-def test_a_line_that_is_not_utf8_is_named(tmp_path):
+@pytest.mark.parametrize("line", [b'{"id": "\xff"}', b'{"id": "\xed\xa0\x80"}', '{"id": 1}'.encode("utf-16-le")])
+def test_a_line_that_is_not_utf8_is_named(tmp_path, line):
     path = tmp_path / "p.jsonl"
-    path.write_bytes(json.dumps(RECORD).encode() + b'\n{"id": "\xff"}\n')
+    path.write_bytes(json.dumps(RECORD).encode() + b"\n" + line + b"\n")
     with pytest.raises(UserError, match="line 2"):
         load_problems(path)
 

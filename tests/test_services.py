@@ -319,12 +319,12 @@ def ray_processes():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
-            if b"raylet" in command or b"gcs_server" in command or b"bwrap" in command or b"ray::" in command:
+            if any(word in command for word in (b"raylet", b"gcs_server", b"bwrap", b"ray::", b"VLLM")):
                 found.add(entry.name)
     return found
 
 
-def open_doors():
+def open_sockets():
     """Sockets that listen on an address other than loopback."""
     found = set()
     loopback = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
@@ -363,15 +363,105 @@ def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
     )
     # With SIGINT ignored, as a script's background jobs begin.
     command = ["env", "--ignore-signal=INT", sys.executable, "-m", "cobalt.services", "--", sys.executable, "-c", code]
-    doors = open_doors()
+    before = open_sockets()
     with nothing_is_left():
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
             assert running.stdout.readline() == "up\n"
             # The one is Ray Serve's port of the judge's replica, at an address that Serve leaves no choice of.
-            assert len(open_doors() - doors) <= 1
+            assert len(open_sockets() - before) <= 1
             running.send_signal(signal.SIGTERM)
             assert running.wait(timeout=60) == 5
         finally:
             running.terminate()
             running.communicate(timeout=60)
+
+
+OUTLIVE = """
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+folder = os.environ["COBALT_SERVICES"]
+print(os.getpid(), child.pid, folder, flush=True)
+while True:
+    try:
+        sys.stdin.read()
+        child.wait()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def services_process(*settings):
+    command = [sys.executable, "-m", "cobalt.services", *map(str, settings), "--", sys.executable, "-c", OUTLIVE]
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    command_pid, child, folder = running.stdout.readline().split()
+    return running, int(command_pid), int(child), Path(folder)
+
+
+def test_services_that_are_killed_leave_no_process_no_command_and_no_folder(seed_model):
+    with nothing_is_left():
+        running, command, child, folder = services_process("--model", seed_model, "--engine", "max_model_len=1024")
+        assert folder.is_dir()
+        running.kill()
+        running.communicate()
+        deadline = time.monotonic() + 60
+        while alive(command) or alive(child) or folder.exists():
+            assert time.monotonic() < deadline, (alive(command), alive(child), folder.exists())
+            time.sleep(0.1)
+
+
+def test_a_ray_that_dies_with_its_services_leaves_no_folder_and_no_process():
+    with nothing_is_left():
+        running, _, child, folder = services_process()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if str(folder).encode() in words and (b"gcs_server" in words or b"/raylet/raylet" in words):
+                    os.kill(int(entry.name), signal.SIGKILL)
+        running.kill()
+        running.communicate()
+        deadline = time.monotonic() + 60
+        while alive(child) or folder.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_services_are_private_whatever_the_environment_says(tmp_path):
+    code = """
+import json, os, sys
+from cobalt import cluster
+path = cluster.token_path()
+print(json.dumps([cluster.asks_for_token(os.environ["RAY_ADDRESS"]), path.stat().st_mode & 0o777]))
+"""
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
+    finished = subprocess.run(
+        [sys.executable, "-m", "cobalt.services", "--judge", "concurrency=1", "--", sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout.splitlines()[-1]) == [True, 0o600]
+
+
+def test_the_engines_route_refuses_web_pages_and_what_is_too_much(services):
+    url = services["COBALT_HTTP"] + "/vllm_actor"
+    body = {"messages": GREETING, "max_tokens": 1}
+    assert httpx.post(url, json=body, headers={"Origin": "http://example.org"}, timeout=60).status_code == 403
+    assert httpx.post(url, json=body | {"n": 10**9}, timeout=60).status_code == 422
+    assert httpx.post(url, content=(b" " * (1 << 20) for _ in range(17)), timeout=60).status_code == 413
+    assert httpx.post(url, content=b'{"messages": [], "temperature": NaN}', timeout=60).status_code == 422

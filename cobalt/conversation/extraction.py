@@ -12,7 +12,8 @@ Pass the answer only, not the thinking (`cobalt.conversation.thinking`). Nothing
 
 import re
 
-_OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
+# The info string behind back-ticks holds none, so that a line of inline code opens nothing; behind tildes it may.
+_OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
 _OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
 # A fence is looked for only where its run of characters starts, or a line of 24,000 back-ticks takes seconds.
 _CLOSING = re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,}|(?<!~)~{3,})[ \t]*$")

@@ -14,17 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from cobalt import cluster
 from cobalt.conversation import Message
 from cobalt.conversation.thinking import OPEN
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.errors import UserError
-from cobalt.problem import decode_json
+from cobalt.http_guard import Guard, Refused, check_token
 from cobalt.settings import read_settings
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
@@ -49,6 +50,14 @@ class VllmSettings(BaseModel):
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that carry a seed of their own do not depend on it.
         max_ongoing_requests: Calls that a replica takes at once.
+        token: What HTTP requests must bring as `Authorization: Bearer TOKEN`, 16 printable ASCII characters or more;
+            better set as a variable than on a command line, which others see. None: requests from the machine itself
+            need none, and others are refused.
+        allow_open_cluster: Serve on a Ray cluster that anybody can join as well; the engine's description, and so the
+            manifest of every run, then has `"private": false`.
+        max_request_bytes: Longest body of an HTTP request.
+        max_completions: Most completions (`n`) of an HTTP request.
+        max_request_seconds: Longest time that an HTTP request may take, in seconds; then it is answered 503.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -67,12 +76,22 @@ class VllmSettings(BaseModel):
     trust_remote_code: bool = False
     seed: int = 0
     max_ongoing_requests: int = Field(4096, ge=1)
+    token: SecretStr | None = Field(None, min_length=16)
+    allow_open_cluster: bool = False
+    max_request_bytes: int = Field(16 * 2**20, ge=1024)
+    max_completions: int = Field(1024, ge=1)
+    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("token")
+    @classmethod
+    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
+        return check_token(token)
 
 
 class GenerateRequest(BaseModel):
     """What HTTP callers send: a conversation and how to continue it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     messages: list[dict[str, str]] = Field(min_length=1)
     temperature: float = 0.6
@@ -84,9 +103,12 @@ class GenerateRequest(BaseModel):
 
 
 class VllmEngineActor:
-    """One replica: one engine."""
+    """One replica: one engine. It starts only on a private cluster, or under the setting `allow_open_cluster`."""
 
     def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
+        self._private = cluster.require_private(allow_open=settings.allow_open_cluster)
+        token = settings.token.get_secret_value() if settings.token is not None else None
+        self._guard = Guard(token, settings.max_request_bytes, ENVIRONMENT_PREFIX + "TOKEN")
         if not on_gpu:
             # Read by vLLM's CPU build when it is imported and when it starts its workers.
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)
@@ -176,13 +198,16 @@ class VllmEngineActor:
         ]
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide this engine's answers, and the model's fingerprint where it is a folder."""
+        """The settings that decide this engine's answers, and the model's fingerprint where it is a folder.
+
+        An open cluster is named as well.
+        """
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
         decisive["max_model_len"] = self._limit
         folder = Path(self._settings.model)
         if folder.is_dir():
             decisive |= {"model": folder.name, "fingerprint": _fingerprint(folder)}
-        return decisive
+        return decisive if self._private else decisive | {"private": False}
 
     async def check_health(self) -> None:
         """Raise when the engine has died, so that Serve replaces the replica."""
@@ -190,23 +215,35 @@ class VllmEngineActor:
 
     async def __call__(self, request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer holds `responses` and the full `completions`."""
-        if request.method != "POST":
-            return JSONResponse({"error": "send a conversation by POST"}, 405)
         try:
-            body = GenerateRequest(**decode_json(await request.body()))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            return JSONResponse({"error": f"field {name!r}: {first['msg']}"}, 422)
-        except UserError as error:
-            return JSONResponse({"error": f"the body is {error}"}, 400)
-        except TypeError:
-            return JSONResponse({"error": "the body must be one JSON object"}, 400)
-        try:
-            completions = await self.generate(body.messages, body.model_dump(exclude={"messages"}))  # type: ignore[arg-type]
+            async with asyncio.timeout(self._settings.max_request_seconds):
+                completions = await self._complete(await self._guard.read(request))
+        except Refused as refusal:
+            return JSONResponse({"error": str(refusal)}, refusal.status)
+        except TimeoutError:
+            message = f"no result within {self._settings.max_request_seconds:g} s (max_request_seconds)"
+            return JSONResponse({"error": message}, 503)
         except (ValidationError, UserError) as error:
             return JSONResponse({"error": str(error)}, 422)
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
+
+    async def _complete(self, payload: object) -> list[dict[str, Any]]:
+        """Answer a decoded request.
+
+        Raises:
+            Refused: it is no object.
+            UserError: a field is missing, malformed or unknown, or asks for too much; the message names it.
+        """
+        if not isinstance(payload, dict):
+            raise Refused(400, "the body must be one JSON object")
+        try:
+            body = GenerateRequest.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+        if body.n > self._settings.max_completions:
+            raise UserError(f"field 'n': more than {self._settings.max_completions} (max_completions)")
+        return await self.generate(body.messages, body.model_dump(exclude={"messages"}))  # type: ignore[arg-type]
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -245,11 +282,13 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
     Raises:
-        UserError: an unknown setting, a bad value, or a model that cannot be found.
+        UserError: an unknown setting, a bad value, a model that cannot be found, or a cluster that is not private.
+        InfrastructureError: the cluster does not answer.
     """
     import ray
 
     settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
+    cluster.require_private(allow_open=settings.allow_open_cluster)
     path = Path(settings.model)
     if settings.model.startswith((".", "/", "~")) or path.exists():
         if not (path / "config.json").is_file():

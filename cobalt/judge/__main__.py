@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.judge.cgroups import enter_delegated
 from cobalt.judge.client import ServeJudge
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
@@ -67,6 +68,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run the chosen command; returns the exit code."""
+    enter_delegated()
     if isinstance(arguments.command, Doctor):
         return asyncio.run(_doctor())
     if isinstance(arguments.command, Measure):

@@ -1,8 +1,9 @@
 """What stands behind a program whose function is called: the judge appends this file's functions to the program.
 
 It runs in the sandbox, among the program's own names, which may hide any built-in one: everything is looked up in
-`builtins`, and annotations are strings, which nobody looks up. It prints the function's value and nothing else; what
-the program itself wrote to standard output is cleared, as in the official graders of function problems.
+`builtins`, and annotations are strings, which nobody looks up. The function's value is all that is left on standard
+output, as in the official graders of function problems. When the function or the driver fails, what the program wrote
+stays, and the error is shown with the program's own frames alone.
 """
 
 from typing import Any
@@ -30,41 +31,92 @@ def _judge_json(value: "Any") -> "Any":
     return value
 
 
-def _judge_call(names: "Any", name: "str") -> "None":
-    """Read arguments, one JSON value a line; call the function of that name in `names`; print what it returns."""
+def _judge_arguments() -> "list[Any]":
+    """The arguments on standard input, one JSON value a line, also if the program has read it."""
     import builtins
     import json
-    import os
-    import sys
+    import posix
 
-    hook = sys.excepthook
-
-    def show(kind: "Any", error: "Any", trace: "Any") -> "None":
-        while trace is not None and trace.tb_frame.f_code.co_name in ("<module>", "_judge_call"):
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        hook(kind, error, trace)
-
-    sys.set_int_max_str_digits(0)
-    os.lseek(0, 0, os.SEEK_SET)  # the program may have read its input
+    posix.lseek(0, 0, 0)
     with builtins.open(0, "rb", closefd=False) as stream:
         lines = stream.read().decode("utf-8", "surrogatepass").split("\n")
-    arguments = [json.loads(line) for line in lines if line.strip()]
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def _judge_function(names: "Any", name: "str") -> "Any":
+    """The function of that name among the program's, or the method of its class `Solution`."""
+    import builtins
+
     solution = names.get("Solution")
-    sys.excepthook = show
     if builtins.hasattr(solution, name):
-        function = builtins.getattr(solution(), name)
-    elif name in names:
-        function = names[name]
-    else:
-        raise builtins.NameError(f"the program defines neither a function {name!r} nor a class Solution that has it")
-    value = function(*arguments)
+        return builtins.getattr(solution(), name)
+    if name in names:
+        return names[name]
+    raise builtins.NameError(f"the program defines neither a function {name!r} nor a class Solution that has it")
+
+
+def _judge_answer(text: "str") -> "None":
+    """Make the text all of standard output, and end the process.
+
+    Nothing of the program runs behind it that could write more: no exit handlers, no buffers, no threads.
+    """
+    import builtins
+    import posix
+
+    # From here on threads cannot write. It takes no new descriptor, since the program may have none left.
+    posix.dup2(1, 0)
+    posix.close(1)
+    posix.closerange(3, posix.sysconf("SC_OPEN_MAX"))
+    answer = builtins.memoryview(text.encode())
+    written = 0
+    while written < answer.nbytes:
+        written += posix.pwrite(0, answer[written:], written)
+    posix.ftruncate(0, written)
+    posix._exit(0)
+
+
+def _judge_fail(error: "BaseException", trace: "Any") -> "None":
+    """End the program as an uncaught exception does, with `trace` as its traceback; None shows the message alone."""
+    import builtins
+    import sys
+
+    if builtins.isinstance(error, builtins.SystemExit):
+        raise error
+    sys.setrecursionlimit(builtins.max(1000, sys.getrecursionlimit()))
+    # Not by assignment, which a frozen data class refuses.
+    builtins.BaseException.with_traceback(error, trace)
     try:
-        text = json.dumps(_judge_json(value))
-    except builtins.TypeError as error:
-        raise builtins.TypeError(f"the value that {name} returned cannot be compared: {error}") from None
-    sys.stdout.flush()
-    os.ftruncate(1, 0)
-    os.lseek(1, 0, os.SEEK_SET)
-    with builtins.open(1, "wb", closefd=False) as output:
-        output.write(text.encode() + b"\n")
+        sys.excepthook(builtins.type(error), error, trace)
+    except builtins.SystemExit:
+        raise
+    except builtins.BaseException:  # noqa: BLE001 - the hook is the program's own
+        sys.__excepthook__(builtins.type(error), error, trace)
+    raise builtins.SystemExit(1)
+
+
+def _judge_call(names: "Any", name: "str") -> "None":
+    """Read the arguments, call the function of that name in `names`, and leave its value as the output."""
+    import builtins
+    import json
+    import sys
+
+    sys.set_int_max_str_digits(0)
+    calling = False  # whether the frames of an error are the program's
+    try:
+        arguments = _judge_arguments()
+        calling = True
+        value = _judge_function(names, name)(*arguments)
+        calling = False
+        sys.setrecursionlimit(builtins.max(1000, sys.getrecursionlimit()))
+        try:
+            text = json.dumps(_judge_json(value))
+        except builtins.TypeError as error:
+            if builtins.type(value).__name__ == "coroutine":
+                value.close()  # else Python warns of it, naming a line of the judge's
+            raise builtins.TypeError(f"the value that {name} returned cannot be compared: {error}") from None
+        _judge_answer(text + "\n")
+    except builtins.BaseException as error:  # noqa: BLE001 - this is the program's end
+        trace: Any = error.__traceback__ if calling else None
+        while trace is not None and trace.tb_frame.f_code in (_judge_call.__code__, _judge_function.__code__):
+            trace = trace.tb_next
+        _judge_fail(error, trace)

@@ -14,7 +14,9 @@ from cobalt.judge import call_driver
 
 
 def canonical_json(value: Any) -> str:
-    """The text that the judge compares a returned value by; equal values have equal texts, 2 and 2.0 among them.
+    """The text in which expected values are kept and returned ones written: one for 2 and 2.0, another for True and 1.
+
+    Values are compared, not these texts; but equal texts, which are the rule, need not be read.
 
     Raises:
         TypeError: the value is of a type that JSON does not have.

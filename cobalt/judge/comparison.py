@@ -1,68 +1,177 @@
 """Whether a program's output is the expected one, under a named rule.
 
-Three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances).
-Outputs are bytes, because a program may print bytes that are no text. It runs nothing.
+Three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances), for the
+text that a program prints and for the JSON value that a function returns. What passes under one rule passes under
+those after it. Outputs are bytes, because a program may print bytes that are no text. It runs nothing.
 """
 
-import math
-from collections.abc import Callable
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
+from functools import partial
+from math import isfinite
+from typing import Any
 
 from cobalt.judge.settings import JudgeSettings
 
 # Text is stripped as `str.strip` does, so bytes that are no UTF-8 are carried through as lone surrogates.
 _ERRORS = "surrogateescape"
 
+# Words and no numbers: they are within no tolerance. Languages differ in the case in which they print them.
+_NOT_FINITE = re.compile("[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+
+# `int` takes quadratic time and may refuse many digits; this many it always reads.
+_INT_DIGITS = sys.int_info.str_digits_check_threshold
+
+# No JSON value has a spelling so many times longer than another one; 1e308 and its 309 digits are 62 times apart.
+_LONGEST_SPELLING = 64
+
+_Number = int | float | Decimal
+
 
 def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
-    """Compare under the settings' rule.
+    """Compare texts under the settings' rule.
 
     Args:
         output: What the program wrote to standard output.
         expected: The test's expected output.
         settings: Names the rule and, for "float", the tolerances.
     """
-    text = output.decode("utf-8", _ERRORS)
-    if settings.comparison == "strip":
-        return text.strip() == expected.strip()
+    mine, theirs = output.decode("utf-8", _ERRORS).strip(), expected.strip()
+    if settings.comparison == "strip" or mine == theirs:
+        return mine == theirs
     if settings.comparison == "lines":
-        return _lines_match(text, expected, _equal_decimals)
-
-    def close(left: str, right: str) -> bool:
-        return _close_numbers(left, right, settings.float_absolute, settings.float_relative)
-
-    return _lines_match(text, expected, close)
+        return _lines_match(mine, theirs, _equal_tokens)
+    absolute, relative = settings.float_absolute, settings.float_relative
+    return _lines_match(mine, theirs, partial(_close_tokens, absolute=absolute, relative=relative))
 
 
-def _lines_match(output: str, expected: str, numbers_match: Callable[[str, str], bool]) -> bool:
-    left_lines, right_lines = output.strip().split("\n"), expected.strip().split("\n")
-    if len(left_lines) != len(right_lines):
+def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
+    """Compare JSON values: by Python's `==` or, under "float", their numbers by the tolerances.
+
+    As in Python, true is 1. Unlike there, NaN is NaN: else no program could pass. Numbers may have any size.
+
+    Args:
+        output: What was written when the called function had returned, its value in JSON.
+        expected: The test's expected value in JSON.
+        settings: Names the rule and, for "float", the tolerances.
+
+    Returns:
+        Whether they match; texts that are no JSON, or nested too deeply to be read, match only if they are equal.
+    """
+    mine, theirs = output.decode("utf-8", _ERRORS).strip(), expected.strip()
+    if mine == theirs:
+        return True
+    # What is read takes memory in proportion to the expected output, however much a program writes.
+    if len(mine) > _LONGEST_SPELLING * (len(theirs) + 1):
         return False
-    for left, right in zip(left_lines, right_lines, strict=True):
-        if left.strip() == right.strip():
+    try:
+        left, right = _JSON.decode(mine), _JSON.decode(theirs)
+    except (ValueError, RecursionError):
+        return False
+    if settings.comparison != "float":
+        return _same_values(left, right, _equal_numbers)
+    absolute, relative = settings.float_absolute, settings.float_relative
+    return _same_values(left, right, partial(_close_numbers, absolute=absolute, relative=relative))
+
+
+def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], bool]) -> bool:
+    if output.count("\n") != expected.count("\n"):
+        return False
+    for left, right in zip(output.split("\n"), expected.split("\n"), strict=True):
+        if left == right or left.strip() == right.strip():
             continue
-        left_tokens, right_tokens = left.split(), right.split()
-        if len(left_tokens) != len(right_tokens):
+        theirs = right.split()
+        # One token too many is enough to see: a wrong line takes no more memory than the expected one.
+        mine = left.split(maxsplit=len(theirs))
+        if len(mine) != len(theirs):
             return False
-        for mine, theirs in zip(left_tokens, right_tokens, strict=True):
-            if mine != theirs and not numbers_match(mine, theirs):
+        for one, other in zip(mine, theirs, strict=True):
+            if one != other and not tokens_match(one, other):
                 return False
     return True
 
 
-def _equal_decimals(left: str, right: str) -> bool:
-    try:
-        return Decimal(left) == Decimal(right)
-    except InvalidOperation:
+def _equal_tokens(mine: str, theirs: str) -> bool:
+    """Whether two different tokens are the same number, or the same of the words for what is not finite."""
+    if not _ascii_number(mine + theirs):
         return False
-
-
-def _close_numbers(left: str, right: str, absolute: float, relative: float) -> bool:
-    if _equal_decimals(left, right):  # large integers, which a float would round
-        return True
     try:
-        mine, theirs = float(left), float(right)
+        left, right = Decimal(mine), Decimal(theirs)
+    except InvalidOperation:  # also for exponents of 19 or more digits
+        return False
+    if left.is_finite() and right.is_finite():
+        return left == right
+    return _NOT_FINITE.fullmatch(theirs) is not None and mine.lower() == theirs.lower()
+
+
+def _close_tokens(mine: str, theirs: str, absolute: float, relative: float) -> bool:
+    if not _ascii_number(mine + theirs):
+        return False
+    try:
+        left, right = float(mine), float(theirs)
     except ValueError:
         return False
+    if isfinite(left) and isfinite(right):
+        return _within(left, right, absolute, relative)
+    return _equal_tokens(mine, theirs)  # words, and numbers beyond a float's range
+
+
+def _ascii_number(text: str) -> bool:
+    """Whether what Python reads as a number is one in every language: it knows other digits, and underscores."""
+    return text.isascii() and "_" not in text
+
+
+def _within(mine: float, theirs: float, absolute: float, relative: float) -> bool:
+    difference = abs(mine - theirs)
     # Relative to the expected value, so that a wild answer cannot widen its own tolerance.
-    return math.isfinite(mine) and math.isfinite(theirs) and abs(mine - theirs) <= max(absolute, relative * abs(theirs))
+    return difference <= absolute or difference <= relative * abs(theirs)
+
+
+def _integer(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= _INT_DIGITS else Decimal(digits)
+
+
+_JSON = json.JSONDecoder(parse_int=_integer)
+
+
+def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
+    """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
+    # A stack of its own, because values may be nested as deeply as Python's.
+    unfinished: list[Iterator[tuple[Any, Any]]] = [iter([(output, expected)])]
+    while unfinished:
+        pair = next(unfinished[-1], None)
+        if pair is None:
+            unfinished.pop()
+            continue
+        mine, theirs = pair
+        if isinstance(mine, list) and isinstance(theirs, list):
+            if len(mine) != len(theirs):
+                return False
+            unfinished.append(zip(mine, theirs, strict=True))
+        elif isinstance(mine, dict) and isinstance(theirs, dict):
+            if mine.keys() != theirs.keys():
+                return False
+            unfinished.append(iter([(mine[key], theirs[key]) for key in theirs]))
+        elif isinstance(mine, _Number) and isinstance(theirs, _Number):
+            if not numbers_match(mine, theirs):
+                return False
+        elif mine != theirs:
+            return False
+    return True
+
+
+def _equal_numbers(mine: _Number, theirs: _Number) -> bool:
+    return mine == theirs or (mine != mine and theirs != theirs)
+
+
+def _close_numbers(mine: _Number, theirs: _Number, absolute: float, relative: float) -> bool:
+    if _equal_numbers(mine, theirs):
+        return True
+    try:
+        left, right = float(mine), float(theirs)
+    except OverflowError:  # an integer that only an equal one matches
+        return False
+    return isfinite(left) and isfinite(right) and _within(left, right, absolute, relative)

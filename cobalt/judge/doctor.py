@@ -56,28 +56,66 @@ print(sorted(set(os.environ) - known) or "held")
 _NETWORK = """
 import socket
 input(); input(); port = int(input())
+opened = []
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, 40):
+    try:
+        socket.socket(family, socket.SOCK_DGRAM)
+        opened.append(family)
+    except OSError:
+        pass
 try:
     socket.create_connection(("127.0.0.1", port), 1)
-    print("reached a server on the host")
+    opened.append("a server on the host")
 except OSError:
-    names = [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]]
-    print("held" if names in ([], ["lo"]) else names)
+    pass
+print(opened or "held")
 """
 _PRIVILEGES = """
-status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
-wanted = {"CapEff": "0" * 16, "CapPrm": "0" * 16, "CapAmb": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
-print({name: status.get(name) for name in wanted if status.get(name) != wanted[name]} or "held")
+import ctypes, os
+libc = ctypes.CDLL(None)
+sets = ctypes.create_string_buffer(24)
+libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), sets)
+print("held" if not any(sets.raw) and libc.prctl(39, 0, 0, 0, 0) == 1 and libc.prctl(21) == 2 else "has privileges")
 """
 _PROCESSES = """
 import os
-others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-print(others or "held")
+seen = os.listdir("/proc") + ([] if os.getpid() == 1 and os.getppid() == 0 else ["a parent"])
+for number in range(2, 5000):
+    try:
+        os.kill(number, 0)
+        seen.append(number)
+    except OSError:
+        pass
+print(seen or "held")
+"""
+_OWN_SESSION = """
+import os
+print("held" if os.getsid(0) == os.getpgid(0) == os.getpid() else (os.getsid(0), os.getpgid(0)))
+"""
+_KERNEL_OBJECTS = """
+import ctypes, platform
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {
+    "x86_64": (29, 64, 68, 240, 253, 294, 278, 275, 73, 319, 206, 46, 49, 425, 248, 298, 323),
+    "aarch64": (194, 190, 186, 180, 26, 75, 76, 32, 279, 0, 211, 200, 425, 217, 241, 282),
+}[platform.machine()]
+print([number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1] or "held")
+"""
+_JUDGE_FILES = """
+import os
+found = [name for name in ("/judge", "/tmp/inside") if os.path.lexists(name)]
+try:
+    import inside
+    found.append("inside")
+except ImportError:
+    pass
+print(found or "held")
 """
 _READ_ONLY = """
 import os
 written = []
 library = os.path.dirname(os.__file__)
-for folder in ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/judge", "/judge/inside", "/python", library):
+for folder in ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/proc", "/judge", "/judge/inside", "/python", library):
     try:
         open(folder + "/planted", "w").close()
         written.append(folder)
@@ -112,21 +150,42 @@ if os.fork() == 0:
 print(seen or "held")
 """
 
+_TOGETHER = """
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        break
+x = bytearray({each})
+for place in range(0, len(x), 4096):
+    x[place] = 1
+time.sleep(60)
+"""
+
 _CHECKS = (
     _Check("a program runs", 'print("held")'),
     _Check("the host's files and home are out of sight", _HOST_FILE),
     _Check("the host's environment is out of sight", _ENVIRONMENT),
     _Check("the network is out of reach", _NETWORK),
     _Check("a program has no privileges, and its system calls are filtered", _PRIVILEGES),
+    _Check("system calls that make lasting kernel objects are refused", _KERNEL_OBJECTS),
     _Check("other processes are out of sight", _PROCESSES),
+    _Check("a test has a session and a process group of its own", _OWN_SESSION),
+    _Check("the judge's own files are out of sight", _JUDGE_FILES),
     _Check("everything but a private temporary folder is read-only", _READ_ONLY),
     _Check("a fork bomb stops at the limit on processes", _FORK_BOMB),
     _Check("nothing that a test leaves behind reaches the next", _NOTHING_STAYS),
     _Check("memory is limited", "x = bytearray(1 << 40)", VerdictKind.MEMORY_LIMIT),
+    _Check("memory of several processes together is limited", _TOGETHER, VerdictKind.MEMORY_LIMIT),
     _Check("output is limited", "while True: print('x' * 65536)", VerdictKind.OUTPUT_LIMIT),
     _Check("an endless loop ends at the CPU limit", "while True: pass", VerdictKind.TIME_LIMIT),
     _Check("a sleeping program ends at the wall limit", "import time; time.sleep(600)", VerdictKind.WALL_LIMIT),
 )
+
+
+_COUNTED_BY = {
+    "cgroup": "memory and processes are limited by the kernel, with a cgroup for each sandbox",
+    "sum": "memory is limited by the judge, which sums it up every 50 ms (what the kernel holds is not all seen)",
+}
 
 
 async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Finding]:
@@ -141,6 +200,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
     changes = {
         "cpu_seconds": 0.5,
         "wall_seconds": 1.0,
+        "memory_bytes": min(base.memory_bytes, 256 * MIB),
         "output_bytes": min(base.output_bytes, MIB),
         "comparison": "strip",
         "concurrency": 1,
@@ -157,6 +217,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         return
     try:
         yield Finding(claim, True)
+        yield Finding(_COUNTED_BY[judge.memory_accounting], True)
         with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
             secret = Path(folder) / "secret.txt"
             secret.write_text("secret", encoding="utf-8")
@@ -194,7 +255,8 @@ async def _closing(findings: AsyncIterator[Finding]) -> AsyncIterator[AsyncItera
 
 async def _run(judge: LocalJudge, check: _Check, given: str) -> Finding:
     # Twice, since some checks are about what the first run leaves for the second.
-    result = await judge.judge(check.code, TestSuite((given, given), (HELD, HELD)))
+    code = check.code.replace("{each}", str(judge.settings.memory_bytes // 2))
+    result = await judge.judge(code, TestSuite((given, given), (HELD, HELD)))
     wrong = [place for place, verdict in enumerate(result.verdicts) if verdict.kind is not check.expected]
     if not wrong:
         return Finding(check.claim, True)

@@ -5,7 +5,7 @@ The only place where expected outputs meet a program's output. It runs nothing.
 
 import re
 
-from cobalt.judge.comparison import outputs_match
+from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.isolation import PYTHON_HOME
 from cobalt.judge.sandbox import Run
@@ -16,14 +16,23 @@ from cobalt.judge.verdict import Verdict, VerdictKind
 _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
-def grade(run: Run, given: str, expected: str, settings: JudgeSettings) -> tuple[Verdict, str]:
+def grade(
+    run: Run, given: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
+) -> tuple[Verdict, str]:
     """The verdict of one run, and its feedback text ("" when it passed).
 
     CPU time decides before anything else does, so that a program that ends by itself just beyond its limit
     gets the verdict of one that was stopped there.
+
+    Args:
+        run: How the run ended.
+        given: The test's input.
+        expected: The test's expected output.
+        settings: The limits, and the rule of comparison.
+        fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
     """
     errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
-    kind = _kind(run, errors, expected, settings)
+    kind = _kind(run, errors, expected, settings, fn_name)
     ended_by_judge = run.end != "exit"
     verdict = Verdict(
         kind, run.cpu_seconds, run.wall_seconds, None if ended_by_judge else run.status, run.peak_memory_bytes
@@ -50,7 +59,7 @@ def compile_error(message: str, given: str, settings: JudgeSettings) -> tuple[Ve
     return verdict, failure_text(verdict.kind, given, "", "", message, "")
 
 
-def _kind(run: Run, errors: str, expected: str, settings: JudgeSettings) -> VerdictKind:
+def _kind(run: Run, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None) -> VerdictKind:
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
         return VerdictKind.TIME_LIMIT
     if run.end == "wall":
@@ -62,4 +71,5 @@ def _kind(run: Run, errors: str, expected: str, settings: JudgeSettings) -> Verd
     if run.status != 0:
         out_of_memory = errors.strip().rpartition("\n")[2].startswith("MemoryError")
         return VerdictKind.MEMORY_LIMIT if out_of_memory else VerdictKind.RUNTIME_ERROR
-    return VerdictKind.PASSED if outputs_match(run.stdout, expected, settings) else VerdictKind.WRONG_ANSWER
+    match = outputs_match if fn_name is None else values_match
+    return VerdictKind.PASSED if match(run.stdout, expected, settings) else VerdictKind.WRONG_ANSWER

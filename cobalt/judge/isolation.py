@@ -5,15 +5,18 @@ its own user, PID, IPC, UTS and network namespaces, and an empty environment. Th
 limits on a running program are set inside (see `zygote`).
 """
 
+import os
 import shutil
 from pathlib import Path
 
 from cobalt.errors import UserError
+from cobalt.judge.inside.syscall_filter import ARCHITECTURES
+from cobalt.judge.inside.zygote import FOLDER, MODULES, STREAMS
 from cobalt.judge.settings import JudgeSettings
 
 BWRAP = "bwrap"
 INSIDE = Path(__file__).parent / "inside"
-START = f"/judge/{INSIDE.name}/start.py"
+START = f"{MODULES}/start.py"
 PYTHON_HOME = "/python"
 PACKAGES = "/packages"
 
@@ -40,7 +43,7 @@ ENVIRONMENT = {
 # Where shared libraries live; which of these are links differs from one distribution to the next.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
 _USR_FOLDERS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "full", "random", "urandom")  # not "zero", which gives memory that belongs to no process
 
 
 def find_bwrap() -> str:
@@ -67,8 +70,13 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
     """The command that builds a sandbox; what to run in it is appended. `INSIDE` is shown in it.
 
     Raises:
-        UserError: bubblewrap is not installed.
+        UserError: bubblewrap is not installed, or this architecture's system calls are not known.
     """
+    if os.uname().machine not in ARCHITECTURES:
+        raise UserError(
+            f"programs cannot be isolated on {os.uname().machine}: there is a system call filter for "
+            f"{' and '.join(ARCHITECTURES)} only"
+        )
     command = [
         find_bwrap(),
         "--unshare-all",
@@ -82,10 +90,9 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
     ]
     # Made beforehand, because bubblewrap closes the folders it makes on the way to others, and programs run as
-    # another user. The judge's own stays closed.
-    for folder in ("/usr", "/usr/bin", "/usr/share", "/etc"):
+    # another user.
+    for folder in ("/usr", "/usr/bin", "/usr/share", "/etc", FOLDER, STREAMS):
         command += ["--perms", "0755", "--dir", folder]
-    command += ["--perms", "0700", "--dir", "/judge"]
     for folder in _USR_FOLDERS:
         if Path(folder).is_dir():
             command += ["--ro-bind", folder, folder]
@@ -105,16 +112,15 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
-    command += ["--ro-bind", str(INSIDE), f"/judge/{INSIDE.name}"]
-    command += ["--proc", "/proc", "--tmpfs", "/dev"]
+    # The zygote keeps what it needs of /proc and its own modules open, and takes both away before programs run.
+    command += ["--ro-bind", str(INSIDE), MODULES, "--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        command += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
-    command += ["--symlink", "/proc/self/fd", "/dev/fd"]
+    for name in ("stdin", "stdout", "stderr"):
+        command += ["--symlink", f"{STREAMS}/{name}", f"/dev/{name}"]
     # POSIX semaphores and shared memory go to the private temporary file system of each test.
-    command += ["--symlink", "/tmp", "/dev/shm", "--remount-ro", "/dev"]
-    command += ["--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
+    command += ["--symlink", FOLDER, "/dev/shm", "--remount-ro", "/dev"]
+    command += ["--chdir", "/", "--remount-ro", "/"]
     return command
 
 

@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import tenacity
 
-from cobalt.errors import InfrastructureError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.calling import callable_program
+from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.sandbox import Run, Sandbox
@@ -71,9 +72,11 @@ class LocalJudge:
         self._all: set[Sandbox] = set()
         self._waiting = 0  # programs without a sandbox
         self._open = False
+        self._place: Place | None = None  # where sandboxes get their cgroups
 
     async def __aenter__(self) -> Self:
         self._idle = asyncio.Queue()
+        self._place = _cgroup_place(self.settings)
         self._open = True
         try:
             for _ in range(self.settings.sandboxes):
@@ -119,16 +122,28 @@ class LocalJudge:
         """The settings that decide its verdicts; see `Judge`."""
         return self.settings.decisive()
 
+    @property
+    def memory_accounting(self) -> Literal["cgroup", "sum"]:
+        """Who keeps the limit on memory here, of an open judge; see `JudgeSettings`."""
+        return "sum" if self._place is None else "cgroup"
+
     async def execute(
-        self, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None = None
+        self,
+        code: str,
+        given: str,
+        limits: JudgeSettings,
+        files: Mapping[str, str] | None = None,
+        *,
+        begun: asyncio.Event | None = None,
     ) -> Run | str:
         """Run a program once under limits of its own, without a verdict.
 
         Args:
             code: The program.
             given: Standard input.
-            limits: Its limits; the walls, the interpreter and the packages stay this judge's.
+            limits: Its limits; the isolation, the interpreter and the packages stay this judge's.
             files: Files to put into its folder, by relative path: contents in base64.
+            begun: Set when the program has a sandbox.
 
         Returns:
             How the run ended, or what the compiler said if the program is none.
@@ -141,6 +156,8 @@ class LocalJudge:
             attempt += 1
             try:
                 async with self._borrowed() as sandbox:
+                    if begun is not None:
+                        begun.set()
                     return await _execute(sandbox, code, given, limits, files)
             except InfrastructureError:
                 if attempt == ATTEMPTS or not self._open:
@@ -205,9 +222,21 @@ class LocalJudge:
         reraise=True,
     )
     async def _started(self) -> Sandbox:
-        sandbox = Sandbox(self.settings)
+        sandbox = Sandbox(self.settings, self._place)
         await sandbox.start()
         return sandbox
+
+
+def _cgroup_place(settings: JudgeSettings) -> Place | None:
+    if settings.unsafe or settings.memory_accounting == "sum":
+        return None
+    place = find_place()
+    if place is None and settings.memory_accounting == "cgroup":
+        raise UserError(
+            "setting 'memory_accounting': this process can make no cgroup with a memory and a pids controller; run it"
+            " as root or in a cgroup that systemd delegated (Delegate=yes), or set it to auto"
+        )
+    return place
 
 
 class _Course:
@@ -220,6 +249,10 @@ class _Course:
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
         self._done: list[_Graded | None] = [None] * len(suite)
+        self._idle = [0.0] * len(suite)
+        # What the finished tests at the head of the list have come to, so that each is looked at once.
+        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
+        self._end: tuple[int, str] | None = None
 
     def take(self) -> int | None:
         """The next test to run; None when none is left or the rest need not run."""
@@ -232,9 +265,10 @@ class _Course:
         self._waiting.append(index)
         self._waiting.sort(reverse=True)
 
-    def settle(self, index: int, graded: _Graded) -> None:
-        """Record a test's outcome."""
+    def settle(self, index: int, graded: _Graded, idle_seconds: float) -> None:
+        """Record a test's outcome, and how long it was neither computing nor ready to."""
         self._done[index] = graded
+        self._idle[index] = idle_seconds
 
     def fail_all(self, message: str) -> None:
         """Record that the program does not compile."""
@@ -244,17 +278,27 @@ class _Course:
 
     def _cut(self) -> tuple[int, str] | None:
         """After how many tests the rest count as not run, and why; judged on the finished ones in list order."""
-        spent, budget = 0.0, self.settings.suite_cpu_seconds
-        if not self._stop and budget is None:
-            return None
-        for index, graded in enumerate(self._done):
+        while self._end is None and self._counted < len(self._done):
+            graded = self._done[self._counted]
             if graded is None:
                 return None
-            spent += graded[0].cpu_seconds
-            if self._stop and graded[0].kind is not VerdictKind.PASSED:
-                return index + 1, "an earlier test failed"
-            if budget is not None and spent > budget:
-                return index + 1, f"the suite's budget of {budget:g} s of CPU time was spent"
+            self._cpu_spent += graded[0].cpu_seconds
+            self._idle_spent += self._idle[self._counted]
+            self._counted += 1
+            reason = self._reason(graded[0])
+            if reason is not None:
+                self._end = self._counted, reason
+        return self._end
+
+    def _reason(self, last: Verdict) -> str | None:
+        """Why no test after the last counted one counts; None while they do."""
+        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
+        if self._stop and last.kind is not VerdictKind.PASSED:
+            return "an earlier test failed"
+        if cpu is not None and self._cpu_spent > cpu:
+            return f"the suite's budget of {cpu:g} s of CPU time was spent"
+        if wall is not None and self._idle_spent > wall:
+            return f"the suite's budget of {wall:g} s of waiting was spent"
         return None
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
@@ -300,7 +344,9 @@ async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | N
             index = None
         while index is not None:
             run = await sandbox.run(course.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            course.settle(index, grade(run, course.suite.inputs[index], course.suite.outputs[index], course.settings))
+            suite = course.suite
+            graded = grade(run, suite.inputs[index], suite.outputs[index], course.settings, suite.fn_name)
+            course.settle(index, graded, run.idle_seconds)
             index = course.take()
         if sandbox.healthy:
             await sandbox.close_program()

@@ -5,8 +5,10 @@ The processes inside are described in `cobalt.judge.inside.zygote`. Reports what
 """
 
 import asyncio
+import base64
 import contextlib
 import json
+import marshal
 import os
 import signal
 import socket
@@ -14,9 +16,11 @@ import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge.cgroups import Place, SandboxCgroup, write_file
 from cobalt.judge.isolation import (
     ENVIRONMENT,
     INSIDE,
@@ -35,9 +39,16 @@ START_SECONDS = 60.0
 # twenty.
 SILENT_LIMITS = 25
 PROGRAM_UID = 1000  # inside, where the judge runs as root
-NOBODY = 65534
+# Outside, a sandbox's programs have a user of their own: the kernel counts pipes, signals and more by user. No
+# distribution gives numbers from here to 2^31 to anybody; they leave room for every process number.
+FIRST_USER = 0x70000000
+_PROCESS_NUMBERS = 1 << 22
+_FIRST_SPARE_USER = 1000  # in a container that has only a range of users
+_LARGE_INPUT = 4 << 20
+_ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
+_MARSHAL_VERSION = 2  # which every Python reads that programs may run under
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +59,12 @@ class Run:
         end: "exit", or the limit at which the judge ended it.
         status: Exit code, negative for a signal.
         cpu_seconds, wall_seconds: Of the program and all its processes; from its start to its end.
-        peak_memory_bytes: The largest resident size of one of its processes.
+        peak_memory_bytes: The most that was seen: the largest process's resident size, or that of all its processes
+            and files together, which is looked at every 50 ms.
         output_bytes: How much it wrote to standard output.
         stdout: That output, or where it passed the limit its two ends.
         stderr: The same of standard error.
+        idle_seconds: How long it was neither computing nor ready to.
     """
 
     end: End
@@ -62,13 +75,23 @@ class Run:
     output_bytes: int
     stdout: bytes
     stderr: bytes
+    idle_seconds: float = 0.0
 
 
 class Sandbox:
-    """A started sandbox; after an InfrastructureError or a cancelled call it is only good for `close`."""
+    """A started sandbox; after an InfrastructureError or a cancelled call it is only good for `close`.
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    Args:
+        settings: What isolation is built by; limits are each program's own.
+        place: Where to make the sandbox's cgroup; None: nowhere, and memory is summed up inside.
+    """
+
+    def __init__(self, settings: JudgeSettings, place: Place | None = None) -> None:
         self._settings = settings
+        self._place = place
+        self._cgroup: SandboxCgroup | None = None
+        self._kills = 0  # processes that the kernel has ended in the cgroup
+        self._first = -1  # a descriptor of the first process inside
         self._limits = settings  # those of the opened program
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -87,6 +110,8 @@ class Sandbox:
         here, there = socket.socketpair()
         self._messages = os.memfd_create("messages")
         try:
+            if self._place is not None:
+                self._cgroup = SandboxCgroup(self._place)
             async with asyncio.timeout(START_SECONDS):
                 if self._settings.unsafe:
                     await self._spawn_bare(there)
@@ -124,13 +149,15 @@ class Sandbox:
             InfrastructureError: the sandbox broke.
         """
         self._limits = limits
+        if self._cgroup is not None:
+            self._cgroup.limit(limits.memory_bytes, limits.processes)
         await self._send(b"P", _limits_of(limits), source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
             return cast("str | None", facts["failure"])
-        # The kernel's SIGKILL is a machine out of memory; other signals are the compiler's own end, after which
-        # the zygote waits for the next program.
-        if kind == b"X" and facts["status"] != -signal.SIGKILL:
+        # The kernel's SIGKILL is a machine out of memory, unless the sandbox's own was all; other signals are the
+        # compiler's own end. After each the zygote waits for the next program.
+        if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
             return "The program could not be compiled within the limits on time and memory."
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
@@ -145,21 +172,36 @@ class Sandbox:
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        await self._send(b"T", {"files": dict(files)} if files else None, given)
-        kind, facts, data = await self._reply()
+        if self._cgroup is not None:
+            # What it is given is there three times: on its way, in the compiler and as a file.
+            room = 3 * len(given) if len(given) > _LARGE_INPUT else 0
+            self._cgroup.limit(self._limits.memory_bytes + room, self._limits.processes)
+        placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
+        try:
+            await self._send(b"T", {"files": placed}, given)
+            kind, facts, data = await self._reply()
+        except InfrastructureError:
+            if self._ran_out_of_memory():  # and the kernel chose the sandbox itself
+                return Run("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+            raise
+        ran_out_of_memory = self._ran_out_of_memory()
         if kind != b"D":
             self.healthy = False
+            if ran_out_of_memory:
+                return Run("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         split = facts["output"]
         if not facts["ready"]:
             self.healthy = False
             raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
-        if facts["end"] == "exit" and facts["status"] == -signal.SIGKILL and facts["cpu"] <= self._limits.cpu_seconds:
+        killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
+        by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
+        if killed and not by_its_own_limit and not ran_out_of_memory:
             # The first process of a PID namespace cannot be killed from within it, forged signals are denied.
             self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Run(
-            facts["end"],
+            "memory" if ran_out_of_memory and facts["end"] == "exit" else facts["end"],
             facts["status"],
             facts["cpu"],
             facts["wall"],
@@ -167,7 +209,15 @@ class Sandbox:
             facts["size"],
             data[:split],
             data[split:],
+            facts["idle"],
         )
+
+    def _ran_out_of_memory(self) -> bool:
+        """Whether the kernel has ended a process of this sandbox at its cgroup's limit since the last time."""
+        if self._cgroup is None:
+            return False
+        before, self._kills = self._kills, self._cgroup.kills()
+        return self._kills > before
 
     async def close_program(self) -> None:
         """Forget the opened program.
@@ -188,6 +238,15 @@ class Sandbox:
                 self._process.kill()
             await self._process.wait()
             self._process = None
+        if self._first >= 0:
+            # Its end is the end of every process inside.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_readable(self._first), _ENDING_SECONDS)
+            os.close(self._first)
+            self._first = -1
+        if self._cgroup is not None:
+            self._cgroup.remove()
+            self._cgroup = None
         if self._messages >= 0:
             os.close(self._messages)
             self._messages = -1
@@ -197,34 +256,32 @@ class Sandbox:
 
     async def _spawn(self, there: socket.socket) -> None:
         settings = self._settings
-        command = bwrap_command(settings)
-        as_root = os.geteuid() == 0
-        options = {
-            "isolated": True,
-            "uid": PROGRAM_UID if as_root else 0,
-            "packages": PACKAGES if settings.site_packages is not None else None,
-        }
-        inside = [interpreter_inside(settings), "-S", "-s", "-P", "-X", "utf8", START]
-        inside += [str(there.fileno()), json.dumps(options)]
-        if not as_root:
-            self._process = await self._execute([*command, *inside], (there.fileno(),))
-            return
-        # The kernel exempts the real root from the limit on processes, so programs need another user, and
-        # only we, not bubblewrap, can map two: it waits until we have.
+        packages = PACKAGES if settings.site_packages is not None else ""
         info_here, info_there = os.pipe()
         go_there, go_here = os.pipe()
+        # The kernel exempts the real root from the limit on processes, so programs need another user, and
+        # only we, not bubblewrap, can map two: it waits until we have.
+        users = [_spare_ids(kind) for kind in ("uid", "gid")] if os.geteuid() == 0 else []
+        mapped = bool(users) and all(users)
+        command = [*bwrap_command(settings), "--info-fd", str(info_there)]
+        command += ["--userns-block-fd" if mapped else "--block-fd", str(go_there)]
+        command += self._start_command(interpreter_inside(settings), START, there)
+        command += [f"uid={PROGRAM_UID if mapped else 0}", f"packages={packages}", "isolated=1"]
         try:
-            command += ["--info-fd", str(info_there), "--userns-block-fd", str(go_there)]
-            self._process = await self._execute([*command, *inside], (there.fileno(), info_there, go_there))
+            self._process = await self._execute(command, (there.fileno(), info_there, go_there))
             os.close(info_there)
             info_there = -1
             text = await asyncio.to_thread(_read_to_end, info_here)
             if not text.strip():
                 raise InfrastructureError("bubblewrap ended at once")
             pid = json.loads(text)["child-pid"]
-            mapping = f"0 0 1\n{PROGRAM_UID} {NOBODY} 1\n"
-            for name in ("uid_map", "gid_map"):
-                _write_file(f"/proc/{pid}/{name}", mapping)
+            self._first = os.pidfd_open(pid)
+            if self._cgroup is not None:
+                self._cgroup.limit(settings.memory_bytes, settings.processes)
+                self._cgroup.add(pid)
+            if mapped:
+                for kind, spare in zip(("uid", "gid"), users, strict=True):
+                    write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {spare[pid % len(spare)]} 1\n")
             os.write(go_here, b"1")
         finally:
             for descriptor in (info_here, info_there, go_there, go_here):
@@ -233,12 +290,18 @@ class Sandbox:
 
     async def _spawn_bare(self, there: socket.socket) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
-        packages = self._settings.site_packages
-        options = {"isolated": False, "uid": 0, "packages": str(packages) if packages is not None else None}
-        command = [str(self._settings.interpreter), "-S", "-s", "-P", "-X", "utf8", str(INSIDE / "start.py")]
-        self._process = await self._execute(
-            [*command, str(there.fileno()), json.dumps(options)], (there.fileno(),), self._folder.name
-        )
+        packages = self._settings.site_packages or ""
+        command = self._start_command(str(self._settings.interpreter), str(INSIDE / "start.py"), there)
+        command += ["uid=0", f"packages={packages}", "isolated=0"]
+        self._process = await self._execute(command, (there.fileno(),), self._folder.name)
+
+    def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
+        """How the zygote is started, but for the options that isolation decides."""
+        return [
+            *(interpreter, "-S", "-s", "-P", "-X", "utf8", script, str(there.fileno())),
+            f"kernel={int(self._cgroup is None)}",
+            f"top_level_return={int(self._settings.allow_top_level_return)}",
+        ]
 
     async def _execute(
         self, command: list[str], descriptors: tuple[int, ...], folder: str | None = None
@@ -256,7 +319,7 @@ class Sandbox:
     async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
         if self._writer is None:
             raise InfrastructureError("the sandbox is closed")
-        head = json.dumps(facts).encode() if facts is not None else b""
+        head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
         self._writer.write(_HEADER.pack(kind, len(head), len(data)) + head)
         if data:
             self._writer.write(data)
@@ -298,6 +361,29 @@ def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
     }
 
 
+def _spare_ids(kind: str) -> range:
+    """Users or groups ("uid", "gid") of this process's namespace for programs to be; empty if it has only its own."""
+    ranges = []
+    for line in Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines():
+        first, _, count = map(int, line.split())
+        ranges.append(range(max(first, _FIRST_SPARE_USER), first + count))
+    widest = max(ranges, key=len)
+    if FIRST_USER in widest and FIRST_USER + _PROCESS_NUMBERS in widest:
+        return range(FIRST_USER, FIRST_USER + _PROCESS_NUMBERS)
+    return widest
+
+
+async def _readable(descriptor: int) -> None:
+    """Return when a descriptor can be read."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
 def _read_to_end(descriptor: int) -> bytes:
     parts = []
     while part := os.read(descriptor, 4096):
@@ -305,11 +391,3 @@ def _read_to_end(descriptor: int) -> bytes:
         if b"}" in part:
             break
     return b"".join(parts)
-
-
-def _write_file(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

@@ -1,22 +1,32 @@
-"""A second door to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
+"""A second route to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
 
 Any tool that speaks to SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, veRL's
-own sandbox reward (`reward.sandbox_fusion.url`) among them. A program is run once on one input, under the same walls
-as any other; comparing its output is the caller's business.
+own sandbox reward (`reward.sandbox_fusion.url`) among them. A program is run once on one input, isolated as any other;
+comparing its output is the caller's business.
 
 Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path) and `language` "python".
 Different from SandboxFusion: `run_timeout` (seconds) limits CPU time, and apart from it the time spent waiting, so that
-a busy machine fails nobody; `compile_timeout` is accepted and has no effect, since Python has no build step, and as
-there, a syntax error is a failed run. Not covered: other languages and `fetch_files` (both refused by name),
-`/run_jupyter` and the other endpoints. Fields that SandboxFusion does not know are ignored, as it does.
+a busy machine fails nobody; `compile_timeout` limits nothing, since Python has no build step, and as there, a syntax
+error is a failed run. Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the
+other endpoints. Fields that SandboxFusion does not know are ignored, as it does.
+
+veRL's client waits `compile_timeout + run_timeout + 10` seconds for an answer. Where the answer is HTTP 504 it asks
+again, up to three times in all; everything else that is no result it takes for a failure of the program. So a request
+that cannot be answered within four fifths of that time is answered 504, and so is every failure of the judge. Its
+program keeps its place in the queue meanwhile, and whoever sends the same request again within `CLAIM_SECONDS` gets
+its result.
 """
 
+import asyncio
 import base64
 import binascii
+import hashlib
+import logging
+from collections import defaultdict
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.inside.program import FILE_NAME
@@ -24,7 +34,13 @@ from cobalt.judge.local import LocalJudge
 from cobalt.judge.sandbox import Run
 from cobalt.judge.settings import MIB, JudgeSettings
 
+logger = logging.getLogger(__name__)
+
 PATH = "run_code"
+CLAIM_SECONDS = 10.0  # veRL's client asks again after one second, then after two
+
+_CLIENTS_OWN_SECONDS = 10.0  # what veRL's client adds to the two timeouts of a request
+_SHARE_OF_PATIENCE = 0.8  # the rest is for the way to and fro, which a busy machine makes long
 
 _LEAST_MEMORY_MIB = 64
 _MOST_FILES = 1000  # folders included; a program's own file system has room for about four times as many
@@ -39,18 +55,20 @@ class RunCodeRequest(BaseModel):
         code: The program.
         language: Only "python" is run here.
         stdin: Standard input; None is an empty one.
-        compile_timeout: Accepted without effect.
-        run_timeout: CPU seconds of the run, and as many more of waiting.
+        compile_timeout: Seconds; says with `run_timeout` how long the client waits, and limits nothing.
+        run_timeout: CPU seconds of the run, and as many more of waiting; at most the setting `max_run_seconds`.
         memory_limit_MB: Memory in MiB; 0 or less is the judge's own limit.
         files: Files for the program's folder, base64 by relative path; a null is left out.
         fetch_files: Must be empty.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     code: str
     language: Literal["python"] = "python"
     stdin: str | None = None
     compile_timeout: float = Field(10, gt=0)
-    run_timeout: float = Field(10, gt=0, le=3600)
+    run_timeout: float = Field(10, gt=0)
     memory_limit_MB: int = -1  # noqa: N815
     files: dict[str, str | None] = Field(default_factory=dict)
     fetch_files: list[str] = Field(default_factory=list, max_length=0)
@@ -88,32 +106,115 @@ class RunCodeRequest(BaseModel):
             update={"cpu_seconds": self.run_timeout, "wall_seconds": self.run_timeout, "memory_bytes": memory}
         )
 
+    @property
+    def patience(self) -> float:
+        """After how many seconds its client must have an answer, be it that there is none yet."""
+        return _SHARE_OF_PATIENCE * (self.compile_timeout + self.run_timeout + _CLIENTS_OWN_SECONDS)
 
-async def run_code(payload: object, judge: LocalJudge) -> dict[str, Any]:
-    """Answer one request; a failure of the judge is the status "SandboxError".
 
-    Raises:
-        UserError: the request is malformed or asks for what is not covered; the message names the field.
+class _Place:
+    """A program's place in the judge's queue, then its run; it may outlive the request that brought it."""
+
+    def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
+        self.begun = asyncio.Event()
+        self.kept_until = 0.0  # by the event loop's clock, once its request has gone
+        files = {name: contents for name, contents in request.files.items() if contents is not None}
+        run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
+        self.task: asyncio.Task[Run | str] = asyncio.create_task(run)
+        # So that asyncio does not complain of a failure that nobody is there for any more.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+
+class RunCode:
+    """The route of one judge.
+
+    Args:
+        judge: Whom it asks.
+        max_run_seconds: The largest `run_timeout`, in seconds.
+        max_request_seconds: The longest wait for an answer, in seconds, whatever the client's patience is.
     """
-    if not isinstance(payload, dict):
-        raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
-    try:
-        request = RunCodeRequest(**payload)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
-    limits = request.limits(judge.settings)
-    files = {name: contents for name, contents in request.files.items() if contents is not None}
-    # Base64 is a third longer, which leaves the program room; and every file fills whole pages.
-    if sum(len(contents) + _PAGE for contents in files.values()) > limits.file_bytes:
-        raise UserError(f"field 'files': more than the {limits.file_bytes} bytes that a program's folder holds")
-    try:
-        run = await judge.execute(request.code, request.stdin or "", limits, files)
-    except InfrastructureError as error:
-        return _answer("SandboxError", None, str(error))
-    if isinstance(run, str):
-        return _answer("Failed", _result("Finished", 0.0, 1, "", run))
-    return _answer_run(run, limits)
+
+    def __init__(self, judge: LocalJudge, *, max_run_seconds: float, max_request_seconds: float) -> None:
+        self._judge = judge
+        self._max_run_seconds = max_run_seconds
+        self._max_request_seconds = max_request_seconds
+        self._left: defaultdict[bytes, list[_Place]] = defaultdict(list)  # by the digest of the request
+
+    async def answer(self, payload: object) -> dict[str, Any]:
+        """Answer one request.
+
+        Raises:
+            UserError: the request is malformed or asks for what is not covered; the message names the field.
+            InfrastructureError: there is no result yet, or the judge failed: the client shall ask again.
+        """
+        request = self._read(payload)
+        limits = request.limits(self._judge.settings)
+        size = sum(len(contents) + _PAGE for contents in request.files.values() if contents is not None)
+        # Base64 is a third longer, which leaves the program room; and every file fills whole pages.
+        if size + len(request.code.encode()) + _PAGE > limits.file_bytes:
+            raise UserError(
+                f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
+            )
+        run = await self._run(request, limits)
+        if isinstance(run, str):
+            return _answer("Failed", _result("Finished", 0.0, 1, "", run))
+        return _answer_run(run, limits)
+
+    def _read(self, payload: object) -> RunCodeRequest:
+        if not isinstance(payload, dict):
+            raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
+        try:
+            request = RunCodeRequest.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+        if request.run_timeout > self._max_run_seconds:
+            raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
+        return request
+
+    async def _run(self, request: RunCodeRequest, limits: JudgeSettings) -> Run | str:
+        key = hashlib.sha256(request.model_dump_json().encode()).digest()
+        place = self._claimed(key) or _Place(self._judge, request, limits)
+        try:
+            await asyncio.wait({place.task}, timeout=min(request.patience, self._max_request_seconds))
+        finally:
+            if not place.task.done():  # nor is it cancelled: what a sandbox has begun, it shall finish
+                self._left[key].append(place)
+                self._keep(key, place)
+        if not place.task.done():
+            raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
+        if place.failed:
+            logger.error("the judge failed", extra={"error": str(place.task.exception())})
+        return place.task.result()
+
+    def _claimed(self, key: bytes) -> _Place | None:
+        """The place that an earlier request of the same content has left behind."""
+        places = self._left.pop(key, [])
+        usable = [place for place in places if not place.failed]
+        if len(usable) > 1:
+            self._left[key] = usable[1:]
+        return usable[0] if usable else None
+
+    def _keep(self, key: bytes, place: _Place) -> None:
+        loop = asyncio.get_running_loop()
+        place.kept_until = loop.time() + CLAIM_SECONDS
+        loop.call_at(place.kept_until, self._forget, key, place, place.kept_until)
+
+    def _forget(self, key: bytes, place: _Place, due: float) -> None:
+        """Give up a place that nobody came back for; one in a sandbox keeps it until it has finished."""
+        if place not in self._left.get(key, []) or place.kept_until != due:
+            return
+        if place.begun.is_set() and not place.task.done():
+            self._keep(key, place)
+            return
+        self._left[key].remove(place)
+        if not self._left[key]:
+            del self._left[key]
+        place.task.cancel()
 
 
 def _answer_run(run: Run, limits: JudgeSettings) -> dict[str, Any]:
@@ -135,10 +236,10 @@ def _result(status: str, seconds: float, code: int | None, stdout: str, stderr: 
     return {"status": status, "execution_time": seconds, "return_code": code, "stdout": stdout, "stderr": stderr}
 
 
-def _answer(status: str, result: dict[str, Any] | None, message: str = "") -> dict[str, Any]:
+def _answer(status: str, result: dict[str, Any]) -> dict[str, Any]:
     return {
         "status": status,
-        "message": message,
+        "message": "",
         "compile_result": None,
         "run_result": result,
         "executor_pod_name": None,

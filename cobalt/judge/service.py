@@ -2,9 +2,11 @@
 
 `POST <route>` takes a judge request (`cobalt.judge.wire`), `POST <route>/run_code` one of SandboxFusion's
 (`cobalt.judge.sandbox_fusion`). Imports Ray, so only the entry point imports it. Judging itself is `LocalJudge`'s;
-here are requests, answers and the deployment's size.
+here are requests, answers and the deployment's size. `cobalt.http_guard` says who may ask over HTTP.
 """
 
+import asyncio
+import dataclasses
 import logging
 import math
 import os
@@ -12,22 +14,23 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from ray.util import metrics
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from cobalt import cluster
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.http_guard import Guard, Refused, check_token
 from cobalt.judge import sandbox_fusion
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.isolation import find_bwrap
 from cobalt.judge.local import LocalJudge
-from cobalt.judge.settings import JudgeSettings, usable_cores
+from cobalt.judge.settings import ENVIRONMENT_PREFIX, MIB, JudgeSettings, usable_cores
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest
-from cobalt.problem import decode_json
 
 logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
 
@@ -35,7 +38,7 @@ CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy wit
 
 
 class ServiceSettings(JudgeSettings):
-    """The judge's settings and the deployment's size.
+    """The judge's settings, the deployment's size, and what requests may ask for.
 
     Attributes:
         num_replicas: Processes that hold sandboxes; None: one for every eight usable cores.
@@ -46,12 +49,37 @@ class ServiceSettings(JudgeSettings):
             for a free place costs more CPU than the tests.
         log_level: What replicas log, as JSON lines in Serve's log folder: "WARNING" failures of the judge and
             replaced sandboxes, "INFO" a line for each program as well.
+        token: What HTTP requests must bring as `Authorization: Bearer TOKEN`, 16 printable ASCII characters or more;
+            better set as a variable than on a command line, which others see. None: requests from the machine itself
+            need none, and others are refused.
+        allow_open_cluster: Serve on a Ray cluster that anybody can join as well; every result then has
+            `"private": false`.
+        max_request_bytes: Longest body of an HTTP request.
+        max_tests: Most tests of a suite, over HTTP and over the handle.
+        max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
+        max_request_seconds: Longest time that an HTTP request may take, its wait for a sandbox included, in seconds;
+            then it is answered 503 (504 on SandboxFusion's route).
     """
 
     num_replicas: int | None = Field(None, ge=1)
     replica_cpus: float = Field(0.1, ge=0)
     max_ongoing_requests: int = Field(1000, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
+    token: SecretStr | None = Field(None, min_length=16)
+    allow_open_cluster: bool = False
+    max_request_bytes: int = Field(128 * MIB, ge=1024)
+    max_tests: int = Field(10_000, ge=1)
+    max_run_seconds: float = Field(300.0, gt=0, le=3600)
+    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("token")
+    @classmethod
+    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
+        return check_token(token)
+
+    def of_the_judge(self) -> JudgeSettings:
+        """The settings of the judge alone."""
+        return JudgeSettings(**self.model_dump(include=set(JudgeSettings.model_fields)))
 
 
 class _Metrics:
@@ -79,17 +107,30 @@ class _Metrics:
 class Evaluator:
     """One replica: a pool of sandboxes behind Serve.
 
-    It starts only where the self-check finds that isolation holds, or under the explicit `unsafe` setting.
+    It starts only where the self-check finds that isolation holds, or under the explicit `unsafe` setting, and on a
+    private cluster, or under the explicit `allow_open_cluster` setting.
     """
 
-    async def __init__(self, settings: JudgeSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, settings: ServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
         for handler in logger.handlers:
             logging.getLogger("cobalt.judge").addHandler(handler)
-        await require_isolation(settings)
+        self._settings = settings
+        self._private = await asyncio.to_thread(cluster.require_private, allow_open=settings.allow_open_cluster)
+        if not self._private:
+            logger.warning("anybody can join this Ray cluster, allowed by the setting 'allow_open_cluster'")
+        judge_settings = settings.of_the_judge()
+        await require_isolation(judge_settings)
         if settings.unsafe:
             logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
-        self._judge = LocalJudge(settings)
+        self._judge = LocalJudge(judge_settings)
         await self._judge.__aenter__()
+        self._run_code = sandbox_fusion.RunCode(
+            self._judge,
+            max_run_seconds=settings.max_run_seconds,
+            max_request_seconds=settings.max_request_seconds,
+        )
+        token = settings.token.get_secret_value() if settings.token is not None else None
+        self._guard = Guard(token, settings.max_request_bytes, ENVIRONMENT_PREFIX + "TOKEN")
         self._metrics = _Metrics()
 
     async def __del__(self) -> None:
@@ -105,11 +146,12 @@ class Evaluator:
         return await self._answer(payload)
 
     async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide its verdicts; see `cobalt.judge.Judge`."""
-        return await self._judge.describe()
+        """The settings that decide its verdicts; see `cobalt.judge.Judge`. An open cluster is named as well."""
+        decisive = await self._judge.describe()
+        return decisive if self._private else {**decisive, "private": False}
 
     async def _answer(self, payload: object) -> dict[str, Any]:
-        request = JudgeRequest.parse(payload)
+        request = JudgeRequest.parse(payload, max_tests=self._settings.max_tests)
         try:
             result = await self._judge.judge(
                 request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
@@ -118,42 +160,39 @@ class Evaluator:
             logger.error("the judge failed", extra={"error": str(error)})
             raise
         self._metrics.observe(result, self._judge.restarts)
-        return result.to_record()
+        return dataclasses.replace(result, private=self._private).to_record()
 
     async def _answer_http(self, request: Request) -> JSONResponse:
-        if request.method != "POST":
-            return JSONResponse({"error": "send a judge request by POST"}, 405)
-        door = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
-        if door not in ("", sandbox_fusion.PATH):
+        route = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
+        if route not in ("", sandbox_fusion.PATH):
             return JSONResponse({"error": f"there is nothing at {request.url.path}"}, 404)
+        runs_code = route == sandbox_fusion.PATH
         try:
-            payload = decode_json(await request.body())
-        except UserError as error:
-            return JSONResponse({"error": f"the body is {error}"}, 400)
-        try:
-            if door == sandbox_fusion.PATH:
-                return JSONResponse(await sandbox_fusion.run_code(payload, self._judge))
-            return JSONResponse(await self._answer(payload))
+            async with asyncio.timeout(self._settings.max_request_seconds):
+                payload = await self._guard.read(request)
+                return JSONResponse(await (self._run_code.answer(payload) if runs_code else self._answer(payload)))
+        except Refused as refusal:
+            return JSONResponse({"error": str(refusal)}, refusal.status)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)
-        except InfrastructureError as error:
-            return JSONResponse({"error": str(error)}, 503)
+        except (InfrastructureError, TimeoutError) as error:
+            message = str(error) or f"no result within {self._settings.max_request_seconds:g} s (max_request_seconds)"
+            return JSONResponse({"error": message}, 504 if runs_code else 503)
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments and, below them, `COBALT_JUDGE_*` variables.
 
     Raises:
-        UserError: an unknown setting, a bad value, or no bubblewrap on this machine.
+        UserError: an unknown setting, a bad value, no bubblewrap on this machine, or a cluster that is not private.
+        InfrastructureError: the cluster does not answer.
     """
     settings = ServiceSettings.from_mapping(arguments, os.environ)
     if not settings.unsafe:
         find_bwrap()
+    cluster.require_private(allow_open=settings.allow_open_cluster)
     replicas = settings.num_replicas or math.ceil(usable_cores() / CORES_PER_REPLICA)
     sandboxes = settings.concurrency or max(1, usable_cores() // replicas)
-    judge_settings = JudgeSettings(
-        **settings.model_dump(include=set(JudgeSettings.model_fields) - {"concurrency"}), concurrency=sandboxes
-    )
     deployment = serve.deployment(
         name="Evaluator",
         num_replicas=replicas,
@@ -161,4 +200,4 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": settings.replica_cpus},
         logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
     )(Evaluator)
-    return deployment.bind(judge_settings)
+    return deployment.bind(settings.model_copy(update={"concurrency": sandboxes}))

@@ -36,6 +36,8 @@ class JudgeSettings(BaseModel):
             program does not count, up to twenty times this limit.
         suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
             None: no budget besides that of each test.
+        suite_wall_seconds: Time that the tests of a suite together may spend neither computing nor ready to, in
+            seconds, counted in list order; tests beyond it are `not_run`. None: no budget besides that of each test.
         memory_bytes: Address space of each process, and resident memory of all of a test's processes
             together (paper: 1 GiB).
         output_bytes: Standard output of a test; more is the verdict `output_limit`.
@@ -43,13 +45,17 @@ class JudgeSettings(BaseModel):
         processes: Processes and threads a test may have at once.
         open_files: File descriptors a process may have.
         comparison: "strip": whole outputs stripped, exact (the paper's). "lines": line by line, stripped,
-            tokens equal as text or as decimal numbers. "float": as "lines", numbers within the tolerances.
+            tokens equal as text or as decimal numbers of ASCII digits. "float": as "lines", numbers within the
+            tolerances. The values of called functions are compared as values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends it.
         concurrency: Sandboxes, and so tests at once; None: one for each usable core.
         python: Interpreter that programs run under; None: the one this process runs.
         site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
             None: standard library only, as under `python -S` (paper).
+        memory_accounting: Who keeps the limit on memory. "cgroup": the kernel, by a cgroup for each sandbox, with
+            everything that it holds for a program. "sum": the judge, which adds up processes, files, sockets and
+            pipes every 50 ms. "auto": the kernel where this process may make cgroups, otherwise the judge.
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
 
@@ -58,6 +64,7 @@ class JudgeSettings(BaseModel):
     cpu_seconds: float = Field(4.0, gt=0, le=3600)
     wall_seconds: float | None = Field(None, gt=0)
     suite_cpu_seconds: float | None = Field(None, gt=0)
+    suite_wall_seconds: float | None = Field(60.0, gt=0)
     memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
     output_bytes: int = Field(16 * MIB, ge=1024)
     file_bytes: int = Field(64 * MIB, ge=1024)
@@ -70,6 +77,7 @@ class JudgeSettings(BaseModel):
     concurrency: int | None = Field(None, ge=1)
     python: Path | None = None
     site_packages: Path | None = None
+    memory_accounting: Literal["auto", "cgroup", "sum"] = "auto"
     unsafe: bool = False
 
     @model_validator(mode="after")
@@ -96,8 +104,12 @@ class JudgeSettings(BaseModel):
         return Path(self.python if self.python is not None else sys.executable).resolve()
 
     def decisive(self) -> dict[str, Any]:
-        """What decides a verdict, JSON-able, for the manifest of a run: all but the number of sandboxes."""
-        values = self.model_dump(mode="json", exclude={"concurrency", "wall_seconds", "python", "site_packages"})
+        """What decides a verdict, JSON-able, for the manifest of a run.
+
+        All but the number of sandboxes, and who keeps the limit on memory, which is the same limit.
+        """
+        left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
+        values = self.model_dump(mode="json", exclude=left_out)
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
         packages = None if self.site_packages is None else str(self.site_packages)
         return values | {"wall_seconds": self.wall_limit, "python": interpreter, "site_packages": packages}

@@ -22,7 +22,7 @@ class VerdictKind(StrEnum):
     WALL_LIMIT = "wall_limit"  # the wider guard: a program that sleeps or waits
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
-    NOT_RUN = "not_run"  # after an early stop, or beyond the suite's CPU budget
+    NOT_RUN = "not_run"  # after an early stop, or beyond one of the suite's budgets
     NO_CODE = "no_code"
 
 
@@ -91,6 +91,8 @@ class ExecResult:
         isolated: False when the judge ran with its explicit `unsafe` setting.
         queue_seconds: How long the program waited for a free sandbox.
         run_seconds: Wall time from the first test's start to the last one's end.
+        private: False when the judge was served on a Ray cluster that anybody could join, by its explicit
+            `allow_open_cluster` setting.
     """
 
     passing: list[bool]
@@ -100,6 +102,7 @@ class ExecResult:
     isolated: bool = True
     queue_seconds: float = 0.0
     run_seconds: float = 0.0
+    private: bool = True
 
     def __post_init__(self) -> None:
         if not len(self.passing) == len(self.feedback) == len(self.verdicts):
@@ -133,6 +136,7 @@ class ExecResult:
             "verdicts": [verdict.to_record() for verdict in self.verdicts],
             "comparison": self.comparison,
             "isolated": self.isolated,
+            "private": self.private,
             "queue_seconds": self.queue_seconds,
             "run_seconds": self.run_seconds,
         }
@@ -164,6 +168,7 @@ class ExecResult:
             bool(record.get("isolated", True)),
             float(record.get("queue_seconds", 0.0)),
             float(record.get("run_seconds", 0.0)),
+            bool(record.get("private", True)),
         )
 
     @classmethod

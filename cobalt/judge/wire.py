@@ -33,8 +33,12 @@ class JudgeRequest:
         }
 
     @classmethod
-    def parse(cls, payload: object) -> "JudgeRequest":
+    def parse(cls, payload: object, *, max_tests: int | None = None) -> "JudgeRequest":
         """Check a payload and read it.
+
+        Args:
+            payload: What came.
+            max_tests: The most tests that a suite may have; None: any number.
 
         Raises:
             UserError: a field is missing, malformed or unknown; the message names it.
@@ -58,4 +62,6 @@ class JudgeRequest:
             raise UserError("field 'stop_at_first_failure' must be true or false")
         if len(suite) == 0:
             raise UserError("field 'test_cases': the test suite is empty")
+        if max_tests is not None and len(suite) > max_tests:
+            raise UserError(f"field 'test_cases': {len(suite)} tests, more than {max_tests} (max_tests)")
         return cls(code, suite, stop)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from cobalt.errors import ServiceDown, UserError
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.manifest import companion_path, open_manifest
 from cobalt.problem import ProblemId
 from cobalt.records import RecordFile, sort_records
@@ -67,7 +67,8 @@ async def run_all(
 
     Raises:
         ServiceDown: a service is gone; what is finished is kept.
-        UserError: the file was made with other arguments or data, or holds ids that are not among the items.
+        UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot be
+            written; what is finished is kept.
     """
     order = [identify(item) for item in items]
     failures: list[dict[str, Any]] = []
@@ -91,7 +92,9 @@ async def run_all(
                 except ServiceDown:
                     raise
                 except Exception as error:
-                    logger.exception("problem %r failed", identify(item))
+                    # A failure of a part of the system is said in a sentence; anything else is a bug.
+                    known = isinstance(error, InfrastructureError)
+                    logger.error("problem %r failed: %s", identify(item), error, exc_info=not known)
                     failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
                 else:
                     await asyncio.to_thread(output.append, record)
@@ -101,7 +104,7 @@ async def run_all(
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(concurrency, len(pending))):
                     group.create_task(worker())
-        except* ServiceDown as errors:
+        except* (ServiceDown, UserError) as errors:
             raise _first(errors) from None
         finally:
             _write_failures(errors_path(output.path), failures)

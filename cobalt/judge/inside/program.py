@@ -3,134 +3,69 @@
 Compiling executes nothing of the program. What runs it is `start`; processes and limits are `zygote`'s.
 """
 
-# pathlib would be loaded into every program's process.
+# What is loaded here is in every program's process: modules that few programs need are imported where they are.
+# ruff: noqa: SIM105 - `contextlib` is one of them
 
-import ast
+from __future__ import annotations
+
 import builtins
-import contextlib
 import gc
 import sys
-import traceback
-import types
-import warnings
 from _weakref import ref as reference
 from atexit import _run_exitfuncs as _run_exit_handlers
-from collections.abc import Callable, Iterable, Iterator
 from os import _exit
 from sys import __excepthook__ as _print_exception
 from sys import getrecursionlimit as _recursion_limit
 from sys import setrecursionlimit as _set_recursion_limit
-from typing import Any
+from types import CodeType, ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 FILE_NAME = "main.py"
 
-_FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
+# What compiling raises for a source that is no program, or exceeds the compiler's limits.
+FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-class CompileFailure(Exception):
-    """The source is no program; the message is what Python prints for it."""
+_top_level_return: Any = None
 
 
-def compile_source(source: bytes, allow_top_level_return: bool) -> list[types.CodeType]:
+def prepare_top_level_return() -> None:
+    """Load what compiles programs that return outside a function, while its file can still be seen."""
+    global _top_level_return
+    from . import top_level_return as _top_level_return
+
+
+def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType]:
     """Compile a program into one or two pieces, to be executed in order in one namespace.
 
     There are two when a `return` outside a function is allowed and present: what stands before it, and the
     rest as the body of a function whose every name is global.
 
     Raises:
-        CompileFailure: a syntax error, or a source that exceeds the compiler's limits.
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: `FAILURES`, of which `failure_text` makes
+            what Python prints.
     """
+    stderr, sys.stderr = sys.stderr, None  # warnings about the source are printed there
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                return [compile(source, FILE_NAME, "exec", dont_inherit=True)]
-            except SyntaxError as error:
-                if not (allow_top_level_return and error.msg == "'return' outside function"):
-                    raise
-                return _compile_with_return(source)
-    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise CompileFailure("".join(traceback.format_exception_only(error))) from None
+        return [compile(source, FILE_NAME, "exec", dont_inherit=True)]
+    except SyntaxError as error:
+        if not (allow_top_level_return and error.msg == "'return' outside function"):
+            raise
+        codes: list[CodeType] = _top_level_return.compile_with_return(source, FILE_NAME)
+        return codes
+    finally:
+        sys.stderr = stderr
 
 
-def _compile_with_return(source: bytes) -> list[types.CodeType]:
-    tree = ast.parse(source, FILE_NAME)
-    first = next(place for place, statement in enumerate(tree.body) if _returns(statement))
-    before = ast.Module(tree.body[:first], tree.type_ignores)
-    codes = [compile(before, FILE_NAME, "exec", dont_inherit=True)]
-    rest = [_ModuleStatements().visit(statement) for statement in tree.body[first:]]
-    names = sorted({name for statement in rest for name in _bound_names(statement)})
-    body: list[ast.stmt] = [ast.Global(names), *rest] if names else rest
-    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    function = ast.FunctionDef("program", nothing, body, [])
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    flags = codes[0].co_flags & _FUTURE_FLAGS
-    outer = compile(module, FILE_NAME, "exec", flags, dont_inherit=True)
-    inner = next(item for item in outer.co_consts if isinstance(item, types.CodeType))
-    codes.append(inner.replace(co_name="<module>", co_qualname="<module>"))
-    return codes
+def failure_text(error: BaseException) -> str:
+    """What Python prints for a source that does not compile."""
+    from traceback import format_exception_only
 
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-
-
-def _returns(node: ast.AST) -> bool:
-    if isinstance(node, ast.Return):
-        return True
-    return not isinstance(node, _SCOPES) and any(_returns(child) for child in ast.iter_child_nodes(node))
-
-
-class _ModuleStatements(ast.NodeTransformer):
-    """Rewrites what may stand in a module but not in a function whose names are global."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return node
-
-    def visit_Global(self, node: ast.Global) -> ast.AST:
-        return ast.copy_location(ast.Pass(), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if node.value is None:
-            return ast.copy_location(ast.Pass(), node)
-        return ast.copy_location(ast.Assign([node.target], node.value), node)
-
-
-def _bound_names(node: ast.AST) -> Iterator[str]:
-    """The names that a module's statement binds in the module's namespace, in its decorators excepted."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-            return
-        case ast.Lambda():
-            return
-        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            # A comprehension's own variables stay inside it; an assignment expression's leave it.
-            for child in ast.walk(node):
-                if isinstance(child, ast.NamedExpr):
-                    yield child.target.id
-            return
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-            yield name
-        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-            for alias in aliases:
-                yield alias.asname or alias.name.partition(".")[0]
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
-        case ast.MatchMapping(rest=str(name)):
-            yield name
-        case _:
-            pass
-    for item in ast.iter_child_nodes(node):
-        yield from _bound_names(item)
+    return "".join(format_exception_only(error))
 
 
 def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> None:
@@ -155,8 +90,8 @@ def start_afresh(folder: str, shadowed: Iterable[str] = ()) -> dict[str, Any]:
     if "random" in sys.modules:
         sys.modules["random"].seed()  # or each test would draw the same numbers
     # Made here, after everything older was put out of the collector's sight: it can be collected at the end.
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __annotations__={})
+    module = ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
     gc.enable()
     return module.__dict__
@@ -213,7 +148,7 @@ def leave(status: int) -> None:
 
 def _free_objects() -> None:
     module = sys.modules.pop("__main__", None)
-    if not isinstance(module, types.ModuleType):
+    if not isinstance(module, ModuleType):
         return
     alive = reference(module)
     del module
@@ -241,8 +176,10 @@ def _shorten(error: BaseException) -> None:
 
 def _survive(action: Callable[[], object]) -> None:
     """Whatever a program's own hooks raise, the process goes on to its end."""
-    with contextlib.suppress(BaseException):
+    try:
         action()
+    except BaseException:  # noqa: BLE001 - nobody is left to be told
+        pass
 
 
 def _complain(message: object) -> None:

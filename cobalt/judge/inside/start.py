@@ -17,6 +17,8 @@ if __name__ == "__main__":
 
     from inside import program, zygote  # type: ignore[import-not-found]
 
+    del sys.path[0]
+
     codes, namespace = zygote.serve(sys.argv)
     uncaught = None
     try:

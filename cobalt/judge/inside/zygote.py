@@ -1,64 +1,73 @@
 """The processes of a sandbox: a warm interpreter, forked for each program, and that fork once more for each test.
 
     zygote     waits for a program; never touches its source
-    compiler   forked for a program: compiles it, then for each test forks
-    test       in its own PID, IPC and mount namespaces: drops every privilege, becomes the program
+    compiler   forked for a program: compiles it, then for each test mounts two empty file systems and forks
+    test       in a PID namespace and a session of its own: drops every privilege, becomes the program
 
-The compiler measures and ends the test's processes from outside their namespaces: they cannot see it, signal
-it, or reach its descriptors, and the only things that come back from them are an exit status and what they
-wrote to two anonymous files.
+The compiler measures and ends the test's processes from outside their namespace: they cannot see it, signal it, or
+reach its descriptors, and the only things that come back from them are an exit status and what they wrote to two files.
 
 What this protects against: reading or writing anything of the host or of another test; the network; exhausting
 memory, processes, disk, descriptors or output; outliving the test; forging a result. What it does not: defects
 of the kernel itself (a system call filter narrows them); side channels through shared hardware; telling the
-time and the machine's kind. Limits on memory of several processes together are enforced by looking every 50 ms.
+time and the machine's kind. Limits on memory of several processes together are enforced by looking every 50 ms, and
+by the kernel where the sandbox has a memory cgroup (`cobalt.judge.cgroups`).
 
-Frames on the socket, both ways: a letter and two lengths, then a JSON object and bytes.
-    to here    P limits, source | T {"files": {path: base64}}, input | E (end of the program)
+Frames on the socket, both ways: a letter and two lengths, then an object and bytes. Objects come here in `marshal`'s
+form, which needs no module, and leave as JSON.
+    to here    P limits, source | T {"files": {path: bytes}}, input | E (end of the program)
     from here  R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
 """
 
-# pathlib would be loaded into every program's process.
-# ruff: noqa: PTH103, PTH109, PTH120, PTH123, PTH208
+# Every module that is loaded here, and every page that it takes, is copied for each test: no pathlib, json, re, typing.
+# ruff: noqa: PTH103, PTH109, PTH120, SIM105
 
-import contextlib
+from __future__ import annotations
+
 import gc
-import importlib
-import json
+import marshal
 import os
-import re
 import resource
 import select
-import signal
-import struct
 import sys
 import time
-import types
-from typing import Any
+from _json import encode_basestring_ascii as _quoted
+from _struct import Struct
 
-from . import linux, program
+from . import linux, program, syscall_filter, usage
 
-HEADER = struct.Struct("!cII")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+    from typing import Any
+
+HEADER = Struct("!cII")
 TICK_SECONDS = 0.05
 LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
 STDERR_BYTES = 65536
 STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
+PENDING_SIGNALS = 256  # queued signals and timers of a test
 
 FOLDER = "/tmp"  # a program's own, in which it starts
-_NAMESPACES = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
+STREAMS = "/io"  # where its standard streams lie; /dev/stdin and so on lead there
+MODULES = f"{FOLDER}/inside"  # where these modules lie until programs run
+# Descriptors: those of a test's streams, the ends of a pipe over which it says that it is ready, and the sandbox's own.
+_INPUT, _OUTPUT, _ERRORS, _READ, _READY, _SOCKET, _PROC, _OOM = 0, 1, 2, 3, 4, 10, 11, 12
 _JUDGE_HAS_GONE = 3  # how a compiler ends that finds the socket closed
-_READY = 3  # a test's descriptor, until the program starts
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# For the kernel, short of memory: it ends the program first, and the compiler before the rest of the machine.
+_PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"500"
+_SIGKILL = 9  # as in `signal`, which loads half a dozen modules
 
 # Imported once for a program that mentions them, so that its own import of them costs its tests nothing; not for other
 # programs, whose tests would cost more by each page there is. None that imports `threading`, which would have to be
 # told of forks.
 _WARM = frozenset((
     "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "functools", "heapq", "io", "itertools", "math", "operator", "random", "re", "statistics", "string", "typing",
+    "functools", "heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
+    "typing",
 ))  # fmt: skip
-_WORD = re.compile(rb"[a-z]+")
+_LETTERS = bytes(byte if chr(byte).islower() and byte < 128 else ord(" ") for byte in range(256))
 
 
 class _Closed(Exception):
@@ -69,54 +78,89 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
     """Serve programs until the judge goes; returns only in a test's process, with what to execute there, and where.
 
     Args:
-        arguments: The script's; the second is the socket's descriptor, the third a JSON object of options:
-            `isolated`, `uid` (the user programs run as; 0 to stay), `packages` (a folder or null).
+        arguments: The script's; the second is the socket's descriptor, the others are options as `name=value`:
+            isolated (1 or 0), uid (the user that programs run as; 0 to stay), kernel (1 to count what the kernel holds
+            for a program), packages (a folder, or empty), top_level_return (1 where programs may return).
     """
-    socket, options = int(arguments[1]), json.loads(arguments[2])
-    hidden = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
+    _take_descriptors(int(arguments[1]))
+    given = dict(argument.split("=", 1) for argument in arguments[2:])
+    options: dict[str, Any] = {
+        "isolated": given["isolated"] == "1",
+        "uid": int(given["uid"]),
+        "kernel": given["kernel"] == "1",
+        "packages": given["packages"] or None,
+    }
+    if given["top_level_return"] == "1":
+        program.prepare_top_level_return()
+    options["hidden"] = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
     _provide_exits()
-    filters = linux.seccomp_programs() if options["isolated"] else None
-    options["filter"] = None if filters is None else linux.SeccompFilter(filters[1])
-    options["hidden"] = hidden
     if options["isolated"]:
-        with contextlib.suppress(OSError):
-            os.setgroups([])
-    if filters is not None:
-        linux.SeccompFilter(filters[0]).install()
+        _close_the_sandbox()
     gc.disable()
     gc.collect()
     gc.freeze()
-    _send(socket, b"R", {"filter": filters is not None}, b"")
+    _send(b"R", {}, b"")
     readable = select.poll()
-    readable.register(socket, select.POLLIN)
+    readable.register(_SOCKET, select.POLLIN)
     while True:
         # The compiler reads the program, so that no later one can find it in memory that this process has freed.
         readable.poll()
         compiler = os.fork()
         if compiler == 0:
-            return _serve_program(socket, options, *_receive_program(socket))
+            return _serve_program(options, *_receive_program())
         _, raw = os.waitpid(compiler, 0)
         status = os.waitstatus_to_exitcode(raw)
         if status == _JUDGE_HAS_GONE:
             os._exit(0)
         if status != 0:
-            _send(socket, b"X", {"status": status}, b"")
+            _send(b"X", {"status": status}, b"")
+
+
+def _take_descriptors(socket: int) -> None:
+    """Put the sandbox's own descriptors into their places, and close what was left open by others."""
+    if socket != _SOCKET:
+        os.dup2(socket, _SOCKET)
+    os.closerange(_READ, _SOCKET)
+    os.closerange(_SOCKET + 1, 1 << 20)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    os.dup2(proc, _PROC)
+    os.close(proc)
+
+
+def _close_the_sandbox() -> None:
+    """Take from all processes to come what only the start needed, and filter their system calls.
+
+    Raises:
+        OSError: the kernel refused; then no program may run.
+    """
+    try:
+        os.setgroups([])
+    except OSError:
+        pass  # this user may not, and has no groups that matter inside
+    for target in ("/proc", MODULES):  # what is open in them stays usable
+        linux.detach_mount(target)
+    linux.lock_privileges()
+    linux.drop_inheritable_capabilities()
+    code = syscall_filter.filter_program()
+    if code is None:
+        raise OSError(f"there is no system call filter for the architecture {os.uname().machine}")
+    linux.install_filter(code)
 
 
 def _provide_exits() -> None:
     # Python's `site` module makes these; programs run without it, as under `python -S`.
     import builtins
+    from _sitebuiltins import Quitter
 
-    quitter = importlib.import_module("_sitebuiltins").Quitter
     for name in ("exit", "quit"):
-        setattr(builtins, name, quitter(name, "Ctrl-D (i.e. EOF)"))
+        setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
 
-def _receive_program(socket: int) -> tuple[dict[str, Any], bytes]:
+def _receive_program() -> tuple[dict[str, Any], bytes]:
     """The limits and source of the next program; what is left of one whose compiler died is passed over."""
     try:
         while True:
-            kind, limits, source = _receive(socket)
+            kind, limits, source = _receive()
             if kind == b"P":
                 return limits, bytes(source)
     except _Closed:
@@ -124,43 +168,29 @@ def _receive_program(socket: int) -> tuple[dict[str, Any], bytes]:
 
 
 def _serve_program(
-    socket: int, options: dict[str, Any], limits: dict[str, Any], source: bytes
+    options: dict[str, Any], limits: dict[str, Any], source: bytes
 ) -> tuple[list[types.CodeType], dict[str, Any]]:
-    failure, codes = None, []
-    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
-    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
-    try:
-        if len(source) > limits["file_bytes"]:  # its process could not write it
-            raise program.CompileFailure(f"the program is larger than {limits['file_bytes']} bytes\n")
-        codes = program.compile_source(source, limits["allow_top_level_return"])
-    except program.CompileFailure as error:
-        failure = str(error)
-    for limit, values in before:
-        resource.setrlimit(limit, values)
-    _send(socket, b"C", {"failure": failure}, b"")
-    for name in _WARM.intersection(word.decode() for word in _WORD.findall(source)):
-        importlib.import_module(name)
-    folder = FOLDER
-    if options["isolated"]:
-        quiet = linux.MS_NOSUID | linux.MS_NODEV
-        size = f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"
-        options["mounts"] = [
-            linux.Mount("tmpfs", FOLDER, quiet, size),
-            linux.Mount("proc", "/proc", quiet | linux.MS_NOEXEC),
-        ]
-        # For its tests, which inherit it: the kernel, short of memory, ends the program and not the judge.
-        _write_new("/proc/self/oom_score_adj", b"1000", os.O_WRONLY)
-    else:
-        folder = os.getcwd()
+    failure, codes = _compile(limits, source)
+    _send(b"C", {"failure": failure}, b"")
+    for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
+        __import__(word)
+    os.umask(0)  # each test sets its own
+    _set_inherited_limits(limits)
+    score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=_PROC)
+    os.dup2(score, _OOM)
+    os.close(score)
+    os.write(_OOM, _COMPILER_NEXT)
+    folder = FOLDER if options["isolated"] else os.getcwd()
     program.prepare(options["packages"], options["hidden"], folder)
+    # The files that are opened for a test get the numbers of its streams, and it need not move them.
+    os.closerange(_INPUT, _READ)
     gc.freeze()
     try:
         while True:
-            request, facts, given = _receive(socket)
+            request, facts, given = _receive()
             if request != b"T":
                 os._exit(0)
-            if _run_test(socket, options, limits, given):
+            if _run_test(options, limits, given):
                 files = facts.get("files", {})
                 _become_program(options, limits, source, files)
                 beside = {path.partition("/")[0].removesuffix(".py") for path in files}
@@ -169,188 +199,215 @@ def _serve_program(
         os._exit(_JUDGE_HAS_GONE)
 
 
-def _run_test(socket: int, options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> bool:
-    """Fork a test and report its end; True in the test's own process, its standard files in place."""
-    files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
-    _write_all(files[0], given)
-    given[:] = bytes(len(given))  # the tests to come are copies of this process
-    os.lseek(files[0], 0, os.SEEK_SET)
-    # Only a test whose walls all stand writes here, and closes it before the program starts: a failed set-up
-    # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
-    ready, walls_stand = os.pipe()
-    started = time.monotonic()
-    child = linux.fork(_NAMESPACES if options["isolated"] else 0)
-    if child == 0:
-        for number, descriptor in enumerate((*files, walls_stand)):
-            os.dup2(descriptor, number)
-        return True
-    os.close(walls_stand)
-    end, seen = _watch(child, files[1], started, limits, options["isolated"])
+def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[types.CodeType]]:
+    """Compile within the limits; returns what the compiler said if the source is no program."""
+    if len(source) > limits["file_bytes"]:  # its process could not write it
+        return f"the program is larger than {limits['file_bytes']} bytes\n", []
+    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
+    failure, codes = None, []
+    try:
+        codes = program.compile_source(source, limits["allow_top_level_return"])
+    except program.FAILURES as error:
+        failure = error
+    for limit, values in before:
+        resource.setrlimit(limit, values)
+    return (None if failure is None else program.failure_text(failure)), codes
+
+
+def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> None:
+    """Open a test's standard input, output and error, in file systems made for it alone."""
     if not options["isolated"]:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-    _, raw, usage = os.wait4(child, 0)
+        for name in ("stdin", "stdout", "stderr"):
+            os.memfd_create(name, 0)
+        _write_all(_INPUT, given)
+        os.lseek(_INPUT, 0, os.SEEK_SET)
+        return
+    quiet = linux.MS_NOSUID | linux.MS_NODEV
+    # Each of its files fills whole pages; the file system itself needs one.
+    room = len(given) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
+    options["mounts"] = [
+        linux.Mount("tmpfs", FOLDER, quiet, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
+        linux.Mount("tmpfs", STREAMS, quiet, f"size={room},nr_inodes=8,mode=755"),
+    ]
+    for mount in options["mounts"]:
+        mount.make()
+    # Each gets the lowest number that is free.
+    new = os.O_CREAT | os.O_EXCL | os.O_RDWR
+    _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), given)
+    os.close(_INPUT)
+    os.set_inheritable(os.open(f"{STREAMS}/stdin", os.O_RDONLY), True)
+    os.set_inheritable(os.open(f"{STREAMS}/stdout", new, 0o666), True)
+    os.set_inheritable(os.open(f"{STREAMS}/stderr", new, 0o666), True)
+
+
+def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> bool:
+    """Fork a test and report its end; True in the test's own process, its standard streams in place."""
+    _open_streams(options, limits, given)
+    limits = limits | {"given": len(given)}
+    given[:] = bytes(len(given))  # the tests to come are copies of this process
+    # Only a test whose isolation is complete writes here, and closes it before the program starts: a failed set-up
+    # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
+    os.pipe()
+    os.write(_OOM, _PROGRAM_FIRST)
+    started = time.monotonic()
+    child = linux.fork(linux.CLONE_NEWPID if options["isolated"] else 0)
+    if child == 0:
+        return True
+    os.write(_OOM, _COMPILER_NEXT)
+    os.close(_READY)
+    end, seen, idle, memory = _watch(child, started, limits, options)
+    if not options["isolated"]:
+        try:
+            os.killpg(child, _SIGKILL)
+        except ProcessLookupError:
+            pass
+    own_limit = resource.prlimit(child, resource.RLIMIT_CPU)[1] < _cpu_limit(limits)
+    _, raw, used = os.wait4(child, 0)
     wall = time.monotonic() - started
-    # Processes that were alive at the end are in no one's sum. Ended ones are in their parent's, since no program can
-    # have the kernel take them away unseen, and orphans in the first process's.
-    cpu = max(usage.ru_utime + usage.ru_stime, seen)
-    size = os.fstat(files[1]).st_size
+    size = os.fstat(_OUTPUT).st_size
     facts = {
-        "ready": os.read(ready, 1) == b"1",
+        "ready": os.read(_READ, 1) == b"1",
         "end": end,
         "status": os.waitstatus_to_exitcode(raw),
-        "cpu": cpu,
+        # A program that lowers its limit on CPU time is killed by the kernel, as one is where memory is short.
+        "own_limit": own_limit,
+        # Processes that were alive at the end are in no one's sum. Ended ones are in their parent's, since no program
+        # can have the kernel take them away unseen, and orphans in the first process's.
+        "cpu": max(used.ru_utime + used.ru_stime, seen),
         "wall": wall,
-        "peak": usage.ru_maxrss * 1024,
+        "idle": idle,
+        "peak": max(memory, used.ru_maxrss * 1024),
         "size": size,
     }
     # Beyond the limit only what feedback shows is of use.
     output = _parts(size, limits["output_bytes"])
-    errors = _parts(os.fstat(files[2]).st_size, STDERR_BYTES)
+    errors = _parts(os.fstat(_ERRORS).st_size, STDERR_BYTES)
     lengths = [sum(count for _, count in parts) for parts in (output, errors)]
-    _send(socket, b"D", facts | {"output": lengths[0]}, b"", more=sum(lengths))
-    # From file to socket: in this process's memory the tests to come could find it.
-    for descriptor, parts in ((files[1], output), (files[2], errors)):
+    _send(b"D", facts | {"output": lengths[0]}, b"", more=sum(lengths))
+    for descriptor, parts in ((_OUTPUT, output), (_ERRORS, errors)):
         for begin, count in parts:
-            _send_file(socket, descriptor, begin, count)
-    for descriptor in (*files, ready):
-        os.close(descriptor)
+            _send_file(descriptor, begin, count)
+    os.closerange(_INPUT, _READ + 1)
+    for mount in options.get("mounts", ()):
+        mount.detach()
     return False
 
 
-def _watch(child: int, output: int, started: float, limits: dict[str, Any], isolated: bool) -> tuple[str, float]:
-    """Wait for a test's end, and bring it about at a limit; says which, and the most CPU seconds that were seen."""
+def _watch(
+    child: int, started: float, limits: dict[str, Any], options: dict[str, Any]
+) -> tuple[str, float, float, int]:
+    """Wait for a test's end, and bring it about at a limit.
+
+    Returns which end, the most CPU seconds that were seen, the seconds in which nothing of the test computed or stood
+    ready to, and the most bytes of memory that were seen.
+    """
     descriptor = os.pidfd_open(child)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     limit = limits["wall_seconds"]
-    idle, before, last, most = 0.0, -1, started, 0
-    try:
-        while True:
-            if poll.poll(TICK_SECONDS * 1000):
-                return "exit", most / _CLOCK_TICKS
-            now = time.monotonic()
-            ticks, memory, runnable = _usage(child, isolated, limits["memory_bytes"])
-            # Only time in which no process of the test computed or stood ready to counts towards the wall limit,
-            # and a look that comes late, because this process had no core, counts as an ordinary one: a busy
-            # machine takes nothing from a program.
-            if ticks == before and not runnable:
-                idle += min(now - last, 2 * TICK_SECONDS)
-            before, last, most = ticks, now, max(most, ticks)
-            end = None
-            if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
-                end = "cpu"
-            elif memory > limits["memory_bytes"]:
-                end = "memory"
-            elif os.fstat(output).st_size > limits["output_bytes"]:
-                end = "output"
-            elif idle > limit or now - started > LONGEST_STARVATION * limit:
-                end = "wall"
-            if end is not None:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                return end, most / _CLOCK_TICKS
-    finally:
-        os.close(descriptor)
+    idle, before, last, most, peak, looking = 0.0, -1, started, 0, 0, 0.0
+    end = "exit"
+    while not poll.poll(TICK_SECONDS * 1000):
+        now, computed = time.monotonic(), time.process_time()
+        ticks, memory, runnable = _usage(child, limits, options)
+        # Only time in which no process of the test computed or stood ready to counts towards the wall limit,
+        # and a look that comes late, because this process had no core, counts as an ordinary one: a busy
+        # machine takes nothing from a program.
+        if ticks == before and not runnable:
+            idle += min(now - last, 2 * TICK_SECONDS + looking)
+        looking = time.process_time() - computed  # what the look itself takes is the program's doing
+        before, last, most, peak = ticks, now, max(most, ticks), max(peak, memory)
+        if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
+            end = "cpu"
+        elif memory > limits["memory_bytes"]:
+            end = "memory"
+        elif os.fstat(_OUTPUT).st_size > limits["output_bytes"]:
+            end = "output"
+        elif idle > limit or now - started > LONGEST_STARVATION * limit:
+            end = "wall"
+        if end != "exit":
+            os.kill(child, _SIGKILL)
+            poll.poll()
+            break
+    os.close(descriptor)
+    return end, most / _CLOCK_TICKS, idle, peak
 
 
-def _usage(child: int, isolated: bool, memory_limit: int) -> tuple[int, int, bool]:
-    """A test's processes together: clock ticks of CPU time, bytes of memory, and whether one is ready to run."""
+def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple[int, int, bool]:
+    """A test's processes and files together; see `usage.measure`."""
+    most = limits["memory_bytes"]
+    if not options["isolated"]:
+        return usage.measure(_PROC, [child], most, kernel=False)
     # Every process in this namespace but its first, the zygote and this one belongs to the test.
-    pids = [child]
-    if isolated:
-        others = (1, os.getppid(), os.getpid())
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]
-    ticks = pages = 0
-    runnable = False
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        runnable = runnable or fields[0] == b"R"
-        # Times of the process and of its ended children; its resident pages.
-        ticks += sum(map(int, fields[11:15]))
-        pages += int(fields[21])
-    memory = pages * _PAGE_BYTES
-    if memory > memory_limit:  # perhaps only because shared pages are counted for each process
-        memory = _proportional(pids) if len(pids) > 1 else 0
-    return ticks, memory, runnable
+    pids = usage.processes(_PROC, (1, os.getppid(), os.getpid()))
+    ticks, memory, runnable = usage.measure(_PROC, pids, most, kernel=options["kernel"])
+    stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
+    return ticks, memory + stored, runnable
 
 
-def _proportional(pids: list[int]) -> int:
-    """Memory of the processes in bytes, what they share counted once."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
-            for line in rollup:
-                if line.startswith(b"Pss:"):
-                    total += int(line.split()[1]) * 1024
-    return total
-
-
-def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, str]) -> None:
-    """Shed everything of the compiler: privileges, descriptors, limits, the view of its files."""
+def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, bytes]) -> None:
+    """Shed everything of the compiler: its session, privileges, descriptors, limits."""
     try:
+        os.setsid()  # and with it a process group and an autogroup of its own
+        os.umask(0o022)
+        uid = options["uid"]
         if options["isolated"]:
-            _shed_privileges(options, limits)
+            os.chdir(FOLDER)
+            # The limit on processes counts a user's; without a user of their own, the sandbox's three count too.
+            _set_limits(limits, 0 if uid else 3)
+            if uid:  # capabilities go with the user
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+            else:
+                linux.drop_capabilities()
         else:
-            os.setsid()
             _set_limits(limits, 0)
+        os.close(_READ)
         os.closerange(_READY + 1, 1 << 20)
         _write_new(program.FILE_NAME, source)  # shown in tracebacks
         for path, contents in files.items():
-            _place_file(path, contents)
-        if options["filter"] is not None:
-            options["filter"].install()
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            _write_new(path, contents)
         os.write(_READY, b"1")
         os.close(_READY)
-    except BaseException as error:  # noqa: BLE001 - a wall that cannot be built must not become a verdict
-        os.write(2, f"{type(error).__name__}: {error}".encode())
+    except BaseException as error:  # noqa: BLE001 - isolation that cannot be built must not become a verdict
+        os.write(_ERRORS, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
 
 
-def _place_file(path: str, contents: str) -> None:
-    """Put a file into the program's folder; by now this process may write nowhere else."""
-    import base64
-
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    _write_new(path, base64.b64decode(contents))
-
-
-def _write_new(path: str, data: bytes, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> None:
+def _write_new(path: str, data: bytes) -> None:
     """Write a file without `open`, whose text layers cost a test's process dozens of page faults."""
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     _write_all(descriptor, data)
     os.close(descriptor)
 
 
-def _shed_privileges(options: dict[str, Any], limits: dict[str, Any]) -> None:
-    for mount in options["mounts"]:
-        mount.make()
-    os.chdir(FOLDER)
-    linux.lock_privileges()
-    uid = options["uid"]
-    # The limit on processes counts a user's; without a user of their own, the sandbox's three count too.
-    _set_limits(limits, 0 if uid else 3)
-    if uid:
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    linux.drop_capabilities()
-    linux.set_dumpable()
+def _cpu_limit(limits: dict[str, Any]) -> int:
+    """The kernel's limit on CPU seconds of a process, should the compiler be late to end it."""
+    return int(limits["cpu_seconds"]) + 1
 
 
 def _set_limits(limits: dict[str, Any], others: int) -> None:
-    seconds = int(limits["cpu_seconds"]) + 1
+    """The limits of a test that its compiler could not live with itself."""
     for kind, value in (
-        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_CPU, _cpu_limit(limits)),
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_NPROC, limits["processes"] + others),
+    ):
+        resource.setrlimit(kind, (value, value))
+
+
+def _set_inherited_limits(limits: dict[str, Any]) -> None:
+    """The others, which a compiler has, and its tests inherit."""
+    for kind, value in (
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
     ):
         resource.setrlimit(kind, (value, value))
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -366,43 +423,52 @@ def _parts(size: int, limit: int) -> list[tuple[int, int]]:
     return [(0, size)] if size else []
 
 
-def _send_file(socket: int, descriptor: int, begin: int, count: int) -> None:
+def _send_file(descriptor: int, begin: int, count: int) -> None:
+    buffer = bytearray(min(count, 1 << 16))
     while count > 0:
-        try:
-            sent = os.sendfile(socket, descriptor, begin, count)
-        except (BrokenPipeError, ConnectionResetError):
-            raise _Closed from None
-        begin, count = begin + sent, count - sent
+        with memoryview(buffer)[: min(count, len(buffer))] as part:
+            read = os.preadv(descriptor, [part], begin)
+            _write_all(_SOCKET, part[:read])
+        begin, count = begin + read, count - read
+    buffer[:] = bytes(len(buffer))  # the tests to come are copies of this process
 
 
-def _send(socket: int, kind: bytes, facts: dict[str, Any], data: bytes, *, more: int = 0) -> None:
+def _send(kind: bytes, facts: dict[str, Any], data: bytes, *, more: int = 0) -> None:
     """Send a frame, or, with `more`, the beginning of one whose last bytes the caller sends."""
-    head = json.dumps(facts).encode()
-    _write_all(socket, HEADER.pack(kind, len(head), len(data) + more) + head + data)
+    head = "{" + ", ".join(f"{_quoted(name)}: {_as_json(value)}" for name, value in facts.items()) + "}"
+    _write_all(_SOCKET, HEADER.pack(kind, len(head), len(data) + more) + head.encode() + data)
 
 
-def _receive(socket: int) -> tuple[bytes, dict[str, Any], bytearray]:
-    kind, head, data = HEADER.unpack(_read_exactly(socket, HEADER.size))
-    facts = json.loads(_read_exactly(socket, head)) if head else {}
-    return kind, facts, _read_exactly(socket, data)
+def _as_json(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return str(_quoted(value))
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)
 
 
-def _read_exactly(descriptor: int, count: int) -> bytearray:
+def _receive() -> tuple[bytes, dict[str, Any], bytearray]:
+    kind, head, data = HEADER.unpack(_read_exactly(HEADER.size))
+    facts = marshal.loads(_read_exactly(head)) if head else {}
+    return kind, facts, _read_exactly(data)
+
+
+def _read_exactly(count: int) -> bytearray:
     buffer = bytearray(count)
     with memoryview(buffer) as view:
         filled = 0
         while filled < count:
-            read = os.readv(descriptor, [view[filled : filled + (1 << 20)]])
+            read = os.readv(_SOCKET, [view[filled : filled + (1 << 20)]])
             if read == 0:
                 raise _Closed
             filled += read
     return buffer
 
 
-def _write_all(descriptor: int, data: bytes | bytearray) -> None:
+def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             raise _Closed from None

@@ -1,0 +1,203 @@
+"""What the fault matrix, the soak and the fuzzing share: services in a process of their own, and our own descendants.
+
+This process becomes the parent of every orphan below it, so that nothing that a run started can leave its family
+unseen, however it was killed. Processes of others on the machine are never looked at for long and never touched.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+ROOT = Path(__file__).parent.parent
+PAUSE = 0.02
+"""Seconds between two looks at something that tells nobody when it changes, such as another process's file."""
+
+_SET_CHILD_SUBREAPER = 36
+
+Found = TypeVar("Found")
+
+
+class Broken(Exception):
+    """An invariant does not hold; the message says which, and what was seen instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process below this one: its id, its parent's, its state's letter and its command line."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of every orphan below it."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def all_processes() -> dict[int, Process]:
+    """Every process that this one may see, by id."""
+    found: dict[int, Process] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue  # it has ended meanwhile
+            found[int(entry.name)] = Process(int(entry.name), int(fields[1]), fields[0], command)
+    return found
+
+
+def below(root: int) -> list[Process]:
+    """The living processes below `root`, itself left out; a child comes behind its parent."""
+    everything = all_processes()
+    children: dict[int, list[Process]] = {}
+    for process in everything.values():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(0), []):
+            waiting.append(child.pid)
+            if child.state not in "ZX":
+                found.append(child)
+    return found
+
+
+def family() -> list[Process]:
+    """The living processes below this one."""
+    return below(os.getpid())
+
+
+def start(command: list[str], log: IO[bytes] | None, **options: object) -> "subprocess.Popen[bytes]":
+    """Start a command in the project's folder, its output going to `log`, or nowhere; it leads a process group."""
+    target = subprocess.DEVNULL if log is None else log
+    settings = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": target, "stderr": target, "process_group": 0}
+    return subprocess.Popen(command, **(settings | options))  # type: ignore[call-overload, no-any-return]
+
+
+def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Found:
+    """Look again and again until `condition` finds something; returns it.
+
+    Raises:
+        Broken: it did not within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise Broken(f"{what}: not within {seconds:g} s")
+        time.sleep(PAUSE)
+
+
+def named(prefix: str, processes: list[Process] | None = None) -> list[Process]:
+    """The processes below this one whose command line begins with `prefix`, or whose program's path ends so."""
+    return [
+        process
+        for process in (family() if processes is None else processes)
+        if process.command.startswith(prefix) or process.command.partition(" ")[0].endswith(prefix)
+    ]
+
+
+def end(processes: list[Process]) -> None:
+    """Kill what a failed run left of itself."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+_ANNOUNCE = (
+    "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
+    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def held_services(
+    log: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    model: str | None = None,
+    prefix: tuple[str, ...] = (),
+    expect_success: bool = True,
+) -> Iterator[tuple["subprocess.Popen[bytes]", dict[str, str]]]:
+    """`python -m cobalt.services` in a process of its own, for as long as the block runs.
+
+    Args:
+        log: File for what it says.
+        settings: The judge's.
+        model: Folder of an engine's model; None: the judge alone.
+        prefix: A command to run it by, such as nsenter.
+        expect_success: Whether it must end by itself, with exit code 0, when the block ends.
+
+    Yields:
+        The process, and the environment that leads to its services.
+
+    Raises:
+        Broken: it did not start, or not end as expected.
+    """
+    command = [*prefix, sys.executable, "-m", "cobalt.services"]
+    if model is not None:
+        command += ["--model", model, "--engine", "max_model_len=1024", "--engine", "dtype=float32"]
+        command += ["--engine", "kv_cache_gib=1"]
+    for name, value in (settings or {}).items():
+        command += ["--judge", f"{name}={value}"]
+    command += ["--", sys.executable, "-c", _ANNOUNCE]
+    with log.open("ab") as errors:
+        process = start(command, errors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise Broken(f"the services did not start: {last_words(log)}")
+        yield process, json.loads(line)
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            code = process.wait(120)
+        except subprocess.TimeoutExpired:
+            end([Process(process.pid, 0, "", ""), *below(process.pid)])
+            code = process.wait()
+    if expect_success and code != 0:
+        raise Broken(f"the services ended with exit code {code}: {last_words(log)}")
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that says something, or a remark that there is none."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "(nothing was said)"
+
+
+def private_memory(processes: list[Process]) -> float:
+    """Memory of processes in MiB, what they share counted once (proportional set size)."""
+    total = 0
+    for process in processes:
+        with suppress(OSError, ValueError):
+            for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1])
+    return total / 1024
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open; 0 if it has ended."""
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:
+        return 0

@@ -1,0 +1,197 @@
+"""Who can reach a Ray cluster: whether it asks strangers for a token, and the token file of this user.
+
+Whoever may join a Ray cluster runs code as the user that started it. Ray listens on every interface as soon as its
+address is not loopback, and so does each replica of Ray Serve whatever the address is; what keeps strangers out is
+Ray's token alone. Ray is imported inside the functions.
+"""
+
+import logging
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import tenacity
+
+from cobalt.errors import InfrastructureError, UserError
+
+START_COMMAND = "bash scripts/ray_cluster.sh start"
+
+_STRANGERS_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_ANSWER_SECONDS = 10.0
+
+
+def token_path() -> Path | None:
+    """The file that Ray reads its token from; None where the variable `RAY_AUTH_TOKEN` holds the token itself."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return None
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def keep_token_private(*, create: bool = False) -> None:
+    """Let nobody but its owner read the token file, which Ray itself writes for all to read.
+
+    Args:
+        create: Write a new token where there is none.
+
+    Raises:
+        UserError: the file cannot be written, or its mode cannot be changed.
+    """
+    path = token_path()
+    if path is None:
+        return
+    try:
+        if create and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as handle:
+                handle.write(secrets.token_hex(32))
+        elif path.exists() and path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+    except FileExistsError:
+        pass  # another process was faster
+    except OSError as error:
+        raise UserError(f"Ray's token file {path} cannot be kept private: {error.strerror}") from None
+
+
+def asks_for_token(address: str) -> bool:
+    """Whether the cluster whose head listens at `address` ("host:port") refuses a call that brings no token.
+
+    Asked as a stranger would, whatever the settings of this process are.
+
+    Raises:
+        InfrastructureError: nobody answers there, or not in Ray's language.
+    """
+    import grpc  # type: ignore[import-untyped]
+
+    try:
+        for attempt in tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            ),
+            reraise=True,
+        ):
+            with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                channel.unary_unary(_STRANGERS_CALL)(b"", timeout=_ANSWER_SECONDS)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return True
+        raise InfrastructureError(
+            f"no Ray answers at {address} ({error.code().name}): start one by `{START_COMMAND}`, or name another by"
+            " RAY_ADDRESS"
+        ) from None
+    return False
+
+
+def running_cluster(*, any_local: bool = False) -> str | None:
+    """The address of the cluster that this process has joined, or else would join; None where there is none.
+
+    None as well for a Ray Client (`ray://`), which is not told its cluster's address.
+
+    Args:
+        any_local: Take any Ray of this machine where `ray start` has started none, as clients do and `serve run` does
+            not.
+
+    Raises:
+        UserError: `RAY_ADDRESS` is no address.
+    """
+    import ray
+
+    if ray.is_initialized():
+        joined: str = ray.get_runtime_context().gcs_address
+        return joined
+    try:
+        found = _found(any_local)
+        if found is not None and not _listens(found) and _is_of_this_machine(found):
+            _stay_on_loopback()
+            found = _found(any_local)
+    except (ValueError, OSError):
+        raise UserError(f"RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')} is no address of a Ray (HOST:PORT)") from None
+    return found
+
+
+def _found(any_local: bool) -> str | None:
+    from ray._private.services import canonicalize_bootstrap_address
+
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        return None
+    try:
+        found: str | None = canonicalize_bootstrap_address("auto" if any_local else None)
+    except ConnectionError:  # Ray's word for "none"
+        return None
+    return found
+
+
+def _is_of_this_machine(address: str) -> bool:
+    from ray._private.services import get_node_ip_address
+
+    own: str = get_node_ip_address()
+    return address.rpartition(":")[0] == own
+
+
+def _stay_on_loopback() -> None:
+    """Have Ray take 127.0.0.1 as it is; by itself it puts the machine's public address in its place.
+
+    Ray reads the variable when it is imported, which `serve run` has done by now.
+    """
+    from ray._private import ray_constants
+
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def bring_token(address: str) -> None:
+    """Have this process bring the token of its user to a cluster that asks for one; before it joins.
+
+    An explicit `RAY_AUTH_MODE` is left as it is.
+
+    Raises:
+        InfrastructureError: nobody answers at the address.
+    """
+    keep_token_private()
+    if "RAY_AUTH_MODE" in os.environ or not asks_for_token(address):
+        return
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it advises to switch the token off
+    # Ray does this by itself for a cluster of this machine that it finds alone, and not for one at RAY_ADDRESS. Setting
+    # the variable is not enough: Ray has read it when it was imported.
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def require_private(*, allow_open: bool) -> bool:
+    """Whether the cluster in use is private: whether it refuses those without its token. A refusal where it is not.
+
+    Without a cluster it is about the one that `serve run` would start: private unless `RAY_AUTH_MODE` says otherwise.
+
+    Args:
+        allow_open: Go on all the same (the setting `allow_open_cluster`).
+
+    Raises:
+        UserError: anybody can join the cluster, and that is not allowed.
+        InfrastructureError: the cluster does not answer.
+    """
+    address = running_cluster()
+    if address is None:
+        private = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+        if private:
+            keep_token_private(create=True)
+    else:
+        private = asks_for_token(address)
+    if not private and not allow_open:
+        raise UserError(
+            f"the Ray cluster {address or '(with this RAY_AUTH_MODE)'} asks nobody for a token, so that whoever reaches"
+            f" it runs code as you: stop it and start one by `{START_COMMAND}`, or set allow_open_cluster=true, which"
+            " every result then names"
+        )
+    return private

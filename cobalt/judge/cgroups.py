@@ -1,0 +1,222 @@
+"""Memory and process limits that the kernel itself keeps: a cgroup for each sandbox, where this process may make one.
+
+Looks for a place among this process's own cgroups (v2 or v1) where cgroups with a memory and a pids controller can be
+made: as root, in a cgroup that was delegated (systemd's `Delegate=yes`, see `enter_delegated`), or in one made writable
+for this user. Where there is none, sandboxes do without, and `cobalt.judge.inside.usage` sums memory up by itself. It
+moves no process but the ones that it is given.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.errors import InfrastructureError
+
+# What a sandbox needs besides its program: its interpreter and compiled program, page tables, and its own processes.
+OVERHEAD_BYTES = 64 << 20
+OVERHEAD_PROCESSES = 8
+
+_PREFIX = "cobalt-judge-"
+_SUPERVISOR = "cobalt-supervisor"
+_NEEDED = {"memory", "pids"}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where cgroups for sandboxes can be made: one folder under v2, one for each controller under v1."""
+
+    version: int
+    memory: Path
+    pids: Path
+
+
+class SandboxCgroup:
+    """A cgroup with a limit on memory, without swap, and one on processes.
+
+    Raises:
+        InfrastructureError: it could not be made, although the place was good before.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._version = place.version
+        name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+        self._memory, self._pids = place.memory / name, place.pids / name
+        self._limits = (-1, -1)
+        try:
+            for folder in self._folders:
+                folder.mkdir()
+            counter = "memory.events" if self._version == 2 else "memory.oom_control"
+            self._counter = os.open(self._memory / counter, os.O_RDONLY)
+        except OSError as error:
+            self.remove()
+            raise InfrastructureError(f"a cgroup could not be made: {error}") from error
+
+    @property
+    def _folders(self) -> set[Path]:
+        return {self._memory, self._pids}
+
+    def add(self, pid: int) -> None:
+        """Move a process here; its descendants will be born here."""
+        for folder in self._folders:
+            write_file(folder / "cgroup.procs", str(pid))
+
+    def limit(self, memory_bytes: int, processes: int) -> None:
+        """Set the limits for a sandbox whose program may have this much; its own needs are added."""
+        if (memory_bytes, processes) == self._limits:
+            return
+        self._limits = (memory_bytes, processes)
+        memory = str(memory_bytes + OVERHEAD_BYTES)
+        if self._version == 2:
+            write_file(self._memory / "memory.max", memory)
+            _write_if_there(self._memory / "memory.swap.max", "0")
+        else:
+            # The limit on memory and swap together may never be below the one on memory.
+            _write_if_there(self._memory / "memory.memsw.limit_in_bytes", "-1")
+            write_file(self._memory / "memory.limit_in_bytes", memory)
+            _write_if_there(self._memory / "memory.memsw.limit_in_bytes", memory)
+        write_file(self._pids / "pids.max", str(processes + OVERHEAD_PROCESSES))
+
+    def kills(self) -> int:
+        """How many processes the kernel has ended here for want of memory."""
+        match = re.search(rb"^oom_kill (\d+)$", os.pread(self._counter, 4096, 0), re.MULTILINE)
+        return int(match[1]) if match is not None else 0
+
+    def remove(self) -> None:
+        """Remove it; its processes must have ended. One that is still in use is left to `find_place`."""
+        counter, self._counter = getattr(self, "_counter", -1), -1
+        if counter >= 0:
+            os.close(counter)
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def find_place() -> Place | None:
+    """Where this process can make cgroups for sandboxes, found by making one; None where it can nowhere.
+
+    Removes what judges that have died left there.
+    """
+    for place in _candidates():
+        _remove_leftovers(place)
+        try:
+            trial = SandboxCgroup(place)
+        except InfrastructureError:
+            continue
+        try:
+            trial.limit(1 << 30, 32)
+            return place
+        except OSError:
+            continue
+        finally:
+            trial.remove()
+    return None
+
+
+def enter_delegated() -> bool:
+    """Make room for sandboxes' cgroups in a v2 cgroup that holds this process alone, as systemd's `Delegate=yes` gives.
+
+    Under v2 a cgroup with processes in it can have no children with controllers, so this process moves into a child of
+    its own. Returns whether it did.
+    """
+    own = _own_cgroup(None)
+    if own is None or own.name == _SUPERVISOR:
+        return False
+    try:
+        alone = _read(own / "cgroup.procs").split() == [str(os.getpid())]
+        if not alone or not _NEEDED.issubset(_words(own / "cgroup.controllers")):
+            return False
+        (own / _SUPERVISOR).mkdir(exist_ok=True)
+        write_file(own / _SUPERVISOR / "cgroup.procs", str(os.getpid()))
+        write_file(own / "cgroup.subtree_control", "+memory +pids")
+    except OSError:
+        return False
+    return True
+
+
+def _candidates() -> list[Place]:
+    """Places in order of preference; whether they will do has to be tried."""
+    places = []
+    own = _own_cgroup(None)
+    if own is not None:
+        # The parent, because the processes of a delegated cgroup have moved into a child of it.
+        places += [Place(2, folder, folder) for folder in (own, own.parent) if _gives_controllers(folder, own)]
+    memory, pids = _own_cgroup("memory"), _own_cgroup("pids")
+    if memory is not None and pids is not None:
+        places.append(Place(1, memory, pids))
+    return places
+
+
+def _gives_controllers(folder: Path, own: Path) -> bool:
+    """Whether children of a v2 cgroup have the controllers; this process's own cgroup is made to give them."""
+    try:
+        if _NEEDED.issubset(_words(folder / "cgroup.subtree_control")):
+            return True
+        if folder == own and _NEEDED.issubset(_words(folder / "cgroup.controllers")):
+            write_file(folder / "cgroup.subtree_control", "+memory +pids")
+            return True
+    except OSError:
+        pass  # not ours, or processes are in it
+    return False
+
+
+def _own_cgroup(controller: str | None) -> Path | None:
+    """The folder of this process's cgroup: under v1 of the controller's hierarchy, without one under v2."""
+    path = None
+    for line in _read_lines(Path("/proc/self/cgroup")):
+        _, controllers, name = line.split(":", 2)
+        if controller in controllers.split(",") if controller is not None else controllers == "":
+            path = name
+    if path is None:
+        return None
+    for line in _read_lines(Path("/proc/self/mountinfo")):
+        before, _, after = line.partition(" - ")
+        root, target = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        fits = kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(",")
+        # What lies above the mount's own root cannot be seen here.
+        if fits and (path == root or path.startswith(root.rstrip("/") + "/")):
+            return Path(target) / path[len(root) :].lstrip("/")
+    return None
+
+
+def _remove_leftovers(place: Place) -> None:
+    for folder in {place.memory, place.pids}:
+        for child in folder.glob(f"{_PREFIX}*"):
+            owner = child.name.removeprefix(_PREFIX).partition("-")[0]
+            if owner.isdigit() and not Path("/proc", owner).exists():
+                with contextlib.suppress(OSError):  # another judge removes it too
+                    child.rmdir()
+
+
+def _words(path: Path) -> set[str]:
+    return set(_read(path).split())
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii")
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file of the kernel's: one that is there, by one call."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _write_if_there(path: Path, text: str) -> None:
+    if path.exists():
+        with contextlib.suppress(OSError):
+            write_file(path, text)

@@ -1,0 +1,327 @@
+"""The system call filter of a sandbox: which calls are refused, and the seccomp program that refuses them.
+
+One filter is installed once, when a sandbox starts, on all its processes. The sandbox's own ones still mount, unmount
+and make PID namespaces; the kernel refuses these to programs, which have no capabilities. It installs nothing by itself
+(`linux.install_filter`).
+"""
+
+import errno
+import os
+import struct
+
+# Calls that are refused with EPERM: what no honest program that reads standard input needs, and what a kernel exploit
+# or a leak from one test to the next would use. Numbers for x86_64 and aarch64; None where an architecture has no such
+# call. tests/test_syscall_filter.py compares them with the kernel's headers.
+REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
+    # The kernel, the machine and its clock.
+    "acct": (163, 89),
+    "adjtimex": (159, 171),
+    "bpf": (321, 280),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "delete_module": (176, 106),
+    "finit_module": (313, 273),
+    "init_module": (175, 105),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "lookup_dcookie": (212, 18),
+    "modify_ldt": (154, None),
+    "perf_event_open": (298, 241),
+    "personality": (135, 92),
+    "landlock_add_rule": (445, 445),  # rules cost the kernel memory, as filters do
+    "landlock_create_ruleset": (444, 444),
+    "landlock_restrict_self": (446, 446),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "seccomp": (317, 277),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "syslog": (103, 116),
+    "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+    # Namespaces and mounts. `mount` and `umount2` are the sandbox's own, and refused to programs by the kernel.
+    "chroot": (161, 51),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "listmount": (458, 458),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "pivot_root": (155, 41),
+    "setns": (308, 268),
+    "statmount": (457, 457),
+    "unshare": (272, 97),
+    # Other processes. The signal calls can forge one of the kernel's, by which the first process of a namespace can
+    # kill itself: that would look like a machine short of memory.
+    "kcmp": (312, 272),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
+    "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    # Kernel objects that outlive their test, or hold memory that is in no process.
+    "add_key": (248, 217),
+    "io_setup": (206, 0),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "keyctl": (250, 219),
+    "mbind": (237, 235),  # a policy for each mapping, which no cgroup is charged for
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "mknod": (133, None),  # a named pipe is no descriptor's that can be counted
+    "mknodat": (259, 33),
+    "mq_open": (240, 180),
+    "msgget": (68, 186),
+    "request_key": (249, 218),
+    "semget": (64, 190),
+    "sendfile": (40, 71),  # a byte of a file in a socket holds the whole page
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
+    "shmget": (29, 194),
+    "splice": (275, 76),
+    "tee": (276, 77),
+    "vmsplice": (278, 75),
+    # What other processes do with the files of the system.
+    "cachestat": (451, 451),
+    "fanotify_init": (300, 262),
+    "flock": (73, 32),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    # Sockets but for pairs, which have no names. A message could carry descriptors, and a ring of sockets that carry
+    # one another outlives its processes; options could enlarge buffers.
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    "bind": (49, 200),
+    "connect": (42, 203),
+    "listen": (50, 201),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
+    "setsockopt": (54, 208),
+}
+# Calls that are refused for some of their arguments.
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_FCNTL = (72, 25)
+_MMAP = (9, 222)
+_PRCTL = (157, 167)
+_SIGACTION = (13, 134)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "clone": _CLONE,
+    "clone3": _CLONE3,
+    "fcntl": _FCNTL,
+    "mmap": _MMAP,
+    "prctl": _PRCTL,
+    "rt_sigaction": _SIGACTION,
+    "socket": _SOCKET,
+    "socketpair": _SOCKETPAIR,
+}
+
+ARCHITECTURES = ("x86_64", "aarch64")
+_AUDIT = (0xC000003E, 0xC00000B7)
+_X32_NUMBERS = 0x40000000  # on x86_64 a second way to every call
+
+_CLONE_NEWUSER = 0x10000000
+_MAP_SHARED_ANONYMOUS = 0x21
+_MAP_HUGETLB = 0x40000
+# PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SCHED_CORE, PR_FUTEX_HASH: filters and tables in the kernel's memory, ended
+# children that are nobody's, and a say in what runs on the other half of a core.
+_PRCTL_OPTIONS = (22, 36, 62, 78)
+# Duplicates, flags, and the size of a pipe. Not locks, leases and notices, which reach beyond the sandbox through the
+# system's files, nor larger pipes.
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)
+_AF_UNIX = 1
+_SIGCHLD = 17
+
+# Offsets in `struct seccomp_data`; of an argument its low half, which is where both architectures have flags.
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_FARTHEST_JUMP = 255
+
+
+def filter_program() -> bytes | None:
+    """The filter as an array of `struct sock_filter`; None for a machine whose call numbers are not known here."""
+    machine = os.uname().machine
+    return filter_program_for(ARCHITECTURES.index(machine)) if machine in ARCHITECTURES else None
+
+
+def filter_program_for(column: int) -> bytes:
+    """The filter for the architecture in a column of the tables."""
+    code = _Assembler()
+    code.load(_ARCHITECTURE)
+    code.unless_equal(_AUDIT[column], "other architecture")
+    code.load(_NUMBER)
+    if ARCHITECTURES[column] == "x86_64":
+        code.if_at_least(_X32_NUMBERS, "x32")
+    code.jump("calls")
+    code.label("other architecture")
+    code.give(_KILL)
+    code.label("x32")
+    code.refuse(errno.ENOSYS)
+    code.label("calls")
+    for numbers in REFUSED_CALLS.values():
+        number = numbers[column]
+        if number is not None:
+            code.refuse_if_equal(number, errno.EPERM)
+    # clone3 has its flags in memory, out of a filter's sight; libc falls back to clone.
+    code.refuse_if_equal(_CLONE3[column], errno.ENOSYS)
+    code.refuse_if_equal(_SOCKET[column], errno.EAFNOSUPPORT)
+    _check_arguments(code, column)
+    code.give(_ALLOW)
+    return code.assembled()
+
+
+def _check_arguments(code: "_Assembler", column: int) -> None:
+    with code.call(_CLONE[column]):
+        code.load_argument(0)
+        code.mask(_CLONE_NEWUSER)
+        code.refuse_if_equal(_CLONE_NEWUSER, errno.EPERM)
+    with code.call(_MMAP[column]):  # memory that need not be in any process to be there
+        code.load_argument(3)
+        code.mask(_MAP_SHARED_ANONYMOUS)
+        code.refuse_if_equal(_MAP_SHARED_ANONYMOUS, errno.EPERM)
+        code.load_argument(3)
+        code.mask(_MAP_HUGETLB)  # the machine's store of large pages
+        code.refuse_if_equal(_MAP_HUGETLB, errno.EPERM)
+    with code.call(_PRCTL[column]):
+        code.load_argument(0)
+        for option in _PRCTL_OPTIONS:
+            code.refuse_if_equal(option, errno.EPERM)
+    with code.call(_FCNTL[column]):
+        code.load_argument(1)
+        for command in _FCNTL_COMMANDS:
+            code.allow_if_equal(command)
+        code.refuse(errno.EPERM)
+    with code.call(_SOCKETPAIR[column]):
+        code.load_argument(0)
+        code.allow_if_equal(_AF_UNIX)
+        code.refuse(errno.EAFNOSUPPORT)
+    # A program that ignores this signal has the kernel take its ended children away, and with them the CPU time they
+    # used.
+    with code.call(_SIGACTION[column]):
+        code.load_argument(0)
+        code.refuse_if_equal(_SIGCHLD, errno.EPERM)
+
+
+class _Assembler:
+    """A classic BPF program with named places to jump to; jumps only go forward."""
+
+    def __init__(self) -> None:
+        # Operation, value, and the places to jump to if the comparison holds and if not; None is the next instruction.
+        self._code: list[tuple[int, int, str | None, str | None]] = []
+        self._places: dict[str, int] = {}
+
+    def label(self, name: str) -> None:
+        """Name the place of the next instruction."""
+        self._places[name] = len(self._code)
+
+    def load(self, offset: int) -> None:
+        """Load a word of `struct seccomp_data`."""
+        self._add(_LOAD, offset)
+
+    def load_argument(self, index: int) -> None:
+        """Load the low half of one of the call's arguments."""
+        self.load(_ARGUMENTS + 8 * index)
+
+    def mask(self, bits: int) -> None:
+        """Keep only these bits of what was loaded."""
+        self._add(_AND, bits)
+
+    def give(self, action: int) -> None:
+        """End the filter with an action."""
+        self._add(_RETURN, action)
+
+    def refuse(self, error: int) -> None:
+        """End the filter with an error for the call."""
+        self.give(_ERRNO | error)
+
+    def jump(self, target: str) -> None:
+        """Go on at another place."""
+        self._add(_AT_LEAST, 0, target)
+
+    def unless_equal(self, value: int, target: str) -> None:
+        """Jump unless what was loaded is `value`."""
+        self._add(_EQUAL, value, None, target)
+
+    def if_at_least(self, value: int, target: str) -> None:
+        """Jump if what was loaded is `value` or more."""
+        self._add(_AT_LEAST, value, target)
+
+    def refuse_if_equal(self, value: int, error: int) -> None:
+        """Refuse the call if what was loaded is `value`."""
+        after = self._new_name()
+        self.unless_equal(value, after)
+        self.refuse(error)
+        self.label(after)
+
+    def allow_if_equal(self, value: int) -> None:
+        """Allow the call if what was loaded is `value`."""
+        after = self._new_name()
+        self.unless_equal(value, after)
+        self.give(_ALLOW)
+        self.label(after)
+
+    def call(self, number: int) -> "_Call":
+        """A block of instructions for one system call, which is allowed at the block's end."""
+        return _Call(self, number, self._new_name())
+
+    def assembled(self) -> bytes:
+        """The program as the kernel reads it.
+
+        Raises:
+            ValueError: a jump that is too far for an instruction, or goes back.
+        """
+        return b"".join(
+            struct.pack("HBBI", operation, self._distance(place, met), self._distance(place, unmet), value)
+            for place, (operation, value, met, unmet) in enumerate(self._code)
+        )
+
+    def _distance(self, place: int, target: str | None) -> int:
+        if target is None:
+            return 0
+        distance = self._places[target] - place - 1
+        if not 0 <= distance <= _FARTHEST_JUMP:
+            raise ValueError(f"a jump to {target!r} over {distance} instructions")
+        return distance
+
+    def _add(self, operation: int, value: int, met: str | None = None, unmet: str | None = None) -> None:
+        self._code.append((operation, value, met, unmet))
+
+    def _new_name(self) -> str:
+        return f"after {len(self._code)}"
+
+
+class _Call:
+    """The block of `_Assembler.call`."""
+
+    def __init__(self, code: _Assembler, number: int, after: str) -> None:
+        self._code, self._number, self._after = code, number, after
+
+    def __enter__(self) -> None:
+        self._code.unless_equal(self._number, self._after)
+
+    def __exit__(self, *_: object) -> None:
+        self._code.give(_ALLOW)
+        self._code.label(self._after)

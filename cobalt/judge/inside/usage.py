@@ -1,0 +1,176 @@
+"""What the processes of a test use together: CPU time, memory, and whether one of them is ready to run.
+
+Read from a descriptor of /proc, which programs do not see. It ends nothing and knows no limit but the one beyond which
+it looks more closely.
+"""
+
+# ruff: noqa: PTH208 - loaded into every sandbox
+
+import os
+
+# The most that one socket or pipe can hold: twice the kernel's default send buffer, which a sender may exceed once, and
+# the default size of a pipe. The system call filter lets nobody enlarge them.
+SOCKET_BYTES = 2 * 212992
+PIPE_BYTES = 65536
+# More pipes and sockets than this count as more than any memory: the kernel gives a user only so much room for pipes,
+# and where sandboxes share one user, those of others shrink.
+MOST_BUFFERS = 128
+MAPPING_BYTES = 320  # about what the kernel keeps for one mapping of an address space
+LINK_BYTES = 64  # and besides for each ancestor that may share its pages
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ZOMBIE, _RUNNABLE, _BLOCKED = b"Z", b"R", b"D"
+# Places in /proc/PID/stat, counted from the process's state.
+_STATE, _PARENT, _TIMES, _THREADS, _SIZES, _RESIDENT = 0, 1, slice(11, 15), 17, slice(20, 22), 21
+
+
+def processes(proc: int, others: tuple[int, ...]) -> list[int]:
+    """The numbers of all processes in this namespace but `others`."""
+    return [int(name) for name in os.listdir(proc) if name.isdigit() and int(name) not in others]
+
+
+def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> tuple[int, int, bool]:
+    """The processes together: clock ticks of CPU time, bytes of memory, and whether one is ready to run.
+
+    Args:
+        proc: A descriptor of /proc.
+        pids: The processes.
+        memory_limit: Bytes; only beyond it are pages that processes share told apart from their own.
+        kernel: Whether to count what the kernel holds for the processes: mappings, sockets and pipes.
+    """
+    ticks = memory = 0
+    runnable = False
+    lines: dict[int, list[bytes]] = {}
+    for pid in pids:
+        try:
+            fields = read(proc, f"{pid}/stat").rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        lines[pid] = fields
+        runnable = runnable or fields[_STATE] == _RUNNABLE
+        # Times of the process and of its ended children; its resident pages.
+        ticks += sum(map(int, fields[_TIMES]))
+        threads = int(fields[_THREADS])
+        # The kernel shows no memory for a process whose first thread has ended.
+        memory += _of_threads(proc, pid) if fields[_STATE] == _ZOMBIE and threads > 1 else _pages(fields[_RESIDENT])
+    if memory > memory_limit and len(pids) > 1:
+        memory = _proportional(proc, lines)
+    if kernel:
+        memory += _buffers(proc, pids, memory_limit)
+        for pid in lines:
+            memory += _mappings(proc, pid, MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid), memory_limit)
+    return ticks, memory, runnable
+
+
+def stored(folder: str) -> int:
+    """Bytes that the file system mounted at `folder` holds."""
+    numbers = os.statvfs(folder)
+    return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize
+
+
+def read(proc: int, name: str) -> bytes:
+    """A file of /proc, up to 64 KiB."""
+    descriptor = os.open(name, os.O_RDONLY, dir_fd=proc)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
+
+
+def _pages(number: bytes) -> int:
+    return int(number) * _PAGE_BYTES
+
+
+def _names(proc: int, folder: str) -> list[str]:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+    except OSError:
+        return []  # the process has ended meanwhile
+    try:
+        return os.listdir(descriptor)
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+
+
+def _of_threads(proc: int, pid: int) -> int:
+    """Resident bytes of a process as its living threads show them."""
+    most = 0
+    for thread in _names(proc, f"{pid}/task"):
+        try:
+            most = max(most, _pages(read(proc, f"{pid}/task/{thread}/statm").split()[1]))
+        except OSError:
+            continue
+    return most
+
+
+def _proportional(proc: int, lines: dict[int, list[bytes]]) -> int:
+    """Memory of the processes in bytes, what they share counted once."""
+    total = 0
+    borrowers = _borrowers(lines)
+    for pid in lines:
+        if pid in borrowers:
+            continue
+        try:
+            rollup = read(proc, f"{pid}/smaps_rollup")
+        except OSError:
+            rollup = b""
+        sizes = [int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(b"Pss:")]
+        # A process without a first thread shows none, nor does one that has just ended.
+        total += sum(sizes) if sizes else _of_threads(proc, pid)
+    return total
+
+
+def _borrowers(lines: dict[int, list[bytes]]) -> set[int]:
+    """Processes that run in the memory of their parent, which waits until they have one of their own (vfork)."""
+    found: dict[int, int] = {}  # by parent, which can wait for one child only
+    for pid, fields in lines.items():
+        parent = int(fields[_PARENT])
+        above = lines.get(parent)
+        if above is not None and above[_STATE] == _BLOCKED and above[_SIZES] == fields[_SIZES]:
+            found[parent] = pid
+    return set(found.values())
+
+
+def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
+    """How many of a process's ancestors are processes of the test."""
+    count = 0
+    while (pid := int(lines[pid][_PARENT])) in lines:
+        count += 1
+    return count
+
+
+def _mappings(proc: int, pid: int, each: int, memory_limit: int) -> int:
+    """What the kernel keeps for a process's mappings, `each` bytes for one; counted no further than the limit."""
+    lines = 0
+    try:
+        descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)
+    except OSError:
+        return 0
+    try:
+        while lines * each <= memory_limit and (part := os.read(descriptor, 1 << 16)):
+            lines += part.count(b"\n")
+    except OSError:
+        pass  # the process has ended meanwhile
+    finally:
+        os.close(descriptor)
+    return lines * each
+
+
+def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:
+    """The most that the processes' sockets and pipes can hold, each counted once, in bytes."""
+    objects = set()
+    for pid in pids:
+        # Each thread may have descriptors of its own.
+        for thread in _names(proc, f"{pid}/task"):
+            folder = f"{pid}/task/{thread}/fd"
+            for name in _names(proc, folder):
+                try:
+                    objects.add(os.readlink(f"{folder}/{name}", dir_fd=proc))
+                except OSError:
+                    continue
+    sockets = sum(name.startswith("socket:") for name in objects)
+    pipes = sum(name.startswith("pipe:") for name in objects)
+    bound = memory_limit + 1 if sockets + pipes > MOST_BUFFERS else 0
+    return max(bound, sockets * SOCKET_BYTES + pipes * PIPE_BYTES)

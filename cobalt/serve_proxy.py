@@ -1,0 +1,43 @@
+"""What Ray Serve's HTTP proxy answers for a replica that died under a request: "try again" in place of 500.
+
+A proxy loads `middlewares` where the variable `VARIABLE` names it when Ray is started, as `cobalt.services` and
+`scripts/ray_cluster.sh` do.
+"""
+
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+CALLBACK = "cobalt.serve_proxy.middlewares"
+
+
+class AnswerForTheDead:
+    """Answers requests that the app behind it has left without an answer, as Serve does when a replica dies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; 504 on SandboxFusion's route, whose clients retry nothing else, 503 elsewhere."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answered = False
+
+        async def watched(message: Message) -> None:
+            nonlocal answered
+            answered = answered or message["type"] == "http.response.start"
+            await send(message)
+
+        await self._app(scope, receive, watched)
+        if not answered:
+            status = 504 if scope["path"].rstrip("/").endswith("/run_code") else 503
+            await JSONResponse({"error": "the replica that had the request died: try again"}, status)(
+                scope, receive, send
+            )
+
+
+def middlewares() -> list[Middleware]:
+    """What Serve's proxy calls when it starts."""
+    return [Middleware(AnswerForTheDead)]

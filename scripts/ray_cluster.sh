@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# A Ray cluster that asks everybody for Ray's token, for `serve run` and the scripts.
+#   scripts/ray_cluster.sh start [--address IP] [--port PORT] [flags of `ray start`]   # this machine is the head
+#   scripts/ray_cluster.sh join HEAD:PORT [flags of `ray start`]                       # this machine joins it
+#   scripts/ray_cluster.sh stop                                                        # ends what it started here
+# The default address, 127.0.0.1, keeps all of Ray but Serve's replicas on loopback. With another address Ray listens on
+# every interface, guarded by the token; the dashboard and Serve's HTTP stay on loopback. The token is
+# ~/.ray/auth_token; machines that join need the same file.
+set -euo pipefail
+umask 077
+case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+state=$HOME/.ray/cobalt_cluster.$(hostname)
+export RAY_AUTH_MODE=token
+# A request whose replica dies is answered "try again" (cobalt/serve_proxy.py).
+export RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=cobalt.serve_proxy.middlewares
+
+running() {
+  [ -f "$state.pid" ] && tr '\0' ' ' < "/proc/$(cat "$state.pid")/cmdline" 2>/dev/null | grep -q "ray start"
+}
+
+start() {
+  command -v ray > /dev/null || fail "there is no ray here: activate the project's environment (source .venv/bin/activate)"
+  ! running || fail "a cluster that this script started runs already: stop it first (scripts/ray_cluster.sh stop)"
+  if [ -f "$HOME/.ray/auth_token" ]; then
+    chmod 600 "$HOME/.ray/auth_token"
+  fi
+  : > "$state.log"
+  setsid ray start --block --disable-usage-stats "$@" >> "$state.log" 2>&1 < /dev/null &
+  echo $! > "$state.pid"
+  echo "$reached_at" > "$state.address"
+  # Ends with the line, or with the process.
+  if ! grep -q -m 1 "Ray runtime started" < <(tail --pid=$! -n +1 -f "$state.log"); then
+    rm -f "$state.pid"
+    tail -n 20 "$state.log" >&2
+    echo "error: Ray did not start; its messages are above" >&2
+    exit 1
+  fi
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+mkdir -p "$HOME/.ray"
+case $command in
+  start)
+    address=127.0.0.1 port=6379
+    while [ $# -gt 0 ]; do
+      case $1 in
+        --address) [ $# -ge 2 ] || fail "--address needs an address of this machine"; address=$2; shift 2 ;;
+        --address=*) address=${1#*=}; shift ;;
+        --port) [ $# -ge 2 ] || fail "--port needs a number"; port=$2; shift 2 ;;
+        --port=*) port=${1#*=}; shift ;;
+        *) break ;;
+      esac
+    done
+    if [ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ]; then
+      ray get-auth-token --generate > /dev/null 2>&1 || fail "Ray's token could not be made (ray get-auth-token --generate)"
+    fi
+    if [ "$address" = 127.0.0.1 ]; then
+      export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 # without it Ray puts the machine's public address in its place
+    fi
+    reached_at=$address:$port
+    start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1 "$@"
+    echo "Ray runs at $address:$port, asks for the token in ~/.ray/auth_token, and stops by: scripts/ray_cluster.sh stop"
+    ;;
+  join)
+    [ $# -ge 1 ] || fail "give the head's address: scripts/ray_cluster.sh join HEAD:PORT"
+    head=$1
+    shift
+    [ -n "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ] || [ -f "$HOME/.ray/auth_token" ] ||
+      fail "there is no token: copy ~/.ray/auth_token from the head's machine (mode 600)"
+    reached_at=$head
+    start --address="$head" "$@"
+    echo "this machine is part of the Ray at $head, and leaves it by: scripts/ray_cluster.sh stop"
+    ;;
+  stop)
+    running || fail "this script has no cluster running here"
+    pid=$(cat "$state.pid")
+    kill -TERM "$pid"
+    tail --pid="$pid" -f /dev/null
+    # Where Ray says which cluster this machine uses; it would go on to look for this one.
+    current=${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster
+    if [ -f "$current" ] && [ "$(cat "$current")" = "$(cat "$state.address")" ]; then
+      rm -f "$current"
+    fi
+    rm -f "$state.pid" "$state.address"
+    ;;
+  *) fail "usage: scripts/ray_cluster.sh start [--address IP] [--port PORT] | join HEAD:PORT | stop" ;;
+esac

@@ -1,0 +1,987 @@
+"""Programs that attack the sandbox, as data: a name, a program, and the verdicts that show that the wall stands.
+
+A program prints "held" when the wall that it tried stands, which is what every test expects. Each bounds what it does, so
+that a sandbox that fails costs the machine some hundred MiB or processes and no more. System calls have the numbers of
+x86_64.
+"""
+
+# Whole programs stand on one line each.
+# ruff: noqa: E501
+
+from dataclasses import dataclass
+
+from cobalt.judge import VerdictKind
+
+PASSED = VerdictKind.PASSED
+WRONG = VerdictKind.WRONG_ANSWER
+CRASHED = VerdictKind.RUNTIME_ERROR
+SLOW = VerdictKind.TIME_LIMIT
+WAITING = VerdictKind.WALL_LIMIT
+FAT = VerdictKind.MEMORY_LIMIT
+LOUD = VerdictKind.OUTPUT_LIMIT
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A program, and how it must end.
+
+    Attributes:
+        code: The program; `{secret!r}` and the like stand for what `attacks_lab` puts there.
+        expected: The verdicts that show that the wall stands.
+    """
+
+    code: str
+    expected: tuple[VerdictKind, ...] = (PASSED,)
+
+
+REFUSED = """
+import os, sys, errno
+def refused(action, *arguments):
+    try:
+        return "got through: %r" % (action(*arguments),)
+    except (OSError, ImportError, ValueError) as error:
+        return None
+def names(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+def verdict(*outcomes):
+    print(next((text for text in outcomes if text), "held"))
+"""
+SYSCALL = (
+    REFUSED
+    + """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(number, *arguments)
+    if result == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+def prctl(*arguments):
+    result = libc.prctl(*arguments, *(0,) * (5 - len(arguments)))
+    if result == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+"""
+)
+PAIR = SYSCALL + "import fcntl, socket, struct\na, b = socket.socketpair()\n"
+
+READ_HOST = {
+    "reads the repository": REFUSED + "verdict(refused(os.listdir, {repository!r}))",
+    "reads a host file": REFUSED + "verdict(refused(open, {secret!r}))",
+    "reads a home": REFUSED
+    + "verdict(refused(os.listdir, {home!r}), refused(os.listdir, '/root'), refused(os.listdir, '/home'))",
+    "reads the password file": REFUSED + "verdict(refused(open, '/etc/passwd'), refused(open, '/etc/shadow'))",
+    "reads the host's temporary folder": REFUSED
+    + "verdict(repr(os.listdir('/tmp')) if os.listdir('/tmp') != ['main.py'] else None)",
+    "reads the environment": REFUSED
+    + "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
+    + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if 'JUDGE_TEST_SECRET' in environ else None)",
+    "reads every process's environment and command line": REFUSED
+    + "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
+    + "verdict('seen' if any(word in text for text in seen for word in ('JUDGE_TEST_SECRET', 'bwrap', 'start.py')) else None)",
+    "sees another process": REFUSED
+    + "verdict(*(n for n in names('/proc') if n.isdigit() and int(n) != os.getpid()), *(refused(os.kill, n, 0) for n in range(2, 3000)), refused(os.kill, -1, 0))",
+    "reaches out through a process's root": REFUSED
+    + "verdict(*(refused(open, f'/proc/{n}/root' + {secret!r}) for n in ('1', 'self', 'thread-self')))",
+    "reaches out through the working folder": REFUSED
+    + "verdict(refused(open, '/proc/self/cwd/../..' + {secret!r}), refused(open, '../../..' + {secret!r}))",
+    "reaches out through its descriptors' folder": REFUSED
+    + "folder = os.open('/dev/fd/', os.O_RDONLY | os.O_DIRECTORY) if names('/dev/fd') else None\n"
+    + "verdict(*(refused(lambda: os.open('../' * n + f, 0, dir_fd=folder)) for n in range(1, 6) for f in ('environ', 'maps', '1/maps', 'cmdline', {secret!r}[1:])) if folder else ())",
+    "searches every descriptor": REFUSED
+    + "open_ones = [n for n in range(3, 4096) if refused(os.fstat, n)]\nverdict(repr(open_ones) if open_ones else None)",
+    "writes to inherited descriptors": REFUSED + "verdict(*(refused(os.write, n, b'{{}}') for n in range(3, 256)))",
+    "reads the kernel's log": SYSCALL
+    + "verdict(refused(open, '/dev/kmsg'), refused(open, '/proc/kmsg'), refused(call, 103, 10, 0, 0))",
+    "reads memory devices": REFUSED
+    + "verdict(*(refused(open, '/dev/' + n, 'rb') for n in ('mem', 'kmem', 'port', 'vda', 'sda', 'kvm', 'fuse')))",
+    "reads kernel memory": REFUSED + "verdict(refused(lambda: open('/proc/kcore', 'rb').read(1)))",
+    "reads anything of /proc but its descriptors": REFUSED
+    + """
+def readable(folder, depth):
+    for name in names(folder):
+        path = folder + "/" + name
+        if name == "fd" and depth:
+            continue
+        if os.path.isdir(path):
+            if depth < 3 and not os.path.islink(path):
+                yield from readable(path, depth + 1)
+        elif refused(lambda: open(path, "rb").read(1)):
+            yield path
+known = ("cmdline", "version", "stat", "meminfo", "mounts", "net/unix", "net/dev", "locks", "loadavg", "modules", "sys/kernel/hostname")
+own = ("mountinfo", "mounts", "maps", "mem", "environ", "cmdline", "status", "stat", "autogroup", "oom_score_adj", "cgroup", "exe", "root/usr", "task")
+paths = ["/proc/" + name for name in known] + [f"/proc/{who}/{name}" for who in ("self", "thread-self", "1") for name in own]
+verdict(*readable("/proc", 0), *(path for path in paths if os.path.exists(path)))
+""",
+    "reads the host's mounts in a child": REFUSED
+    + """
+ours, theirs = os.pipe()
+if os.fork() == 0:
+    who = ("self", "thread-self", str(os.getpid()), str(os.getppid()), "1")
+    paths = [f"/proc/{n}/{f}" for n in who for f in ("mountinfo", "mounts", "mountstats")] + ["/proc/cmdline", "/etc/mtab"]
+    os.write(theirs, next((text for text in (refused(lambda: open(p).read(99)) for p in paths) if text), "").encode())
+    os._exit(0)
+os.close(theirs)
+os.wait()
+verdict(os.read(ours, 999).decode())
+""",
+    "asks the kernel for its mounts": SYSCALL
+    + """
+import struct
+ids = (ctypes.c_uint64 * 100)()
+verdict(refused(call, 458, struct.pack("IIQQ", 24, 0, 2**64 - 1, 0), ids, 100, 0), refused(call, 457, struct.pack("IIQQ", 24, 0, ids[0], 0x3A), ctypes.create_string_buffer(4096), 4096, 0))
+""",
+    "finds the judge's expected outputs in memory": REFUSED
+    + "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
+}
+JUDGE_FILES = {
+    "looks for the judge's folder": REFUSED + "verdict(refused(os.lstat, '/judge'))",
+    "reads the judge's files": REFUSED
+    + "verdict(*(refused(open, folder + '/' + name + '.py') for folder in ('/judge', '/judge/inside', '/inside') for name in ('start', 'zygote', 'linux', 'program')))",
+    "imports the judge": REFUSED
+    + "import importlib\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux', 'cobalt', 'cobalt.judge')), *(n for n in sys.modules if n.partition('.')[0] in ('inside', 'cobalt')))",
+    "imports the judge from its folder": REFUSED
+    + "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
+    "has a fresh interpreter read the judge's files": REFUSED
+    + "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
+    "finds the judge's source among loaded code": REFUSED
+    + "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
+}
+WRITE_HOST = {
+    "writes into the interpreter": REFUSED
+    + "verdict(refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w'))",
+    "opens a library file again for writing": REFUSED
+    + "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
+    "writes into system folders": REFUSED
+    + "verdict(*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside')))",
+    "remounts read-write": SYSCALL
+    + "verdict(refused(call, 165, None, b'/', None, 32, None), refused(call, 165, None, b'/usr/lib', None, 4128, None))",
+    "mounts a file system": SYSCALL
+    + "verdict(refused(call, 165, b'none', b'/tmp', b'tmpfs', 0, None), refused(call, 165, b'proc', b'/tmp', b'proc', 0, None), refused(call, 430, b'tmpfs', 0))",
+    "unmounts its own folder": SYSCALL + "verdict(refused(call, 166, b'/tmp', 2), refused(call, 166, b'/proc', 2))",
+    "changes its root": SYSCALL + "verdict(refused(os.chroot, '/tmp'), refused(call, 155, b'/tmp', b'/tmp'))",
+    "makes a device": REFUSED
+    + "import stat\nverdict(refused(os.mknod, '/tmp/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0)))",
+    "sets kernel parameters": REFUSED
+    + "verdict(*(refused(lambda: open('/proc/sys/' + n, 'w', 1).write('1\\n')) for n in ('kernel/core_pattern', 'kernel/hostname', 'vm/drop_caches', 'kernel/ns_last_pid')), refused(open, '/proc/sysrq-trigger', 'w'))",
+    "writes to cgroups": REFUSED + "verdict(refused(os.listdir, '/sys/fs/cgroup'), refused(os.listdir, '/sys'))",
+    "opens a file by handle": SYSCALL
+    + "verdict(refused(call, 304, -100, ctypes.create_string_buffer(64), 0), refused(call, 303, -100, b'/tmp', ctypes.create_string_buffer(b'\\x80' + bytes(200)), ctypes.create_string_buffer(8), 0))",
+    "has the host's disks flushed": SYSCALL
+    + "verdict(refused(call, 162), refused(call, 306, os.open(os.__file__, 0)))",
+}
+NETWORK = {
+    "connects to the host": REFUSED
+    + "import socket\nverdict(refused(socket.create_connection, ('127.0.0.1', {port}), 0.5))",
+    "connects to the world": REFUSED
+    + "import socket\nverdict(refused(socket.create_connection, ('1.1.1.1', 53), 0.5))",
+    "resolves a name": REFUSED + "import socket\nverdict(refused(socket.getaddrinfo, 'example.com', 80))",
+    "connects to an abstract unix socket": REFUSED
+    + "import socket\nverdict(refused(lambda: socket.socket(socket.AF_UNIX).connect('\\0{abstract}')))",
+    "sends to an abstract unix socket through a pair": REFUSED
+    + "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
+    "gives an end of a pair a name": PAIR
+    + "verdict(refused(a.bind, '\\0name'), refused(b.bind, '/tmp/name'), refused(a.setsockopt, socket.SOL_SOCKET, socket.SO_PASSCRED, 1))",
+    "has an end of a pair connect, listen and accept": PAIR
+    + "verdict(*(refused(*action) for s in (a, *socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)) for action in ((s.connect, '\\0{abstract}'), (s.listen,), (s.accept,))))",
+    "makes a socket of any kind": REFUSED
+    + "import socket\nverdict(*(refused(socket.socket, family, kind, 0) for family in range(1, 47) for kind in (1, 2, 3, 4, 5)))",
+    "makes a pair of any other kind": REFUSED
+    + "import socket\nverdict(*(refused(socket.socketpair, family, kind) for family in range(2, 47) for kind in (1, 2, 5)))",
+    "opens raw and packet sockets": REFUSED
+    + "import socket\nverdict(refused(socket.socket, 17, 3), refused(socket.socket, 2, 3, 1), refused(socket.socket, 16, 3), refused(socket.socket, 38, 5))",
+    "passes a descriptor": PAIR
+    + "verdict(refused(socket.send_fds, a, [b'x'], [0]), refused(a.sendmsg, [b'x']), refused(call, 307, a.fileno(), ctypes.create_string_buffer(64), 1, 0))",
+    "filters a socket by a program": PAIR
+    + "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 1))\nverdict(*(refused(a.setsockopt, socket.SOL_SOCKET, option, struct.pack('HP', 1, ctypes.addressof(code))) for option in (26, 51)))",
+    "enlarges a socket's buffers": PAIR
+    + "size = a.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\nrefused(a.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\nverdict('enlarged' if a.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > size else None)",
+}
+# What is shared beyond the sandbox, or outlives its test, or holds memory that no process shows.
+SHARED_OBJECTS = {
+    "makes system V objects": SYSCALL
+    + "verdict(refused(call, 64, 0, 1, 0o600), refused(call, 68, 0, 0o600), refused(call, 29, 0, 4096, 0o600))",
+    "makes a message queue": SYSCALL + "verdict(refused(call, 240, b'left', os.O_CREAT | os.O_RDWR, 0o600, None))",
+    "moves pages through pipes": PAIR
+    + "ours, theirs = os.pipe()\nfile = os.open('main.py', 0)\nvector = struct.pack('PN', ctypes.addressof(ctypes.create_string_buffer(4096)), 4096)\n"
+    + "verdict(refused(call, 278, theirs, vector, 1, 0), refused(call, 275, file, None, theirs, None, 1, 0), refused(call, 276, ours, theirs, 1, 2))",
+    "watches library folders": SYSCALL + "verdict(refused(call, 253), refused(call, 294, 0), refused(call, 300, 0, 0))",
+    "locks library files": PAIR
+    + "file = os.open(os.__file__, os.O_RDONLY)\nlock = struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0)\n"
+    + "verdict(refused(fcntl.flock, file, fcntl.LOCK_SH | fcntl.LOCK_NB), refused(fcntl.lockf, file, fcntl.LOCK_SH | fcntl.LOCK_NB), refused(fcntl.fcntl, file, fcntl.F_SETLK, lock), refused(fcntl.fcntl, file, 37, lock), refused(fcntl.fcntl, file, fcntl.F_GETLK, lock))",
+    "takes leases and notices": PAIR
+    + "file, folder = os.open(os.__file__, os.O_RDONLY), os.open('/usr/lib', os.O_RDONLY)\nown = os.open('own', os.O_RDWR | os.O_CREAT)\n"
+    + "verdict(*(refused(fcntl.fcntl, f, fcntl.F_SETLEASE, kind) for f in (file, own) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)), refused(fcntl.fcntl, folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS))",
+    "enlarges a pipe": PAIR + "ours, theirs = os.pipe()\nverdict(refused(fcntl.fcntl, ours, 1031, 1 << 20))",
+    "has signals sent for it": PAIR
+    + "verdict(*(refused(fcntl.fcntl, a, command, value) for command, value in ((fcntl.F_SETOWN, os.getpid()), (fcntl.F_SETOWN, -os.getpgid(0) or -1), (fcntl.F_SETSIG, 9), (15, struct.pack('ii', 2, 0)))))",
+    "makes memory files": SYSCALL + "verdict(refused(os.memfd_create, 'hoard'), refused(call, 447, 0))",
+    "takes all the machine's places for asynchronous reads": SYSCALL
+    + "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
+    "keeps a secret in a keyring": SYSCALL
+    + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
+    "takes large pages out of the machine's store": REFUSED
+    + "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
+    + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
+    "shares memory that belongs to no file": REFUSED
+    + "import mmap\nverdict(refused(mmap.mmap, -1, 4096), refused(lambda: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, mmap.MAP_SHARED)))",
+    "enlarges its table of waiting threads": SYSCALL + "verdict(refused(prctl, 78, 1, 1 << 12))",
+    # 288 bytes of the kernel's for each mapping, which no cgroup is charged for.
+    "attaches policies to its memory": SYSCALL
+    + "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
+    + "verdict(refused(call, 237, place, 4096, 2, nodes, 64, 0), refused(call, 238, 2, nodes, 64))",
+    "writes rules of its own": SYSCALL
+    + "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
+    + "verdict(refused(call, 444, struct.pack('QQQ', 1, 0, 0), 24, 0), refused(prctl, 22, 2, rules), refused(call, 317, 1, 0, rules))",
+}
+PRIVILEGES = {
+    "becomes root": REFUSED
+    + "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
+    "makes namespaces": SYSCALL
+    + "verdict(*(refused(call, 272, flag) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000, 0x10020000)))",
+    "clones into namespaces": SYSCALL
+    + "verdict(*(refused(call, 56, flag | 17, 0, 0, 0, 0) for flag in (0x10000000, 0x20000, 0x20000000, 0x8000000, 0x40000000, 0x30000000)), refused(call, 435, ctypes.create_string_buffer(88), 88))",
+    "enters namespaces": SYSCALL
+    + "verdict(*(refused(lambda: call(308, os.open(f'/proc/{who}/ns/{kind}', 0), 0)) for who in ('1', 'self') for kind in ('net', 'pid', 'mnt', 'user')), refused(lambda: call(308, os.pidfd_open(os.getpid()), 0x20000)))",
+    "traces a process": SYSCALL + "verdict(refused(call, 101, 16, 1, 0, 0), refused(call, 101, 0, 0, 0, 0))",
+    "traces its child": SYSCALL
+    + "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
+    "reads another process's memory": SYSCALL
+    + "verdict(refused(call, 310, 1, None, 0, None, 0, 0), refused(call, 311, 1, None, 0, None, 0, 0))",
+    "loads a bpf program": SYSCALL + "verdict(refused(call, 321, 0, None, 0), refused(call, 298, None, 0, -1, -1, 0))",
+    "uses io_uring and userfaultfd": SYSCALL
+    + "verdict(refused(call, 425, 8, ctypes.create_string_buffer(120)), refused(call, 323, 0))",
+    "uses the numbers of another ABI": SYSCALL
+    + "verdict(refused(call, 0x40000000 | 39), refused(call, 0x40000000 | 41, 1, 1, 0))",
+    "raises its limits": REFUSED
+    + "import resource as r\nverdict(*(refused(r.setrlimit, k, (r.RLIM_INFINITY, r.RLIM_INFINITY)) for k in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NPROC, r.RLIMIT_FSIZE, r.RLIMIT_SIGPENDING, r.RLIMIT_MEMLOCK, r.RLIMIT_NOFILE)))",
+    "locks memory": SYSCALL
+    + "verdict(refused(lambda: libc.mlockall(1) and 1/0) if libc.mlockall(1) == 0 else None, refused(call, 149, ctypes.create_string_buffer(8192), 8192))",
+    "raises its priority": REFUSED
+    + "verdict(refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10)))",
+    "saves itself from the memory killer": REFUSED
+    + "verdict(*(refused(lambda: open(f'/proc/{who}/oom_score_adj', 'w', 1).write('-1000\\n')) for who in ('self', '1')))",
+    "rewrites what the kernel knows of its memory": SYSCALL
+    + "verdict(*(refused(prctl, 35, field, 0x10000) for field in (1, 2, 6, 7, 8, 9, 13)))",
+    "becomes a fresh interpreter": REFUSED
+    + r'''
+code = """
+import ctypes, os, socket, sys
+libc, seen = ctypes.CDLL(None), []
+def tried(name, action):
+    try: action()
+    except OSError: return
+    seen.append(name)
+def check(result):
+    if result: raise OSError
+tried("socket", socket.socket)
+tried("repository", lambda: os.listdir(sys.argv[1]))
+tried("mount", lambda: check(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)))
+tried("umount", lambda: check(libc.umount2(b"/tmp", 2)))
+tried("user", lambda: os.setresuid(4, 4, 4))
+tried("capability", lambda: check(libc.prctl(47, 2, 21, 0, 0)))
+print(seen or "held")
+"""
+os.execve(sys.executable, [sys.executable, "-S", "-c", code, {repository!r}], os.environ | {"LD_PRELOAD": "libm.so.6"})
+''',
+    "runs files that raise privileges": REFUSED
+    + "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
+    "sets the clock": REFUSED + "import time\nverdict(refused(time.clock_settime, time.CLOCK_REALTIME, 0.0))",
+    "reboots": SYSCALL + "verdict(refused(call, 169, 0xfee1dead, 672274793, 0x1234567, None))",
+}
+# What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
+GROUPS = {
+    "has no session and group of its own": REFUSED
+    + "verdict(repr((os.getsid(0), os.getpgid(0))) if (os.getsid(0), os.getpgid(0)) != (os.getpid(),) * 2 else None)",
+    "kills its group": "import os, signal\nos.kill(0, signal.SIGKILL)\nprint('held')",
+    "terminates its group": "import os, signal\nos.kill(0, signal.SIGTERM)\nprint('held')",
+    "kills its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGKILL)\nos.wait()\nprint('held')",
+    "stops its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGSTOP)\ntime.sleep(0.2)\nprint('held')",
+    "sends its group every signal": """
+import os, signal
+for number in (signal.SIGINT, *range(34, 65)): signal.signal(number, signal.SIG_IGN)
+for number in range(1, 65):
+    child = os.fork()
+    if child == 0:
+        os.kill(0, number)
+        os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    try: os.kill(child, 9)
+    except OSError: pass
+    try: os.waitpid(child, 0)
+    except OSError: pass
+print("held")
+""",
+    "signals groups by number": "import os\nfor group in range(2, 3000):\n    try: os.killpg(group, 9)\n    except OSError: continue\n    print('killed', group)\nprint('held')",
+    "lowers the priority of its group": "import os\ntry: os.setpriority(os.PRIO_PGRP, 0, 19)\nexcept OSError: pass\nprint('held')",
+    "lowers the priority of its user": "import os\nfor user in (0, os.getuid()):\n    try: os.setpriority(os.PRIO_USER, user, 19)\n    except OSError: pass\nprint('held')",
+    "lowers the disk priority of its group and user": SYSCALL
+    + "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
+    "lowers the priority of its session": REFUSED
+    + "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
+    "gives its group a class of the scheduler": SYSCALL
+    + "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
+    "moves into another session": REFUSED
+    + "verdict(*(refused(os.setpgid, 0, n) for n in range(2, 300)), *(refused(os.tcsetpgrp, n, 1) for n in range(3)))",
+}
+PROCESSES = {
+    "kills its parent": REFUSED + "verdict(repr(os.getppid()) if os.getppid() else None)",
+    "signals everyone": REFUSED + "import signal\nverdict(refused(os.kill, -1, signal.SIGKILL))",
+    "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nprint('held')",
+    "kills itself by a signal that looks like the kernel's": SYSCALL
+    + """
+import struct
+info = struct.pack("iiiii", 9, 0, 0x80, 0, 0) + bytes(108)
+own = os.pidfd_open(os.getpid())
+verdict(*(refused(call, *arguments) for arguments in (
+    (129, os.getpid(), 9, info), (297, os.getpid(), os.getpid(), 9, info), (424, own, 9, info, 0))))
+""",
+    "kills itself by a timer": SYSCALL
+    + """
+import struct, time
+timer = ctypes.c_int()
+refused(call, 222, 1, struct.pack("Pii48x", 0, 9, 0), ctypes.byref(timer))
+refused(call, 223, timer, 0, struct.pack("qqqq", 0, 0, 0, 1), None)
+time.sleep(0.05)
+print("held")
+""",
+    "kills itself by a socket's signal": PAIR
+    + """
+import time
+for owner in (os.getpid(), -1, -os.getpid()):
+    refused(fcntl.fcntl, a, fcntl.F_SETOWN, owner)
+    refused(fcntl.fcntl, a, fcntl.F_SETSIG, 9)
+    refused(fcntl.fcntl, a, fcntl.F_SETFL, os.O_ASYNC)
+    b.send(b"x")
+time.sleep(0.05)
+print("held")
+""",
+    "kills itself by its child's end": SYSCALL
+    + "child = libc.syscall(56, 9, 0, 0, 0, 0)\nif child == 0: libc._exit(0)\nimport time\ntime.sleep(0.1)\nprint('held')",
+    "kills itself when its parent ends": SYSCALL + "refused(prctl, 1, 9)\nprint('held')",
+    "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint('held')",
+    "kills likely process numbers": REFUSED + "verdict(*(refused(os.kill, n, 9) for n in range(2, 3000)))",
+    "leaves a daemon": """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+print("held")
+""",
+    "leaves zombies": "import os\nfor _ in range(8):\n    if os.fork() == 0: os._exit(0)\nprint('held')",
+    "leaves a child that prints late": "import os, time\nprint('held', flush=True)\nif os.fork() == 0:\n    time.sleep(0.2)\n    os.write(1, b'late')\n    os._exit(0)",
+    "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('held')",
+    "leaves a process in its memory": SYSCALL
+    + "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
+}
+ENDS: dict[str, Attack] = {
+    "loops": Attack("while True: pass", (SLOW,)),
+    "loops in many processes": Attack("import os\nfor _ in range(3): os.fork()\nwhile True: pass", (SLOW,)),
+    "loops in children while it waits": Attack("import os\nif os.fork() == 0:\n    while True: pass\nos.wait()\nprint('held')", (SLOW,)),
+    "loops in children that nobody waits for": Attack(
+        "import os, time\nfor _ in range(14):\n    child = os.fork()\n    if child == 0:\n        while time.process_time() < 0.09: pass\n        os._exit(0)\n"
+        "    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\nprint('held')",
+        (SLOW,),
+    ),
+    "loops in orphans that a child takes in": Attack(
+        SYSCALL
+        + """
+import time
+if os.fork() == 0:
+    refused(prctl, 36, 1)
+    for _ in range(12):
+        middle = os.fork()
+        if middle == 0:
+            if os.fork() == 0:
+                while time.process_time() < 0.12: pass
+            os._exit(0)
+        os.waitpid(middle, 0)
+        time.sleep(0.12)
+    time.sleep(60)
+while True:
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    time.sleep(0.01)
+""",
+        (SLOW,),
+    ),
+    "loops after its first thread has left": Attack(
+        SYSCALL + "import threading\ndef loop():\n    while True: pass\nthreading.Thread(target=loop).start()\nlibc.syscall(60, 0)", (SLOW,),
+    ),
+    "loops under a name that looks like a state": Attack(SYSCALL + "prctl(15, b'x) S 1 1 0 0 0')\nwhile True: pass", (SLOW,)),
+    "has ended children taken away": Attack("import signal\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: print('held')"),
+    "loops beyond signals": Attack("import signal\nfor n in (signal.SIGTERM, signal.SIGXCPU, signal.SIGALRM): signal.signal(n, signal.SIG_IGN)\nwhile True: pass", (SLOW,)),
+    "loops in C": Attack("sum(range(10**12))", (SLOW,)),
+    "computes at exit": Attack("import atexit\natexit.register(lambda: sum(range(10**12)))\nprint('held')", (SLOW,)),
+    "sleeps": Attack("import time\ntime.sleep(1000)", (WAITING,)),
+    "sleeps under a name that looks like a state": Attack(SYSCALL + "import time\nprctl(15, b') R 9 9 9 9 9 9')\ntime.sleep(1000)", (WAITING,)),
+    "sleeps where its judge may not look": Attack(SYSCALL + "import time\nprctl(4, 0)\ntime.sleep(1000)", (WAITING,)),
+    "sleeps while its child sleeps in its place": Attack(SYSCALL + "libc.vfork.restype = ctypes.c_int\nlibc.syscall(56, 0x4000 | 17, 0, 0, 0, 0)\nimport time\ntime.sleep(1000)", (WAITING,)),
+    "waits for a signal": Attack("import signal\nsignal.pause()", (WAITING,)),
+    "waits for a child that stopped": Attack("import os, signal\nchild = os.fork()\nif child == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nos.waitpid(child, 0)", (WAITING,)),
+    "deadlocks": Attack("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", (WAITING,)),
+    "never ends a thread": Attack("import threading\nthreading.Thread(target=threading.Event().wait).start()\nprint('held')", (WAITING,)),
+    "fills its memory": Attack("x = []\nwhile True: x.append(bytearray(1 << 20))", (FAT,)),
+    "asks for too much memory at once": Attack("x = bytearray(1 << 40)", (FAT,)),
+    "fills memory in many processes": Attack(
+        "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(100 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(1000)",
+        (FAT,),
+    ),
+    "floods its output": Attack("while True: print('x' * 65536)", (LOUD,)),
+    "floods its output past errors": Attack("import os\nwhile True:\n    try: os.write(1, b'x' * 65536)\n    except OSError: pass", (LOUD,)),
+    "floods standard error": Attack("import sys\nwhile True: sys.stderr.write('x' * 65536)", (CRASHED,)),
+    # By the judge or, at the limit that it set itself, by the kernel.
+    "lowers its own limit on CPU time": Attack("import resource as r\ntry: r.setrlimit(r.RLIMIT_CPU, (1, 1))\nexcept (OSError, ValueError): pass\nwhile True: pass", (SLOW, CRASHED)),
+    "ends without output": Attack("import os\nos._exit(0)", (WRONG,)),
+    "closes its descriptors": Attack("import os\nos.closerange(0, 256)", (WRONG,)),
+    "crashes": Attack("import ctypes\nctypes.string_at(0)", (CRASHED,)),
+    "aborts": Attack("import os\nos.abort()", (CRASHED,)),
+    "calls the kernel as a 32-bit program does": Attack(
+        SYSCALL + "import mmap\ncode = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)\ncode.write(bytes.fromhex('b814000000cd80c3'))\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()\nprint('held')",
+        (CRASHED,),
+    ),
+    "overflows the C stack": Attack("import sys\nsys.setrecursionlimit(10**9)\nclass A:\n    def __getattr__(self, name): return getattr(self, name + 'x')\nA().y", (CRASHED,)),
+    "prints a forged verdict": Attack("print('{\"passing\": [true], \"kind\": \"passed\"}')", (WRONG,)),
+    "exits with a message of success": Attack("import sys\nprint('held')\nsys.exit(3)", (CRASHED,)),
+    "raises at exit after the right answer": Attack("import atexit\nprint('held')\natexit.register(lambda: 1/0)"),
+    "tampers with the exit": Attack("import os, sys\nsys.excepthook = lambda *a: os._exit(0)\n1/0", (WRONG,)),
+    "tampers with builtins": Attack("import builtins, os\nbuiltins.compile = builtins.exec = os._exit = os.write = None\nprint('held')"),
+    "reloads what was patched": Attack("import importlib, os\nimportlib.reload(os)\nprint('held')"),
+    "forks through posix": Attack("import posix\nif posix.fork() == 0: posix._exit(0)\nposix.wait()\nprint('held')"),
+    "looks at the frames above": Attack(
+        "import sys\nf = sys._getframe()\nseen = []\nwhile f: seen += list(f.f_locals) + list(f.f_globals); f = f.f_back\nprint('seen' if 'outputs' in seen or 'expected' in seen else 'held')",
+    ),
+}  # fmt: skip
+BOMBS: dict[str, str] = {
+    "forks without end": "import os\ntry:\n    for _ in range(1000):\n        if os.fork() == 0:\n            import time; time.sleep(1000)\nexcept OSError: print('held')",
+    "starts threads without end": "import threading\ntry:\n    for _ in range(1000): threading.Thread(target=threading.Event().wait, daemon=True).start()\nexcept RuntimeError: print('held')",
+    "opens files without end": "try:\n    files = [open('/dev/null') for _ in range(100000)]\nexcept OSError: print('held')",
+    "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
+    "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
+    "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
+    "sets timers without end": SYSCALL
+    + "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
+    "fills attributes of files": "import os\ntry:\n    for n in range(1000):\n        open(f'f{n}', 'w').close()\n        os.setxattr(f'f{n}', 'user.x', bytes(60000))\n    print('60 MB')\nexcept OSError: print('held')",
+}
+PLANT = {
+    "plants a module": "open('bisect.py', 'w').write('raise SystemExit(9)')\nopen('/dev/shm/heapq.py', 'w').write('raise SystemExit(9)')\nprint('held')",
+    "rewrites itself": "open(__file__, 'w').write('raise SystemExit(9)')\nprint('held')",
+    "makes a named semaphore": "import _multiprocessing as m\nm.SemLock(1, 1, 1, '/left', False)\nprint('held')",
+    "leaves a file wherever it can": REFUSED
+    + "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
+    "leaves a unix socket": REFUSED
+    + "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
+    "fills the temporary folder": "open('full', 'wb').write(bytes(7 << 20))\nprint('held')",
+    "fills its standard input": REFUSED
+    + "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
+    "poisons warm modules": "import bisect, math, random\nbisect.bisect = math.sqrt = random.random = None\nprint('held')",
+    "sets the hook of imports": "import sys\nsys.meta_path.clear()\nsys.path.clear()\nsys.modules['math'] = None\nprint('held')",
+}
+
+HELD: dict[str, Attack] = {
+    name: Attack(code)
+    for group in (
+        READ_HOST, JUDGE_FILES, WRITE_HOST, NETWORK, SHARED_OBJECTS, PRIVILEGES, GROUPS, PROCESSES, BOMBS, PLANT,
+    )
+    for name, code in group.items()
+}  # fmt: skip
+
+# What every program must find, whatever ran before it.
+PROBE = """
+import bisect, heapq, math, os, random
+assert os.listdir("/tmp") == ["main.py"], os.listdir("/tmp")
+assert not [f for top in ("/dev", "/io", "/etc") for f, _, names in os.walk(top) if "left" in names]
+assert os.getpid() == 1
+try:
+    os.kill(-1, 0)
+    raise AssertionError("another process")
+except ProcessLookupError:
+    pass
+assert os.getpriority(os.PRIO_PROCESS, 0) == {niceness}, os.getpriority(os.PRIO_PROCESS, 0)
+assert os.sched_getscheduler(0) == os.SCHED_OTHER
+assert bisect.bisect([1, 2], 1) == 1 and math.sqrt(4) == 2 and random.random() < 1
+open("full", "wb").write(bytes(7 << 20))
+print(input()[::-1])
+"""
+# After an attack on disk priorities: its own is that of its class.
+DISK_PRIORITY = SYSCALL + "print('held' if call(252, 1, 0) >> 13 != 3 else 'idle')"
+
+# Attacks on the memory limit: to hold more than 128 MiB and still be asked for an answer. Either the kernel refuses what
+# they try, and then they have not held that much, or they end at the limit.
+HOARD = (
+    SYSCALL
+    + """
+import mmap, socket, struct, threading, time
+MIB = 1 << 20
+kept = []
+def write_pages(block):
+    for start in range(0, len(block), 4096): block[start] = 1
+def private(size):
+    block = mmap.mmap(-1, size * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    write_pages(block)
+    kept.append(block)
+    return block
+def report(total, children=()):
+    time.sleep(0.3)
+    alive = all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children)
+    print("held" if total <= 128 or not alive else f"hoarded {total} MiB", flush=True)
+    os._exit(0)
+def hoard(count, action, already=0):
+    # Runs `action` in children; it calls its argument with a number for as many MiB that it holds more, which ends it
+    # when all of them together have enough (which 64 for each of three is not).
+    ours, theirs = os.pipe()
+    held = 0
+    def tell(size):
+        nonlocal held
+        held += size
+        os.write(theirs, bytes([size]))
+        if held * count > 220: raise OSError("enough")
+    children = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            os.close(ours)
+            try: action(tell)
+            except (OSError, MemoryError, ValueError) as error: kept.append(error)
+            os.close(theirs)
+            while True: time.sleep(60)
+        children.append(child)
+    os.close(theirs)
+    total = already
+    while data := os.read(ours, 4096): total += sum(data)
+    report(total, children)
+"""
+)
+# A program that holds more than it may prints so, which is a wrong answer; one that was kept from it may end at any limit.
+MAY_BE_REFUSED = (PASSED, FAT, SLOW, CRASHED)
+MEMORY: dict[str, Attack] = {
+    "drops shared memory from sight": Attack(
+        HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
+        MAY_BE_REFUSED,
+    ),
+    "drops shared memory of /dev/zero from sight": Attack(
+        HOARD + "def action(tell):\n    block = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 * MIB, mmap.MAP_SHARED)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
+        MAY_BE_REFUSED,
+    ),
+    "eats in a thread whose process has lost its first one": Attack(
+        HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # before a thread's own heap takes the room\n    def eat():\n        time.sleep(0.05)\n        write_pages(block)\n        tell(64)\n        os.closerange(3, 200)\n        time.sleep(60)\n    threading.Thread(target=eat).start()\n    libc.syscall(60, 0)\nhoard(3, action)",
+        (FAT,),
+    ),
+    "makes semaphores": Attack(
+        HOARD + "total = 0\ntry:\n    while total < 200:\n        call(64, 0, 32000, 0o600)\n        total += 2\nexcept OSError: pass\nreport(total)", MAY_BE_REFUSED
+    ),
+    "sends messages to queues": Attack(
+        HOARD + "message = struct.pack('l', 1) + bytes(8192)\nsent = 0\ntry:\n    while sent < 26000:\n        queue = call(68, 0, 0o600)\n        for _ in range(2):\n            call(69, queue, message, 8192, 0o4000)\n            sent += 1\nexcept OSError: pass\nreport(sent // 128)",
+        MAY_BE_REFUSED,
+    ),
+    "fills sockets": Attack(
+        HOARD
+        + """
+def fill(tell):
+    size = MIB
+    for _ in range(58):
+        pair = socket.socketpair()
+        kept.append(pair)
+        for end in pair:
+            refused(end.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            end.setblocking(False)
+            try:
+                while True:
+                    size += end.send(bytes(32768))
+            except BlockingIOError: pass
+            while size > 2 * MIB:
+                tell(1)
+                size -= MIB
+hoard(14, fill)
+""",
+        MAY_BE_REFUSED,
+    ),
+    "fills sockets of threads with descriptors of their own": Attack(
+        HOARD
+        + """
+total = 0
+for _ in range(14):
+    kept = [socket.socketpair() for _ in range(55)]
+    for end in (end for pair in kept for end in pair):
+        refused(end.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        end.setblocking(False)
+        try:
+            while True: total += end.send(bytes(32768))
+        except BlockingIOError: pass
+    stack = mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + 65536 - 64
+    if libc.clone(libc.pause, ctypes.c_void_p(top), 0x100 | 0x800 | 0x10000, None) < 0: break  # no CLONE_FILES
+    if total > 220 * MIB: break
+    for end in (end for pair in kept for end in pair): end.close()
+report(total // MIB)
+""",
+        MAY_BE_REFUSED,
+    ),
+    # A byte at the end of a page and one at the next one's beginning hold both, and count as two bytes.
+    "pins pages by single bytes in sockets": Attack(
+        HOARD
+        + """
+def pin(tell):
+    file = os.open(f"pages-{os.getpid()}", os.O_RDWR | os.O_CREAT)
+    pages = 0
+    for _ in range(58):
+        pair = socket.socketpair()
+        kept.append(pair)
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True:
+                    os.pwrite(file, bytes(256 * 4096), 0)
+                    for page in range(0, 256, 2):
+                        os.sendfile(end.fileno(), file, page * 4096 + 4095, 2)
+                        pages += 2
+                    os.ftruncate(file, 0)
+            except BlockingIOError: pass
+            os.ftruncate(file, 0)
+            while pages >= 256:
+                tell(1)
+                pages -= 256
+hoard(2, pin)
+""",
+        MAY_BE_REFUSED,
+    ),
+    "fills named pipes": Attack(
+        HOARD
+        + """
+private(75)
+def fill(tell):
+    size = 0
+    for number in range(120):
+        os.mkfifo(f"{os.getpid()}-{number}")
+        pipe = os.open(f"{os.getpid()}-{number}", os.O_RDWR | os.O_NONBLOCK)
+        try:
+            while True: size += os.write(pipe, bytes(4096))
+        except BlockingIOError: pass
+        while size >= MIB:
+            tell(1)
+            size -= MIB
+hoard(9, fill, 75)
+""",
+        MAY_BE_REFUSED,
+    ),
+    "pins large pages in pipes": Attack(
+        HOARD
+        + """
+def pin(tell):
+    for _ in range(4):
+        ours, theirs = os.pipe()
+        kept.append((ours, theirs))
+        for _ in range(15):
+            block = mmap.mmap(-1, 4 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block.madvise(mmap.MADV_HUGEPAGE)
+            start = ctypes.addressof(ctypes.c_char.from_buffer(block)) + 2 * MIB - 1 & -2 * MIB
+            ctypes.memset(start, 1, 1)
+            call(278, theirs, struct.pack("PN", start, 1), 1, 0)
+            libc.munmap(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), 4 * MIB)
+            kept.append(block)
+            tell(2)
+hoard(3, pin)
+""",
+        MAY_BE_REFUSED,
+    ),
+    "stores in its files and streams": Attack(
+        HOARD
+        + """
+def fill(file):
+    total = 0
+    try:
+        while total < 60 and os.pwrite(file, bytes(MIB), total * MIB) == MIB: total += 1
+    except OSError: pass
+    return total
+total = fill(os.open("full", os.O_RDWR | os.O_CREAT)) + fill(2)
+for path in ("/dev/stdin", "/proc/self/fd/0", "/io/stdin"):
+    refused(os.chmod, path, 0o666)
+    try: file = os.open(path, os.O_RDWR)
+    except OSError: continue
+    total += fill(file)
+    break
+else:
+    total += fill(0)
+# Beyond the end of the output, where its size does not grow.
+try: total += 40 * (call(285, 1, 1, 0, 40 * MIB) == 0)
+except OSError: pass
+report(total)
+""",
+        MAY_BE_REFUSED,
+    ),
+    "has the kernel keep a huge table for it": Attack(
+        HOARD + "def action(tell):\n    prctl(78, 1, 1 << 20)\n    tell(64)\nhoard(3, action)", MAY_BE_REFUSED
+    ),
+    "has the kernel keep socket filters for it": Attack(
+        HOARD
+        + """
+code = ctypes.create_string_buffer(struct.pack("HBBI", 0x20, 0, 0, 0) * 899 + struct.pack("HBBI", 6, 0, 0, 1))
+def action(tell):
+    for number in range(58):
+        pair = socket.socketpair()
+        kept.append(pair)
+        for end in pair: end.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 900, ctypes.addressof(code)))
+        if number % 4 == 3: tell(1)  # 128 KiB for each end's
+hoard(14, action)
+""",
+        MAY_BE_REFUSED,
+    ),
+    # Each process of the chain keeps a link to each of its ancestors for each mapping.
+    "divides its memory in a chain of processes": Attack(
+        HOARD
+        + """
+pages, depth, first = 4500, 1, os.getpid()
+block = mmap.mmap(-1, pages * 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+place = ctypes.addressof(ctypes.c_char.from_buffer(block))
+for start in range(0, pages * 8192, 8192):
+    libc.munmap(ctypes.c_void_p(place + start), 4096)
+    ctypes.memset(place + start + 4096, 1, 1)
+ours, theirs = os.pipe()
+while depth < 31:
+    if libc.fork(): break
+    depth += 1
+    libc.write(theirs, b"x", 1)
+if os.getpid() != first:
+    libc.close(theirs)
+    while True: libc.pause()
+os.close(theirs)
+depth = 1
+while data := os.read(ours, 99): depth += len(data)
+report(pages * (depth * 250 + depth * (depth + 1) // 2 * 64) // MIB)
+""",
+        (PASSED, FAT, SLOW),
+    ),
+    "eats where its judge may not look": Attack(HOARD + "def action(tell):\n    prctl(4, 0)\n    private(64)\n    tell(64)\nhoard(3, action)", (FAT,)),
+    "eats under a name that looks like a state": Attack(HOARD + "def action(tell):\n    prctl(15, b') S 0 0 0 0 0')\n    private(64)\n    tell(64)\nhoard(3, action)", (FAT,)),
+    "eats and declares its memory free": Attack(
+        HOARD + "def action(tell):\n    block = private(64)\n    block.madvise(mmap.MADV_FREE)\n    libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), 64 * MIB, 21)\n    tell(64)\nhoard(3, action)", (FAT,)
+    ),
+    "eats in stopped processes": Attack(HOARD + "def action(tell):\n    private(64)\n    tell(64)\n    os.closerange(3, 200)\n    os.kill(os.getpid(), 19)\nhoard(3, action)", (FAT,)),
+    "eats in fresh interpreters": Attack(
+        HOARD + "import subprocess\nfor _ in range(4): subprocess.Popen([sys.executable, '-S', '-c', 'x = bytearray(64 << 20)\\nfor i in range(0, len(x), 4096): x[i] = 1\\nimport time; time.sleep(60)'])\ntime.sleep(1)\nprint('hoarded')", (FAT,)
+    ),
+    "leaves its memory to a process that shares it": Attack(
+        HOARD
+        + """
+def action(tell):
+    private(64)
+    stack = ctypes.create_string_buffer(1 << 16)
+    libc.clone(libc.pause, ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15), 0x100 | 17, None)
+    tell(64)
+    os.closerange(3, 200)
+    os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+hoard(3, action)
+""",
+        (FAT,),
+    ),
+    "eats in a chain of short-lived processes": Attack(
+        HOARD
+        + """
+def action(tell):
+    private(50)
+    tell(50)
+    os.closerange(3, 200)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        if os.fork(): os._exit(0)
+        time.sleep(0.004)
+    time.sleep(60)
+for _ in range(4):
+    if os.fork() == 0: action(lambda size: None)
+end = time.monotonic() + 1.2
+while time.monotonic() < end:
+    try: os.waitpid(-1, os.WNOHANG)
+    except OSError: break
+    time.sleep(0.001)
+print("hoarded")
+""",
+        (FAT,),
+    ),
+}  # fmt: skip
+
+# Sleeps in processes whose memory takes long to look at, each in very many pieces.
+DEAR_TO_LOOK_AT = (
+    SYSCALL
+    + """
+import mmap, time
+block = mmap.mmap(-1, 240 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+place = ctypes.addressof(ctypes.c_char.from_buffer(block))
+for start in range(0, len(block), 8192): libc.mprotect(ctypes.c_void_p(place + start), 4096, 1)
+for _ in range(20):
+    if os.fork() == 0: break
+time.sleep(1000)
+"""
+)
+
+# Two programs at the same time in two sandboxes; the second is the honest one.
+PAIRS: dict[str, tuple[str, str]] = {
+    "takes all the pipes that a user may have": (
+        SYSCALL
+        + """
+import fcntl, time
+for _ in range(28):
+    if os.fork() == 0:
+        try:
+            while True:
+                ours, theirs = os.pipe()
+                refused(fcntl.fcntl, ours, 1031, 1 << 20)
+        except OSError: pass
+        time.sleep(60)
+time.sleep(1.0)
+print("held")
+""",
+        "import os, time\ntime.sleep(0.6)\nours, theirs = os.pipe()\nos.write(theirs, bytes(60000))\nprint('held' if len(os.read(ours, 60000)) == 60000 else 'short')",
+    ),
+    "tells another by a lock on a library file": (
+        PAIR
+        + "import time\nfile = os.open(os.__file__, 0)\nrefused(fcntl.flock, file, fcntl.LOCK_EX)\nrefused(fcntl.fcntl, file, 37, struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0))\ntime.sleep(1)\nprint('held')",
+        PAIR
+        + "import time\nfile = os.open(os.__file__, 0)\nseen = None\nfor _ in range(6):\n    time.sleep(0.1)\n    try:\n        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n        fcntl.flock(file, fcntl.LOCK_UN)\n    except BlockingIOError: seen = 'seen'\n    except OSError: pass\nverdict(seen)",
+    ),
+    "uses up the queued signals of a user": (
+        SYSCALL
+        + "import struct, time\ntimer, event = ctypes.c_int(), struct.pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(120000): call(222, 1, event, ctypes.byref(timer))\nexcept OSError: pass\ntime.sleep(1.5)\nprint('held')",
+        SYSCALL
+        + "import struct, time\ntime.sleep(1.4)\ntimer = ctypes.c_int()\ncall(222, 1, struct.pack('Pii48x', 0, 10, 0), ctypes.byref(timer))\nprint('held')",
+    ),
+    "takes all the semaphores and queues": (
+        SYSCALL + "import time\nfor _ in range(40): refused(call, 64, 0, 32000, 0o600)\ntime.sleep(0.8)\nprint('held')",
+        "import multiprocessing, time\ntime.sleep(0.4)\nmultiprocessing.Lock().acquire()\nprint('held')",
+    ),
+}
+
+# Two tests of one program, one after the other in a sandbox: the first leaves something, the second looks for it.
+TRACES = {
+    "a socket that is its own messages' cargo": REFUSED
+    + """
+import socket, time
+def leave():
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\\0left-behind")
+    listener.listen()
+    a, b = socket.socketpair()
+    socket.send_fds(a, [b"x"], [listener.fileno(), a.fileno(), b.fileno()])
+def look():
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.connect("\\0left-behind")
+    return "found"
+if input() == "leave":
+    refused(leave)
+    print("held")
+else:
+    verdict(refused(look))
+""",
+    "a system V object": SYSCALL
+    + "if input() == 'leave':\n    for number in (64, 68): refused(call, number, 77, *((1,) if number == 64 else ()), 0o1666)\n    print('held')\nelse: verdict(refused(call, 64, 77, 1, 0o666), refused(call, 68, 77, 0o666))",
+    "a file in memory": REFUSED
+    + "import mmap\nif input() == 'leave':\n    open('/dev/shm/left', 'w').write('x')\n    refused(lambda: open('/dev/shm/../../io/left', 'w').write('x'))\n    print('held')\nelse: verdict(refused(open, '/dev/shm/left'), refused(open, '/io/left'))",
+    "a note in its own file's attributes": REFUSED
+    + "if input() == 'leave':\n    for f in ('/', '/tmp', '/dev', '/io', '/tmp/main.py'): refused(os.setxattr, f, 'user.left', b'x')\n    print('held')\nelse: verdict(*(refused(os.getxattr, f, 'user.left') for f in ('/', '/tmp', '/dev', '/io', '/tmp/main.py')))",
+}
+
+# Looks through its own memory for what earlier programs and tests may have left in that of the processes it came from.
+# Says what it found, and in which kinds of places it found what it had put there itself: if it misses one, it proves
+# nothing. Memory is found by having the kernel copy it to a file, which fails where there is none.
+SEARCH = """
+import ctypes, os
+given = input()
+libc = ctypes.CDLL(None, use_errno=True)
+for function in ("sbrk", "malloc", "pthread_self"): getattr(libc, function).restype = ctypes.c_void_p
+libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+def own(place): return ("-gnihcraes"[::-1] + place).encode()
+def address(thing): return ctypes.cast(thing, ctypes.c_void_p).value
+in_arena = own("arena")
+in_block = bytearray(own("block") + bytes(1 << 20))
+in_heap = libc.malloc(64)
+ctypes.memmove(in_heap, own("heap"), 15)
+planted = {
+    "arena": id(in_arena) + bytes.__basicsize__ - 1, "block": ctypes.addressof(ctypes.c_char.from_buffer(in_block)), "heap": in_heap,
+}
+words = [(place, own(place)[:8], own(place)[8:], where) for place, where in planted.items()]
+for word in ("ecruos", "tuptuo", "tupni"):  # backwards: not to find itself
+    if given.partition("-")[0] != word[::-1]: words.append((word[::-1], word[::-1].encode(), b"-of-another", None))
+anchors = [
+    *planted.values(), libc.sbrk(0), address(libc.malloc), ctypes.c_void_p.in_dll(libc, "environ").value,
+    libc.pthread_self(), address(ctypes.pythonapi.PyObject_Repr), id(type),
+]
+PAGE, REACH = 4096, 48 << 20
+file = os.open("memory", os.O_RDWR | os.O_CREAT)
+found, pages = set(), []
+def look():
+    data = os.pread(file, len(pages) * PAGE, 0)
+    for name, start, rest, where in words:
+        place = data.find(start)
+        while place >= 0:
+            if data.startswith(rest, place + len(start)) and where in (None, pages[place // PAGE] + place % PAGE): found.add(name)
+            place = data.find(start, place + 1)
+    os.lseek(file, 0, 0)
+    pages.clear()
+for page in sorted({page for anchor in anchors for page in range(anchor - REACH & -PAGE, anchor + REACH, PAGE) if page > 0}):
+    if libc.write(file, page, PAGE) == PAGE:
+        pages.append(page)
+        if len(pages) == 1024: look()
+look()
+print(sorted(found))
+"""
+SEARCH_FINDS_ITS_OWN = "['arena', 'block', 'heap']"
+
+# Honest programs that use what the walls are near to, under the default limits; each prints "held" where it works. Those
+# with a runtime error cannot work in the sandbox.
+HONEST: dict[str, Attack] = {
+    "asyncio.run": Attack("import asyncio\nasync def main():\n    await asyncio.gather(*(asyncio.sleep(0.01) for _ in range(50)))\n    print('held')\nasyncio.run(main())"),
+    "asyncio.to_thread": Attack("import asyncio\nasync def main(): print(await asyncio.to_thread(lambda: 'held'))\nasyncio.run(main())"),
+    "asyncio.create_subprocess_exec": Attack(
+        "import asyncio, sys\nasync def main():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-S', '-c', 'print(input()[::-1])', stdin=-1, stdout=-1)\n    print((await p.communicate(b'dleh\\n'))[0].decode())\nasyncio.run(main())",
+    ),
+    "ThreadPoolExecutor(30)": Attack("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(30) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
+    "ProcessPoolExecutor(2)": Attack("from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
+    "multiprocessing.Pool(2)": Attack("from multiprocessing import Pool\nwith Pool(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
+    "multiprocessing.Queue": Attack("import multiprocessing as m\nq = m.Queue()\np = m.Process(target=q.put, args=('held',))\np.start()\nprint(q.get())\np.join()"),
+    "multiprocessing.Pipe": Attack("import multiprocessing as m\na, b = m.Pipe()\np = m.Process(target=b.send, args=('held',))\np.start()\nprint(a.recv())\np.join()"),
+    "multiprocessing.Value": Attack("import multiprocessing as m\nv = m.Value('i', 1)\ndef add():\n    with v.get_lock(): v.value += 1\np = m.Process(target=add)\np.start()\np.join()\nprint('held' if v.value == 2 else v.value)"),
+    "multiprocessing.Array": Attack("import multiprocessing as m\nv = m.Array('i', 1000)\nv[3] = 7\nprint('held' if v[3] == 7 else v[3])"),
+    "multiprocessing.shared_memory": Attack("from multiprocessing.shared_memory import SharedMemory as S\ns = S(create=True, size=1 << 16)\ns.buf[5] = 7\nt = S(s.name)\nprint('held' if t.buf[5] == 7 else 'wrong')\nt.close(); s.close(); s.unlink()"),
+    "multiprocessing.Lock, Event, Barrier": Attack("import multiprocessing as m\nl, e, b = m.Lock(), m.Event(), m.Barrier(2)\np = m.Process(target=b.wait)\np.start()\nb.wait()\np.join()\ne.set()\nwith l: print('held')"),
+    "multiprocessing, spawned": Attack("import multiprocessing as m\ndef f(q): q.put('held')\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()"),
+    "multiprocessing.Manager": Attack("import multiprocessing as m\nwith m.Manager() as manager: print(manager.dict(x='held')['x'])", (CRASHED,)),
+    "multiprocessing, from a fork server": Attack("import multiprocessing as m\ndef f(q): q.put('held')\nif __name__ == '__main__':\n    m.set_start_method('forkserver')\n    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()", (CRASHED,)),
+    "mmap.mmap(-1, n)": Attack("import mmap\nprint('held', len(mmap.mmap(-1, 4096)))", (CRASHED,)),
+    "mmap.mmap(-1, n, MAP_PRIVATE)": Attack("import mmap\nmmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nprint('held')"),
+    "mmap of a file": Attack("import mmap\nopen('f', 'wb').write(bytes(9999))\nwith open('f', 'r+b') as f: m = mmap.mmap(f.fileno(), 0); m[5] = 7; m.flush()\nprint('held' if open('f', 'rb').read()[5] == 7 else 'wrong')"),
+    "mmap of standard input": Attack("import mmap\nm = mmap.mmap(0, 0, access=mmap.ACCESS_READ)\nprint(m[:4][::-1].decode())"),
+    "open('/dev/stdin')": Attack("print(open('/dev/stdin').read().strip()[::-1])"),
+    "open('/proc/self/fd/0')": Attack("print(open('/proc/self/fd/0').read().strip()[::-1])", (CRASHED,)),
+    "open('/dev/stdout', 'w')": Attack("with open('/dev/stdout', 'w') as f: f.write('held')"),
+    "open(0) in a child": Attack("import os\nif os.fork() == 0:\n    print(open('/dev/stdin').read().strip()[::-1], flush=True)\n    os._exit(0)\nos.wait()"),
+    "subprocess of sys.executable": Attack("import subprocess, sys\nprint(subprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'], input='dleh', capture_output=True, text=True).stdout)"),
+    "subprocess with its input": Attack("import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'])"),
+    "os.popen, os.system": Attack("import os\nprint(os.popen('echo held').read())", (CRASHED,)),
+    "tempfile": Attack("import tempfile\nwith tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile('w+', dir=d) as f:\n    f.write('held'); f.seek(0); print(f.read())"),
+    "tempfile.TemporaryFile": Attack("import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('held'); f.seek(0); print(f.read())"),
+    "sqlite3 in memory": Attack("import sqlite3\nc = sqlite3.connect(':memory:')\nc.execute('create table t(x)')\nc.execute('insert into t values (?)', ('held',))\nprint(*c.execute('select x from t').fetchone())"),
+    "sqlite3 on a file": Attack("import sqlite3\nwith sqlite3.connect('a.db') as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('a.db').execute('select x from t').fetchone())", (CRASHED,)),
+    "sqlite3 on a file, without locks": Attack("import sqlite3\nwith sqlite3.connect('file:a.db?nolock=1', uri=True) as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('file:a.db?nolock=1', uri=True).execute('select x from t').fetchone())"),
+    "fcntl.flock": Attack("import fcntl\nfcntl.flock(open('lock', 'w'), fcntl.LOCK_EX)\nprint('held')", (CRASHED,)),
+    "os.cpu_count": Attack("import os\nprint('held' if os.cpu_count() >= 1 and len(os.sched_getaffinity(0)) >= 1 else os.cpu_count())"),
+    "os.getloadavg, os.uname": Attack("import os, platform\nos.uname(), platform.platform(), platform.python_version()\nprint('held')"),
+    "resource.getrusage": Attack("import resource as r\nx = bytearray(30 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nu = r.getrusage(r.RUSAGE_SELF)\nprint('held' if u.ru_maxrss > 30000 and u.ru_utime >= 0 else u)"),
+    "resource.setrlimit of the stack": Attack("import resource as r, sys\nr.setrlimit(r.RLIMIT_STACK, (r.getrlimit(r.RLIMIT_STACK)[0],) * 2)\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint('held' if f(50000) == 50000 else '')"),
+    "open('/proc/self/status')": Attack("print(open('/proc/self/status').read())", (CRASHED,)),
+    "signal.alarm": Attack("import signal\nsignal.signal(signal.SIGALRM, lambda *_: print('held'))\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\nsignal.pause()"),
+    "signal.set_wakeup_fd": Attack("import signal, socket\na, b = socket.socketpair()\na.setblocking(False)\nsignal.set_wakeup_fd(a.fileno())\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nsignal.raise_signal(signal.SIGUSR1)\nprint('held' if b.recv(1) else '')"),
+    "a pipe with 60 KB before it is read": Attack("import os\nours, theirs = os.pipe()\nos.write(theirs, bytes(60000))\nprint('held' if len(os.read(ours, 60000)) == 60000 else 'short')"),
+    "select, poll, epoll": Attack("import os, select\nours, theirs = os.pipe()\nos.write(theirs, b'x')\np, e = select.poll(), select.epoll()\np.register(ours); e.register(ours)\nprint('held' if select.select([ours], [], [], 1)[0] and p.poll(9) and e.poll(1) else '')"),
+    "threads with large stacks": Attack("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nt = threading.Thread(target=lambda: print('held' if f(30000) == 30000 else ''))\nt.start()\nt.join()"),
+    "half its memory shared by a pool": Attack("from multiprocessing import Pool\nimport time\nx = bytearray(b'x') * (500 << 20)\ndef f(i): time.sleep(0.06); return x[i]\nwith Pool(4) as pool: print('held' if set(pool.map(f, range(12))) == {120} else '')"),
+    "subprocesses of a program with 60 % of its memory": Attack("import subprocess\nx = bytearray(b'x') * (600 << 20)\nfor _ in range(400):\n    try: subprocess.run(['/nowhere'])\n    except OSError: pass\nprint('held')"),
+    "uuid, secrets, random": Attack("import uuid, secrets, random\nuuid.uuid4(), secrets.token_hex(), random.random(), uuid.uuid1()\nprint('held')"),
+    "locale, time zones": Attack("import datetime, locale, time, zoneinfo\nlocale.setlocale(locale.LC_ALL, '')\ntime.localtime(), datetime.datetime.now(zoneinfo.ZoneInfo('UTC'))\nprint('held')"),
+    "faulthandler, tracemalloc": Attack("import faulthandler, tracemalloc\nfaulthandler.enable(); tracemalloc.start()\nx = [0] * 1000\nprint('held' if tracemalloc.get_traced_memory()[1] else '')"),
+    "logging, warnings": Attack("import logging, warnings\nlogging.basicConfig()\nlogging.warning('x'); warnings.warn('y')\nprint('held')"),
+    "importing sockets, servers, HTTP": Attack("import http.client, http.server, socket, socketserver, ssl, urllib.request\nprint('held')"),
+}  # fmt: skip

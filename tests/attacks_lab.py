@@ -1,0 +1,303 @@
+"""Where attacks are tried: the judge as one user or another runs it, and a host with things to steal."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from cobalt.judge import JudgeSettings, VerdictKind
+
+MIB = 1 << 20
+SETTINGS = {
+    "cpu_seconds": 1.0,
+    "wall_seconds": 1.5,
+    "memory_bytes": 256 * MIB,
+    "output_bytes": MIB,
+    "file_bytes": 8 * MIB,
+    "processes": 16,
+    "concurrency": 1,
+}
+# Room for programs that work hard to hold more memory than they may.
+MEMORY_SETTINGS = SETTINGS | {
+    "cpu_seconds": 3.0,
+    "wall_seconds": 3.0,
+    "memory_bytes": 128 * MIB,
+    "file_bytes": 48 * MIB,
+    "processes": 32,
+}
+PAIR_SETTINGS = SETTINGS | {
+    "concurrency": 2,
+    "processes": 32,
+    "cpu_seconds": 3.0,
+    "wall_seconds": 3.0,
+    "memory_bytes": 1024 * MIB,
+}
+DEFAULT_SETTINGS = {"concurrency": 1}
+REPOSITORY = Path(__file__).parent.parent
+RUNNER = Path(__file__).parent / "attacks_runner.py"
+SECONDS = 20.0  # after which a program that has no verdict never gets one
+
+# A user without an entry in the password file: what a judge run by anyone but root is.
+STRANGER = 54321
+USERS = ("root", "stranger") if os.geteuid() == 0 else ("own",)
+
+
+def memory_settings(accounting: str) -> dict[str, object]:
+    """The settings of attacks on the memory limit, its enforcement chosen where that can be."""
+    chosen = {"memory_accounting": accounting} if "memory_accounting" in JudgeSettings.model_fields else {}
+    return MEMORY_SETTINGS | chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the judge said of one program.
+
+    Attributes:
+        kinds, wall, feedback: One for each test; the second in seconds.
+        error: What kept the judge from a verdict, if something did.
+    """
+
+    kinds: tuple[VerdictKind, ...]
+    wall: tuple[float, ...]
+    feedback: tuple[str, ...]
+    error: str | None
+
+    def __str__(self) -> str:
+        return self.error or "\n".join(f"{kind}: {text}" for kind, text in zip(self.kinds, self.feedback, strict=True))
+
+
+class Lab:
+    """A process that judges as the given user; use as a context manager."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.restarts = 0  # sandboxes that the last programs cost
+        self._may_lack_cgroups = False
+
+    def __enter__(self) -> "Lab":
+        with contextlib.ExitStack() as opened:
+            self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="attacked-")))
+            self.folder.chmod(0o755)
+            self.secret = self.folder / "secret.txt"
+            self.secret.write_text("secret", encoding="utf-8")
+            self.server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+            self.abstract = opened.enter_context(socket.socket(socket.AF_UNIX))
+            self.abstract.bind(f"\0attacked-{os.getpid()}")
+            self.abstract.listen()
+            self._process = self._start()
+            opened.callback(self._stop)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def pid(self) -> int:
+        """The judging process."""
+        return self._process.pid
+
+    def filled(self, code: str) -> str:
+        """A program that knows what there is to steal."""
+        names = {
+            "repository": str(REPOSITORY),
+            "secret": str(self.secret),
+            "home": str(Path.home()),
+            "port": self.server.getsockname()[1],
+            "abstract": self.abstract.getsockname()[1:].decode(),
+            "niceness": os.nice(0),
+        }
+        for name, value in names.items():
+            code = code.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", str(value))
+        return code
+
+    def run(
+        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings: dict[str, object] = SETTINGS
+    ) -> Outcome:
+        """Judge a program on tests that all expect the same."""
+        [outcome] = self.run_together([code], given, expected, settings)
+        return outcome
+
+    def run_together(
+        self,
+        codes: list[str],
+        given: tuple[str, ...] = ("",),
+        expected: str = "held",
+        settings: dict[str, object] = PAIR_SETTINGS,
+    ) -> list[Outcome]:
+        """Judge programs at the same time; one after the other where there is one sandbox."""
+        self.send(codes, given, expected, settings)
+        return self.receive()
+
+    def send(
+        self,
+        codes: list[str],
+        given: tuple[str, ...] = ("",),
+        expected: str = "held",
+        settings: dict[str, object] = PAIR_SETTINGS,
+    ) -> None:
+        """Have programs judged, to be followed by one call of `receive`."""
+        programs = [{"code": self.filled(code), "inputs": given, "outputs": [expected] * len(given)} for code in codes]
+        self._may_lack_cgroups = settings.get("memory_accounting") == "cgroup"
+        self._write({"settings": settings, "programs": programs, "seconds": SECONDS})
+
+    def receive(self) -> list[Outcome]:
+        """What came of the programs that were sent; skips the test where the machine lacks what it needs."""
+        line = self._process.stdout.readline()
+        assert line, "the judging process has ended"
+        answer = json.loads(line)
+        if "unsupported" in answer:
+            # Not every machine lets this user make cgroups; whatever else a judge needs, the tests need too.
+            (pytest.skip if self._may_lack_cgroups else pytest.fail)(answer["unsupported"])
+        self.restarts = answer["restarts"]
+        return [
+            Outcome(
+                tuple(map(VerdictKind, result["kinds"])),
+                tuple(result["wall"]),
+                tuple(result["feedback"]),
+                result["error"],
+            )
+            for result in answer["results"]
+        ]
+
+    def close_judges(self) -> None:
+        """End all sandboxes; the process stays."""
+        self._write({})
+        self.receive()
+
+    def processes(self) -> dict[int, dict[str, str]]:
+        """The judging process's descendants, as the host sees them: fields of /proc/PID/status and stat, by PID."""
+        parents, facts = {}, {}
+        for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{name}/status").read_text(encoding="utf-8")
+                fields = Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                parents[int(name)] = int(fields[1])
+                facts[int(name)] = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line) | {
+                    "group": fields[2],
+                    "session": fields[3],
+                    "autogroup": _read(f"/proc/{name}/autogroup"),
+                }
+
+        def descends(pid: int) -> bool:
+            while pid in parents:
+                pid = parents[pid]
+                if pid == self.pid:
+                    return True
+            return False
+
+        return {pid: fact for pid, fact in facts.items() if descends(pid)}
+
+    def tests(self, count: int) -> dict[int, dict[str, str]]:
+        """The first processes of `count` running tests, in PID namespaces of their own below a sandbox's; waits."""
+        deadline = time.monotonic() + 5
+        while True:
+            processes = self.processes()
+            depth = max((len(fact["NSpid"].split()) for fact in processes.values()), default=0)
+            found = {
+                pid: fact
+                for pid, fact in processes.items()
+                if len(numbers := fact["NSpid"].split()) == depth > _depth_here() + 1 and numbers[-1] == "1"
+            }
+            if len(found) == count:
+                return found
+            assert time.monotonic() < deadline, f"{len(found)} tests run"
+            time.sleep(0.02)
+
+    def _start(self) -> subprocess.Popen[str]:
+        place = self.folder / "visible"
+        place.mkdir()
+        interpreter, checkout, runner = Path(sys.executable), REPOSITORY, RUNNER
+        packages = Path(pydantic.__file__).parent.parent
+        user: dict[str, object] = {}
+        if self.user == "stranger":
+            user = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
+            interpreter = interpreter.resolve()
+            if not _open_to_others(interpreter):
+                interpreter = _copied_python(interpreter.parent.parent, place / "python") / "bin" / interpreter.name
+            if not _open_to_others(checkout / "cobalt") or not _open_to_others(RUNNER):
+                checkout = place
+                shutil.copytree(REPOSITORY / "cobalt", place / "cobalt")
+                runner = Path(shutil.copy(RUNNER, place))
+            if not _open_to_others(packages):
+                pytest.fail(f"{packages} is closed to other users, so the judge cannot be attacked as one of them")
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "PYTHONPATH": f"{checkout}:{packages}",
+            "JUDGE_TEST_SECRET": "secret",
+        }
+        return subprocess.Popen(
+            [interpreter, "-B", runner],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            env=environment,
+            **user,
+        )
+
+    def _stop(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _write(self, request: dict[str, object]) -> None:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _depth_here() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return len(status.partition("NSpid:")[2].splitlines()[0].split())
+
+
+def _open_to_others(path: Path) -> bool:
+    """Whether every user may read a file or list a folder, as far as modes say."""
+    wanted = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+    above = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
+    return above and path.stat().st_mode & wanted == wanted
+
+
+def _copied_python(home: Path, target: Path) -> Path:
+    """A Python installation without what was installed into it, as the stranger's own."""
+    shutil.copytree(
+        home / "lib",
+        target / "lib",
+        symlinks=True,
+        ignore=lambda folder, names: (
+            {"site-packages", "test", "idlelib", "tkinter", "ensurepip"}.intersection(names)
+            | {name for name in names if name.startswith("config-")}
+        ),
+    )
+    (target / "bin").mkdir()
+    for name in home.joinpath("bin").glob("python3.*[0-9]"):
+        shutil.copy(name, target / "bin")
+    for place in (target, *target.rglob("*")):
+        os.chown(place, STRANGER, STRANGER, follow_symlinks=False)
+    return target

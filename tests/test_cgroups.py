@@ -1,0 +1,223 @@
+"""Cgroups of sandboxes: where they can be made, what they limit, and that none stays."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind, cgroups
+from cobalt.judge.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, Place, SandboxCgroup, find_place
+from cobalt.problem import TestSuite
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place():
+    found = find_place()
+    if found is None:
+        pytest.skip("this process can make no cgroup with a memory and a pids controller")
+    return found
+
+
+def left(place, owner=None):
+    """The names of the cgroups there of this process, or of another."""
+    pattern = f"cobalt-judge-{owner or os.getpid()}-*"
+    return [child.name for folder in {place.memory, place.pids} for child in folder.glob(pattern)]
+
+
+# What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo, and the folders that follow.
+LAYOUTS = {
+    "v2": (
+        ["0::/user.slice/run.scope"],
+        ["30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"],
+        {None: "/sys/fs/cgroup/user.slice/run.scope", "memory": None},
+    ),
+    "v2 in a namespace": (
+        ["0::/"],
+        ["30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw"],
+        {None: "/sys/fs/cgroup", "pids": None},
+    ),
+    "v1, joined controllers, and v2 without any": (
+        ["9:pids:/job", "4:cpu,memory:/job/deep", "0::/"],
+        [
+            "31 23 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids",
+            "32 23 0:28 / /sys/fs/cgroup/cpu,memory rw - cgroup cgroup rw,cpu,memory",
+            "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+        ],
+        {
+            "pids": "/sys/fs/cgroup/pids/job",
+            "memory": "/sys/fs/cgroup/cpu,memory/job/deep",
+            None: "/sys/fs/cgroup/unified",
+        },
+    ),
+    "v1 in a container that sees a part": (
+        ["4:memory:/docker/one/deep"],
+        ["32 23 0:28 /docker/one /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"],
+        {"memory": "/sys/fs/cgroup/memory/deep"},
+    ),
+    "v1 in a container that sees another part": (
+        ["4:memory:/docker/other"],
+        ["32 23 0:28 /docker/one /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"],
+        {"memory": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_own_cgroup_is_found(name, monkeypatch):
+    own, mounts, expected = LAYOUTS[name]
+    lines = {"/proc/self/cgroup": own, "/proc/self/mountinfo": mounts}
+    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)])
+    for controller, folder in expected.items():
+        assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
+
+
+def test_a_place_is_given_back_as_it_was(place):
+    assert left(place) == []
+    made = SandboxCgroup(place)
+    assert len(left(place)) == len({place.memory, place.pids})
+    made.remove()
+    assert left(place) == []
+
+
+def test_limits_leave_room_for_the_sandbox_itself(place):
+    made = SandboxCgroup(place)
+    try:
+        made.limit(100 * MIB, 16)
+        made.limit(300 * MIB, 16)
+        made.limit(200 * MIB, 20)
+        name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
+        assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
+        assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
+    finally:
+        made.remove()
+
+
+HOARD = "import sys; sys.stdin.read(1); x = bytearray(200 << 20); print(len(x))"
+
+
+def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(place):
+    made = SandboxCgroup(place)
+    try:
+        made.limit(16 * MIB, 16)
+        assert made.kills() == 0
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+        made.add(process.pid)
+        process.communicate(b"x", timeout=60)
+        assert process.returncode == -9
+        assert made.kills() == 1
+    finally:
+        made.remove()
+
+
+def test_what_dead_judges_left_is_removed_and_what_living_ones_use_stays(place):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folders = {place.memory, place.pids}
+    for folder in folders:
+        (folder / f"cobalt-judge-{dead.pid}-0").mkdir()
+    mine = SandboxCgroup(place)
+    try:
+        assert find_place() == place
+        assert left(place, dead.pid) == []
+        assert len(left(place)) == len(folders)
+    finally:
+        mine.remove()
+
+
+def fake_kernel(monkeypatch):
+    """Folders that have a v2 cgroup's files when they are made."""
+    files = {"cgroup.procs": "", "memory.max": "max", "memory.swap.max": "max", "pids.max": "max"}
+    make = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        make(path, *arguments, **options)
+        for name, text in (files | {"memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n"}).items():
+            (path / name).write_text(text)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+
+
+def test_limits_under_v2_have_its_names(tmp_path, monkeypatch):
+    fake_kernel(monkeypatch)
+    made = SandboxCgroup(Place(2, tmp_path, tmp_path))
+    made.limit(100 * MIB, 16)
+    made.add(1234)
+    folder = made._memory
+    written = {
+        name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
+    }
+    assert written["memory.max"].startswith(str(100 * MIB + OVERHEAD_BYTES))
+    assert written["memory.swap.max"].startswith("0")
+    assert written["pids.max"].startswith(str(16 + OVERHEAD_PROCESSES))
+    assert written["cgroup.procs"] == "1234"
+    assert made.kills() == 2
+
+
+def test_a_parent_that_gives_controllers_is_a_place_and_is_not_changed(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    for folder, given in ((tmp_path, "memory pids"), (own, "")):
+        (folder / "cgroup.subtree_control").write_text(given)
+        (folder / "cgroup.controllers").write_text("cpu")
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda controller: own if controller is None else None)
+    assert cgroups._candidates() == [Place(2, tmp_path, tmp_path)]
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    (tmp_path / "cgroup.controllers").write_text("memory pids")
+    assert cgroups._candidates() == []
+    assert (tmp_path / "cgroup.subtree_control").read_text() == ""
+
+
+def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypatch):
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda _: tmp_path)
+    (tmp_path / "cobalt-supervisor").mkdir()
+    (tmp_path / "cobalt-supervisor" / "cgroup.procs").write_text("")
+    assert cgroups.enter_delegated()
+    assert (tmp_path / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n1\n")
+    assert not cgroups.enter_delegated()
+
+
+def test_a_kernel_s_limit_that_cannot_be_had_is_refused_and_auto_does_without(monkeypatch):
+    monkeypatch.setattr("cobalt.judge.local.find_place", lambda: None)
+
+    async def opened(accounting):
+        async with LocalJudge(JudgeSettings(memory_accounting=accounting, concurrency=1)) as judge:
+            return judge.memory_accounting
+
+    with pytest.raises(UserError):
+        asyncio.run(opened("cgroup"))
+    assert asyncio.run(opened("auto")) == "sum"
+
+
+TWO_HOARDS = """
+import os, time
+os.fork()
+x = bytearray(120 << 20)
+for place in range(0, len(x), 4096):
+    x[place] = 1
+time.sleep(9)
+"""
+
+
+@pytest.mark.sandbox
+def test_no_cgroup_stays_when_judges_are_closed(place):
+    async def course():
+        settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
+        async with LocalJudge(settings) as judge:
+            assert len(left(place)) == 2 * len({place.memory, place.pids})
+            return (await judge.judge(TWO_HOARDS, TestSuite(("",), ("",)))).verdicts[0].kind
+
+    assert asyncio.run(course()) is VerdictKind.MEMORY_LIMIT
+    assert left(place) == []

@@ -1,0 +1,254 @@
+"""Ray clusters: the documented way to one asks strangers for a token, and the apps refuse one that does not."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+from support import ROOT
+
+from cobalt import cluster
+from cobalt.errors import InfrastructureError, UserError
+
+SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
+PAYLOAD = {"code": "print(1)", "test_cases": {"inputs": [""], "outputs": ["1"]}}
+
+
+def test_a_token_file_is_its_owners_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "new" / "token"))
+    path = cluster.token_path()
+    cluster.keep_token_private()
+    assert not path.exists()
+    cluster.keep_token_private(create=True)
+    token = path.read_text()
+    assert len(token) == 64
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)  # as Ray writes it
+    cluster.keep_token_private(create=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == token
+
+
+def test_without_a_cluster_the_one_to_be_started_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "running_cluster", lambda: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert cluster.require_private(allow_open=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert not cluster.require_private(allow_open=True)
+    with pytest.raises(UserError):
+        cluster.require_private(allow_open=False)
+
+
+def test_silence_is_neither_open_nor_private():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(InfrastructureError):
+            cluster.asks_for_token(f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("127.0.0.1", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def flags() -> tuple[int, int, list[str]]:
+    """The head's port, the dashboard's, and what else keeps a cluster out of the way of others on this machine."""
+    head, dashboard, agent, client = free_ports(4)
+    sizes = ["--num-cpus=2", "--object-store-memory=100000000"]
+    ports = [f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}"]
+    return head, dashboard, [*sizes, *ports, f"--ray-client-server-port={client}"]
+
+
+def environment(home: Path, **values: str) -> dict[str, str]:
+    """A user's of her own, with nothing that says how to reach Ray."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
+    return kept | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
+
+
+def listening(pids: set[int]) -> set[str]:
+    """The local addresses that processes listen at, in hexadecimal."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def below(root: int) -> set[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found, last = set(), {root}
+    while last:
+        found |= last
+        last = {pid for pid, parent in parents.items() if parent in last}
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+SERVE = """
+import json, sys
+import ray
+from ray import serve
+import remote_reward_server
+app = remote_reward_server.app(json.loads(sys.argv[2]))
+serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+serve.run(app, name="evaluator", route_prefix="/evaluator")
+print("up", flush=True)
+sys.stdin.read()
+"""
+ASK = """
+import asyncio, json
+from cobalt.judge import ServeJudge
+from cobalt.problem import TestSuite
+async def main():
+    judge = ServeJudge()
+    result = await judge.judge("print(1)", TestSuite(("",), ("1",)))
+    print(json.dumps([result.to_record(), dict(await judge.describe())]))
+asyncio.run(main())
+"""
+
+
+def run_python(code: str, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_needs_nothing_of_its_user(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
+        port, dashboard, others = flags()
+        env = environment(tmp_path, RAY_TMPDIR=folder)  # where Ray says which cluster this machine uses
+        started = subprocess.run(
+            [*SCRIPT, "start", "--port", str(port), *others], env=env, capture_output=True, text=True, timeout=200
+        )
+        assert started.returncode == 0, started.stderr
+        (pid_file,) = (tmp_path / ".ray").glob("cobalt_cluster.*.pid")
+        processes = below(int(pid_file.read_text()))
+        try:
+            assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+            assert cluster.asks_for_token(f"127.0.0.1:{port}")
+            assert listening(processes) <= LOOPBACK
+            job = {"entrypoint": "true"}
+            assert httpx.post(f"http://127.0.0.1:{dashboard}/api/jobs/", json=job, timeout=60).status_code == 401
+            assert subprocess.run([*SCRIPT, "start"], env=env, capture_output=True).returncode == 2
+            (http,) = free_ports(1)
+            server = subprocess.Popen(
+                [sys.executable, "-c", SERVE, str(http), '{"concurrency": 1}'],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert any(line == "up\n" for line in server.stdout)
+                answer = httpx.post(f"http://127.0.0.1:{http}/evaluator", json=PAYLOAD, timeout=60).json()
+                assert (answer["passing"], answer["private"]) == ([True], True)
+                asked = run_python(ASK, env)
+                assert asked.returncode == 0, asked.stderr[-2000:]
+                assert "private" not in json.loads(asked.stdout.splitlines()[-1])[1]
+            finally:
+                server.communicate(timeout=60)
+        finally:
+            stopped = subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True, text=True, timeout=100)
+        assert stopped.returncode == 0, stopped.stderr
+        assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+        assert not (Path(folder) / "ray/ray_current_cluster").exists()
+        assert subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True).returncode == 2
+
+
+@pytest.fixture(scope="module")
+def open_cluster(tmp_path_factory):
+    """A Ray without a token, on loopback; yields the environment that leads to it."""
+    home = tmp_path_factory.mktemp("home")
+    with tempfile.TemporaryDirectory(prefix="ro", ignore_cleanup_errors=True) as folder:
+        port, _, others = flags()
+        env = environment(
+            home,
+            RAY_TMPDIR=folder,
+            RAY_ADDRESS=f"127.0.0.1:{port}",
+            RAY_AUTH_MODE="disabled",
+            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+        )
+        command = ["ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", *others]
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert any("Ray runtime started" in line for line in process.stdout)
+            yield env
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    "app", ["remote_reward_server:app", "vllm_engine_actor:app model=none/none"], ids=["judge", "engine"]
+)
+def test_an_open_cluster_is_refused_in_one_sentence_with_exit_code_2(open_cluster, app):
+    refused = subprocess.run(
+        ["serve", "run", *app.split()], cwd=ROOT, env=open_cluster, capture_output=True, text=True, timeout=200
+    )
+    assert refused.returncode == 2, refused.stderr[-2000:]
+    assert "allow_open_cluster" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+def test_a_replica_refuses_an_open_cluster_by_itself(open_cluster):
+    deploy = """
+from ray import serve
+from cobalt.judge.service import Evaluator, ServiceSettings
+serve.start(proxy_location="Disabled")
+serve.run(serve.deployment(Evaluator).bind(ServiceSettings(concurrency=1)), name="direct", route_prefix=None)
+"""
+    refused = run_python(deploy, open_cluster)
+    assert refused.returncode != 0
+    assert "allow_open_cluster" in refused.stderr + refused.stdout
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+def test_every_result_names_an_open_cluster_that_was_allowed(open_cluster):
+    (http,) = free_ports(1)
+    settings = json.dumps({"concurrency": 1, "allow_open_cluster": True})
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(http), settings],
+        cwd=ROOT,
+        env=open_cluster,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert any(line == "up\n" for line in server.stdout)
+        asked = run_python(ASK, open_cluster)
+        assert asked.returncode == 0, asked.stderr[-2000:]
+        result, described = json.loads(asked.stdout.splitlines()[-1])
+        assert result["private"] is described["private"] is False
+    finally:
+        server.communicate(timeout=60)

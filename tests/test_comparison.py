@@ -1,0 +1,424 @@
+"""The rules of comparison: texts beside the Kattis default validator, JSON values, laws, and inputs made to be slow."""
+
+import itertools
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.judge import JudgeSettings, VerdictKind
+from cobalt.judge.calling import canonical_json
+from cobalt.judge.comparison import outputs_match, values_match
+from cobalt.judge.grading import grade
+from cobalt.judge.sandbox import Run
+
+STRIP = JudgeSettings()
+LINES = JudgeSettings(comparison="lines")
+FLOAT = JudgeSettings(comparison="float")
+RULES = (STRIP, LINES, FLOAT)
+ROCKETS = "\N{ROCKET}" * 200
+
+# Published vectors: the flags, the judge's answer, the accepted and the rejected outputs. From Kattis/problemtools, its
+# tests/default_validator_tests and issue 193; and from the vectors of RagnarGrootKoerkamp/BAPCtools for the same flags.
+# Verdicts are those of the validator's published algorithm.
+KATTIS = [
+    # problemtools
+    ("", "Hello world", [], ["Hello there"]),
+    ("case_sensitive", "Hello", [], ["hello"]),
+    ("case_sensitive space_change_sensitive float_tolerance 0.5", "PI is 1.0", [], ["PI is 2.0"]),
+    ("", "Hello World!\n", [], ["", " \n    \n\n", "Hello\n", f"Hello World! {ROCKETS}\n"]),
+    ("case_sensitive", "a" * 5 + "A" + "a" * 294, [], ["a" * 4 + "A" + "a" * 295]),
+    ("float_absolute_tolerance 0.1", "1", [], ["1.4"]),
+    ("float_relative_tolerance 0.01", "100", [], ["105"]),
+    ("float_tolerance 0.5", "1", [], ["1.50001", f"1.4{ROCKETS}"]),
+    ("float_tolerance 0.5", "inf", ["inf", "INF"], ["-inf", "0"]),
+    ("float_tolerance 0.5", "-inf", [], ["-1"]),
+    ("float_tolerance 0.5", "nan", ["nan", "NaN"], []),
+    # BAPCtools
+    ("", "", [" ", "  ", " \n", "\n", "\t", " \t\n\t\n \t"], [".", "a", "1", "0", " 0", " 0 ", "0 ", "\0", "|", ">"]),
+    ("", "A B", ["A B", " A  B \t\n", " A B", "A B "], ["A B X", "X A B", "A B\nX", "A B\n\n\n\n\n \n\n X"]),
+    (
+        "space_change_sensitive",
+        "",
+        [""],
+        ["|", ">", ".", "a", "1", " 0 ", " ", "  ", " \n", "\n", "\t", " \t\n\t\n \t", "1.1"],
+    ),
+    (
+        "",
+        "A B",
+        ["a b", " A b", "a\n B", "a\t B", "A  B", "A B\n", "a  B", "a B"],
+        ["A C", "a c", "A BB", "B A", "a C", "b a", "1 2"],
+    ),
+    (
+        "case_sensitive",
+        "A B",
+        ["A B", " A B", "A\n B", "A B\n"],
+        ["a b", " A b", "a\n B", "A C", "a c", "A BB", "B A", "a C", "b a", "1 2"],
+    ),
+    (
+        "float_absolute_tolerance 1 case_sensitive",
+        "10 11",
+        ["10 11", "10.1 11.9", "9 10", "11 10", "11 12", "1e1 1.1e1", "1E1 1.1E1"],
+        ["10 9.99999999", "11.000000001 11"],
+    ),
+    (
+        "float_relative_tolerance 0.5",
+        "10 20",
+        ["5 10", "15 30", "10 20"],
+        ["4.999 20", "4.99999 10", "15.0001 20", "10 30.00001", "10 asdf", "A B"],
+    ),
+    (
+        "float_tolerance 0.5",
+        "1000 0.001",
+        ["500 -0.499", "1500 0.501", "999.5 0.0005", "1000.5 0.0015"],
+        [
+            "1000 0.001 X",
+            "X 1000 0.001",
+            "499 -0.499",
+            "500 -0.500",
+            "1501 0.501",
+            "1500 0.5010001",
+            "A",
+            "A B",
+            "A B C",
+        ],
+    ),
+    ("float_tolerance 0.5", "A 1000", ["A 1001", " a 999"], [" a 999a"]),
+    ("float_tolerance 0.5", "1000A", ["1000A", "1000a"], ["1000.0a", "1000B"]),
+    ("float_tolerance 0.5", "X1000", ["X1000", "x1000"], ["x1000.0", "y1000", "x1.e43k5j"]),
+    ("float_tolerance 0.5", "0", ["-0.5", "0.00", "0", "0.5"], ["inf", "-inf", "nan"]),
+    ("float_tolerance 0.5 case_sensitive", "inf", ["inf"], ["INF", "Inf", "-inf", "nan", "0", "1"]),
+    ("float_tolerance 0.5 case_sensitive", "-inf", ["-inf"], ["-Inf", "-INF", "inf", "nan", "0", "1", "-1"]),
+    (
+        "float_tolerance 0.5 case_sensitive",
+        "nan",
+        ["nan"],
+        ["NaN", "NAN", "-nan", "-NaN", "inf", "-inf", "0", "1"],
+    ),
+    ("float_tolerance 0.5", "1", ["1"], ["inf", "-inf", "nan", "0"]),
+    ("float_tolerance 0.5", "-1", ["-1", "-0.5", "-1.5"], ["inf", "-inf", "nan", "0", "1", "0.5", "1.5"]),
+    ("", "0", ["0"], ["-0", "0.0", "0.000000000000000000000000000000000001"]),
+    ("float_tolerance 0", "0", ["0", "-0", "0.0"], ["0.000000000000000000000000000000000001"]),
+    ("", "a", ["a\0", "a\0a"], []),
+]
+
+# Vectors of our own, with the verdicts of the same algorithm.
+KATTIS_MORE = [
+    (
+        "float_tolerance 1e-6",
+        "16",
+        ["16.", "+16", ".16e2", "1600e-2", "1.6e1", "0x10"],
+        ["1_6", "١٦", "16f"],
+    ),
+    ("float_tolerance 1e-6", "infinity", ["Infinity"], ["inf", "+infinity"]),
+    ("float_tolerance 1e-6", "+nan", ["+NaN"], ["nan"]),
+    ("float_tolerance 1e-6", "1e400", ["1e400", "1E400"], ["10e399", "1e401", "inf"]),
+    ("", "nan", ["NaN"], ["-nan"]),
+    ("", "1.0", ["1.0"], ["1", "1.00", "1e0"]),
+    ("", "1_000", ["1_000"], ["1000"]),
+]
+
+# Where this judge's verdict is the other one: the rule (as docs/judge.md names it), and the flags, answers and outputs.
+DIFFERENCES = {
+    "case": [
+        *(("", "A B", output) for output in ("a b", " A b", "a\n B", "a\t B", "a  B", "a B")),
+        ("float_tolerance 0.5", "A 1000", " a 999"),
+        ("float_tolerance 0.5", "1000A", "1000a"),
+        ("float_tolerance 0.5", "X1000", "x1000"),
+    ],
+    "case of nan and inf": [
+        *(("float_tolerance 0.5 case_sensitive", "inf", output) for output in ("INF", "Inf")),
+        *(("float_tolerance 0.5 case_sensitive", "-inf", output) for output in ("-Inf", "-INF")),
+        *(("float_tolerance 0.5 case_sensitive", "nan", output) for output in ("NaN", "NAN")),
+    ],
+    "lines": [("case_sensitive", "A B", "A\n B")],
+    "outer white space": [
+        ("space_change_sensitive", "", output) for output in (" ", "  ", " \n", "\n", "\t", " \t\n\t\n \t")
+    ],
+    "values of numbers": [
+        *(("", "0", output) for output in ("-0", "0.0")),
+        *(("", "1.0", output) for output in ("1", "1.00", "1e0")),
+        ("float_tolerance 1e-6", "1e400", "10e399"),
+    ],
+    "decimal numbers": [("float_tolerance 1e-6", "16", "0x10")],
+    "NUL": [("", "a", "a\0"), ("", "a", "a\0a")],
+}
+
+
+def like_kattis(flags: str) -> JudgeSettings:
+    """The settings that are nearest to the validator's flags."""
+    words = flags.split()
+    if "space_change_sensitive" in words and "float" not in flags:
+        return STRIP
+    if "float" not in flags:
+        return LINES
+    value = {flag: float(number) for flag, number in itertools.pairwise(words) if flag.startswith("float")}
+    both = value.get("float_tolerance", 0.0)
+    absolute, relative = value.get("float_absolute_tolerance", both), value.get("float_relative_tolerance", both)
+    return JudgeSettings(comparison="float", float_absolute=absolute, float_relative=relative)
+
+
+@pytest.mark.parametrize(("flags", "answer", "accepted", "rejected"), KATTIS + KATTIS_MORE)
+def test_verdicts_are_those_of_the_kattis_default_validator_but_for_named_differences(
+    flags, answer, accepted, rejected
+):
+    different = {place for places in DIFFERENCES.values() for place in places}
+    for output in (*accepted, *rejected):
+        theirs = output in accepted
+        wanted = theirs is not ((flags, answer, output) in different)
+        assert outputs_match(output.encode(), answer, like_kattis(flags)) is wanted, output
+
+
+def test_every_named_difference_is_a_vector():
+    vectors = {(flags, answer, out) for flags, answer, yes, no in KATTIS + KATTIS_MORE for out in (*yes, *no)}
+    assert vectors.issuperset(place for places in DIFFERENCES.values() for place in places)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("1_000", "1000"),
+        ("١٢", "12"),
+        ("１", "1"),
+        ("1e1_0", "1e10"),
+        ("0x1", "1"),
+        ("1e", "1"),
+        (".", "0"),
+        ("sNaN", "nan"),
+        ("nan1", "nan"),
+        ("inf", "Infinity"),
+        ("+inf", "inf"),
+        ("inf", "1e999"),
+        ("1e999", "inf"),
+        ("ınf", "inf"),
+        ("1\x00", "1"),
+        ("--1", "1"),
+    ],
+)
+def test_only_plain_decimal_numbers_are_numbers(output, expected):
+    for settings in (LINES, FLOAT):
+        assert not outputs_match(output.encode(), expected, settings)
+        assert not outputs_match(expected.encode(), output, settings)
+
+
+@pytest.mark.parametrize(("output", "expected"), [("NaN", "nan"), ("-INF", "-inf"), ("Infinity", "infinity")])
+def test_words_for_values_that_are_not_finite_have_no_case(output, expected):
+    assert not outputs_match(output.encode(), expected, STRIP)
+    assert outputs_match(output.encode(), expected, LINES)
+    assert outputs_match(output.encode(), expected, FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "other"),
+    [
+        ("1e999999999", "10e999999998", "2e999999999"),
+        ("1e-999999999", "0.1e-999999998", "2"),
+        ("9" * 100_000 + ".0", "9" * 100_000, "9" * 99_999 + "8"),
+        ("0e999999999", "0", "1e999999999"),
+    ],
+    ids=range(4),
+)
+def test_numbers_of_any_size_are_compared_exactly(output, expected, other):
+    for settings in (LINES, FLOAT):
+        assert outputs_match(output.encode(), expected, settings)
+        assert not outputs_match(other.encode(), expected, settings)
+
+
+TOKEN = st.one_of(
+    st.integers().map(str),
+    st.floats().map(str),
+    st.from_regex(r"[+-]?[0-9_]{0,3}\.?[0-9]{0,3}([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.sampled_from(["nan", "NaN", "-nan", "inf", "INF", "Infinity", "infinity", "a", "A", "0x1", "١", "\0"]),
+)
+LINE = st.lists(TOKEN, max_size=3).flatmap(
+    lambda tokens: st.sampled_from([" ", "  ", "\t"]).map(lambda s: s.join(tokens))
+)
+TEXT = st.lists(LINE, max_size=3).map("\n".join) | st.text(max_size=10)
+
+
+@given(TEXT)
+def test_every_rule_accepts_the_answer_itself(text):
+    encoded = text.encode("utf-8", "replace")
+    for settings in RULES:
+        assert outputs_match(encoded, encoded.decode(), settings)
+
+
+@given(TEXT, TEXT)
+def test_what_a_rule_accepts_the_next_one_accepts(output, expected):
+    verdicts = [outputs_match(output.encode("utf-8", "replace"), expected, settings) for settings in RULES]
+    assert verdicts == sorted(verdicts)
+
+
+@given(TEXT, TEXT)
+def test_strip_and_lines_do_not_depend_on_which_text_is_the_answer(left, right):
+    left, right = (text.encode("utf-8", "replace").decode() for text in (left, right))
+    for settings in (STRIP, LINES):
+        assert outputs_match(left.encode(), right, settings) is outputs_match(right.encode(), left, settings)
+
+
+@given(TEXT, st.sampled_from(["", " ", "\n", "\t \r\n"]), st.sampled_from(["", " ", "\n\n", "\r\n"]))
+def test_white_space_around_an_output_never_counts(text, before, after):
+    text = text.encode("utf-8", "replace").decode()
+    for settings in RULES:
+        assert outputs_match(f"{before}{text}{after}".encode(), text, settings)
+
+
+@given(st.integers(), st.integers(0, 30))
+def test_lines_tells_neighbouring_integers_apart_and_zeros_behind_the_point_do_not_count(number, zeros):
+    assert outputs_match(f"{number}.{'0' * zeros}".encode(), str(number), LINES)
+    assert not outputs_match(str(number + 1).encode(), str(number), LINES)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(-2, 2))
+def test_float_accepts_what_is_within_either_tolerance(number, factor):
+    near = number + factor * FLOAT.float_absolute
+    if abs(near - number) <= max(FLOAT.float_absolute, FLOAT.float_relative * abs(number)):
+        assert outputs_match(repr(near).encode(), repr(number), FLOAT)
+    else:
+        assert not outputs_match(repr(near).encode(), repr(number), FLOAT)
+
+
+MEGA = 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("12\n" * (MEGA // 3), "12\n" * (MEGA // 3) + "1"),
+        ("1" + "\n" * MEGA + "1", "1"),
+        ("1 " * (MEGA // 2), "1"),
+        ("1" * MEGA + "x", "1" * MEGA + "y"),
+        ("1" * MEGA + ".0", "1" * MEGA),
+        ("." * MEGA, "1"),
+        ("-" * MEGA, "1"),
+        ("1e" + "9" * MEGA, "1"),
+        ("0." + "0" * MEGA + "1", "0"),
+        ("nan" * (MEGA // 3), "nan"),
+        ("1e999999999", "1e-999999999"),
+        ("1e999999999", "1" * 1000),
+        ("[" * MEGA, "[[1]]"),
+        ("[" + "[]," * (MEGA // 3) + "[]]", "[[]]"),
+        ("9" * MEGA, "9"),
+        ("[" + "9" * MEGA + "]", "[" + "9" * MEGA + ",1]"),
+    ],
+    ids=range(16),
+)
+def test_no_output_of_ten_megabytes_takes_seconds(output, expected):
+    encoded = output.encode()
+    for match in (outputs_match, values_match):
+        for settings in RULES:
+            begun = time.process_time()
+            match(encoded, expected, settings)
+            assert time.process_time() - begun < 2
+
+
+# JSON values.
+
+VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(-3, 3)
+    | st.sampled_from([10**30, float("nan"), "a", "1"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=6,
+)
+FINITE = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.5, 1.0, 1e300, 10**300, "a", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(FINITE, FINITE)
+def test_values_match_exactly_when_python_calls_them_equal(left, right):
+    for settings in (STRIP, LINES):
+        assert values_match(canonical_json(left).encode(), canonical_json(right), settings) is (left == right)
+        assert values_match(json.dumps(left, indent=1).encode(), json.dumps(right), settings) is (left == right)
+
+
+@given(VALUE)
+def test_a_value_matches_itself_under_every_rule(value):
+    text = canonical_json(value)
+    for settings in RULES:
+        assert values_match(text.encode(), text, settings)
+        assert values_match(f" [{text} ]\n".encode(), f"[{text}]", settings)
+
+
+@given(VALUE, VALUE)
+def test_equal_values_are_close_values(left, right):
+    output, expected = canonical_json(left).encode(), canonical_json(right)
+    assert values_match(output, expected, STRIP) is values_match(output, expected, LINES)
+    assert values_match(output, expected, STRIP) <= values_match(output, expected, FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "equal", "close"),
+    [
+        ("true", "1", True, True),
+        ("0", "false", True, True),
+        ("[true, 0]", "[1, false]", True, True),
+        ('{"a": true}', '{"a": 1.0}', True, True),
+        ("1.0", "1", True, True),
+        ("null", "0", False, False),
+        ('"1"', "1", False, False),
+        ("[]", "{}", False, False),
+        ("[]", "null", False, False),
+        ('"a b"', '"a  b"', False, False),
+        ('"1.0"', '"1"', False, False),
+        ('["a", "b"]', '["a b"]', False, False),
+        ("[0.30000000000000004, 1]", "[0.3, 1]", False, True),
+        ('{"a": [[0.1000000001]]}', '{"a": [[0.1]]}', False, True),
+        ("[0.31]", "[0.3]", False, False),
+        ("[1, 2]", "[1]", False, False),
+        ('{"a": 1}', '{"b": 1}', False, False),
+        ('{"1": 1}', '{"1.0": 1}', False, False),
+        ("NaN", "NaN", True, True),
+        ("[NaN, true]", "[NaN, 1]", True, True),
+        ("NaN", "0", False, False),
+        ("1", "NaN", False, False),
+        ("[Infinity]", "[ Infinity]", True, True),
+        ("Infinity", "1e300", False, False),
+        ("Infinity", "-Infinity", False, False),
+        (str(10**30 + 1), str(10**30), False, True),
+        (str(10**400 + 1), str(10**400), False, False),
+        ("[" + "9" * 5000 + "]", "[ " + "9" * 5000 + "]", True, True),
+        ("9" * 5000, "9" * 4999 + "8", False, False),
+        ("1" + "0" * 300, "1e300", False, True),
+        ("", "1", False, False),
+        ("1 1", "1", False, False),
+        ("[1", "[1 ]", False, False),
+        ("True", "true", False, False),
+        ("anything", "anything", True, True),
+        ("1", "not JSON", False, False),
+        ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000, True, True),
+        ("[" * 5000 + "1" + "]" * 5000, "[" * 5000 + "true" + "]" * 5000, False, False),
+        ("[" * 400 + "1" + "]" * 400, "[" * 400 + "true" + "]" * 400, True, True),
+    ],
+)
+def test_values_are_compared_not_their_texts(output, expected, equal, close):
+    assert values_match(output.encode(), expected, STRIP) is equal
+    assert values_match(output.encode(), expected, LINES) is equal
+    assert values_match(output.encode(), expected, FLOAT) is close
+
+
+def test_bytes_that_are_no_text_are_no_value():
+    assert not values_match(b'"\xff"', '"\N{REPLACEMENT CHARACTER}"', FLOAT)
+
+
+def test_grading_compares_values_only_where_a_function_was_called():
+    run = Run(
+        end="exit",
+        status=0,
+        cpu_seconds=0.0,
+        wall_seconds=0.0,
+        peak_memory_bytes=0,
+        output_bytes=4,
+        stdout=b"true",
+        stderr=b"",
+    )
+    assert grade(run, "", "1", STRIP, "f")[0].kind is VerdictKind.PASSED
+    assert grade(run, "", "1", STRIP)[0].kind is VerdictKind.WRONG_ANSWER
+    assert grade(run, "", "2", STRIP, "f")[0].kind is VerdictKind.WRONG_ANSWER

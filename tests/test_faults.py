@@ -1,0 +1,110 @@
+"""Every part killed, starved or lied to (`benchmarks/faults.py`), and results on a full disk."""
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+from cobalt.errors import UserError
+from cobalt.records import RecordFile, read_records, sort_records
+
+sys.path.append(str(ROOT / "benchmarks"))
+import faults
+
+LONG = "COBALT_LONG_TESTS" in os.environ
+ROWS = [name for name, row in faults.ROWS.items() if LONG or not row.long]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """The finished rows, by name, and what the command said."""
+    folder = ROOT / "runs" / f"test_faults_{os.getpid()}"  # not in /tmp, of which some rows have one of their own
+    command = [sys.executable, "benchmarks/faults.py", "--rows", ",".join(ROWS), "--output_dir", str(folder)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    records = {record["id"]: record for record in read_records(folder / "rows.jsonl")}
+    yield records, finished.stdout + finished.stderr
+    shutil.rmtree(folder)
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+@pytest.mark.timeout(5400 if LONG else 900)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_fault_loses_nothing_and_the_run_goes_on(rows, name):
+    records, said = rows
+    if f"{name}: not run: " in said:
+        pytest.skip(said.partition(f"{name}: not run: ")[2].partition("\n")[0])
+    assert name in records, said
+    assert records[name]["state"] == "held"
+
+
+@contextlib.contextmanager
+def files_of_at_most(count):
+    """A disk that is full when a file has so many bytes, as the kernel tells a writer of it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_record_that_does_not_fit_leaves_no_torn_line_and_the_file_goes_on(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as output:
+        output.append({"id": 0})
+        with files_of_at_most(1000):
+            with pytest.raises(UserError, match=r"cannot write .*r\.jsonl: File too large"):
+                output.append({"id": 1, "text": "x" * 2000})
+            assert path.read_text() == '{"id": 0}\n'
+            output.append({"id": 2})
+        output.append({"id": 1, "text": "x" * 2000})
+    assert [record["id"] for record in read_records(path)] == [0, 2, 1]
+
+
+def test_a_result_that_cannot_be_sorted_stays_as_it_is(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as output:
+        for identifier in (1, 0):
+            output.append({"id": identifier, "text": "x" * 2000})
+    before = path.read_bytes()
+    with files_of_at_most(1000), pytest.raises(UserError, match="cannot sort"):
+        sort_records(path, [0, 1])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    sort_records(path, [0, 1])
+    assert [record["id"] for record in read_records(path)] == [0, 1]
+
+
+async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished(tmp_path):
+    from cobalt.rollout.runner import run_all
+
+    (tmp_path / "input").write_text("")
+    path = tmp_path / "r.jsonl"
+
+    async def work(item):
+        return {"id": item, "text": "x" * 300}
+
+    async def run():
+        with RecordFile(path) as output:
+            return await run_all(
+                range(20),
+                lambda item: item,
+                work,
+                output,
+                arguments={},
+                inputs=[tmp_path / "input"],
+                concurrency=4,
+                description="",
+            )
+
+    with files_of_at_most(2000), pytest.raises(UserError, match="cannot write"):
+        await run()
+    assert 0 < len(read_records(path)) < 20
+    assert await run() == 0
+    assert [record["id"] for record in read_records(path)] == list(range(20))

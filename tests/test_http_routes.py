@@ -1,0 +1,303 @@
+"""What HTTP requests may ask of the apps, without Ray: who is let in, how much they may send, what costs no sandbox."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+from starlette.requests import Request
+
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.http_guard import Guard, Refused
+from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind, sandbox_fusion
+from cobalt.judge.service import ServiceSettings
+from cobalt.judge.settings import JudgeSettings
+from cobalt.judge.wire import JudgeRequest
+
+TOKEN = "a-token-of-decent-length"
+OPEN = Guard(None, 1000, "X_TOKEN")
+LOCKED = Guard(TOKEN, 1000, "X_TOKEN")
+
+
+def request(body: bytes = b"{}", headers=(), client="127.0.0.1", method="POST", pieces: int = 1) -> Request:
+    """A request as Serve hands it to an app."""
+    step = max(1, -(-len(body) // pieces))
+    parts = [body[start : start + step] for start in range(0, len(body), step)] or [b""]
+
+    async def receive():
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": "/",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+        "client": (client, 4711) if client else None,
+    }
+    return Request(scope, receive)
+
+
+def status(guard: Guard, asked: Request) -> int:
+    try:
+        asyncio.run(guard.read(asked))
+    except Refused as refused:
+        return refused.status
+    return 200
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+def test_this_machine_needs_no_token_where_none_is_set(client):
+    assert status(OPEN, request(client=client)) == 200
+
+
+@pytest.mark.parametrize("client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", ""])
+def test_other_machines_are_refused_where_no_token_is_set(client):
+    assert status(OPEN, request(client=client)) == 403
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+def test_what_a_proxy_hands_on_does_not_count_as_this_machines(header):
+    assert status(OPEN, request(headers=[(header, "127.0.0.1")])) == 403
+    assert status(LOCKED, request(headers=[(header, "x"), ("Authorization", f"Bearer {TOKEN}")])) == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (None, 401),
+        ("", 401),
+        (TOKEN, 401),
+        (f"Basic {TOKEN}", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        (f"Bearer {TOKEN}x", 401),
+        ("Bearer \xff", 401),
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+    ],
+)
+def test_a_token_is_asked_for_where_one_is_set(header, expected):
+    headers = [] if header is None else [("Authorization", header)]
+    assert status(LOCKED, request(headers=headers)) == expected
+    assert status(LOCKED, request(headers=headers, client="192.0.2.1")) == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Origin", "http://example.org")],
+        [("Origin", "null"), ("Content-Type", "text/plain")],
+        [("Sec-Fetch-Site", "cross-site")],
+        [("Sec-Fetch-Site", "same-origin")],  # a name that was made to point here
+        [("Origin", "http://example.org"), ("Authorization", f"Bearer {TOKEN}")],
+    ],
+)
+def test_web_pages_are_refused_with_and_without_a_token(headers):
+    assert status(OPEN, request(headers=headers)) == 403
+    assert status(LOCKED, request(headers=headers)) == 403
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_body_of_bounded_size_is_read_whatever_length_it_declares(pieces):
+    fits, does_not = b'"' + b"x" * 998 + b'"', b'"' + b"x" * 999 + b'"'
+    assert status(OPEN, request(fits, pieces=pieces)) == 200
+    assert status(OPEN, request(does_not, pieces=pieces)) == 413
+    assert status(OPEN, request(b"{}", headers=[("Content-Length", "9" * 30)])) == 413
+
+
+def test_other_methods_are_refused():
+    assert status(OPEN, request(method="GET")) == 405
+
+
+BROKEN = [
+    b"",
+    b"{",
+    b"\xff",
+    b'{"code": "\xed\xa0\x80"}',  # a lone surrogate in bytes
+    b'{"code": "\\ud800"}',
+    b'{"code": "", "files": {"\\udfff": ""}}',
+    b'{"\\ud800": 1}',
+    '{"code": "print(1)"}'.encode("utf-16"),
+    '{"code": "print(1)"}'.encode("utf-16-le"),
+    '{"code": "print(1)"}'.encode("utf-32"),
+    b"\xef\xbb\xbf{}",
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"1" * 5000,
+]
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
+def test_a_body_that_is_no_strict_utf8_json_is_refused(body):
+    assert status(Guard(None, 1 << 20, "X"), request(body)) == 400
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"]
+)
+def test_a_token_that_fits_no_header_is_refused_and_not_shown(token):
+    with pytest.raises(UserError) as caught:
+        ServiceSettings.from_mapping({"token": token})
+    assert token not in str(caught.value)
+
+
+def test_a_token_is_in_no_description_and_no_representation():
+    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": TOKEN})
+    assert settings.token.get_secret_value() == TOKEN
+    assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
+    assert "token" not in settings.of_the_judge().decisive()
+
+
+def test_a_suite_of_too_many_tests_is_refused():
+    payload = {"code": "", "test_cases": {"inputs": [""] * 3, "outputs": [""] * 3}}
+    assert len(JudgeRequest.parse(payload, max_tests=3).suite) == 3
+    with pytest.raises(UserError, match="max_tests"):
+        JudgeRequest.parse(payload, max_tests=2)
+
+
+def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_private_ones():
+    result = ExecResult([True], [""], [Verdict(VerdictKind.PASSED)], private=False)
+    assert result.to_record()["private"] is False
+    assert ExecResult.from_record(result.to_record()) == result
+    assert ExecResult.from_record({"passing": [True], "feedback": [""]}).private
+
+
+FILE_BYTES = 1 << 20
+SMALL = {"file_bytes": FILE_BYTES, "output_bytes": 1 << 16, "concurrency": 1}
+
+
+def half(share: float) -> str:
+    return base64.b64encode(b"x" * int(share * FILE_BYTES)).decode()
+
+
+MALFORMED = [
+    [],
+    None,
+    {},
+    {"code": 1},
+    {"code": ["print(1)"]},
+    {"code": "", "stdin": 5},
+    {"code": "", "run_timeout": "soon"},
+    {"code": "", "run_timeout": -1},
+    {"code": "", "run_timeout": 10**400},
+    {"code": "", "run_timeout": float("nan")},
+    {"code": "", "run_timeout": float("inf")},
+    {"code": "", "run_timeout": 21},
+    {"code": "", "compile_timeout": float("inf")},
+    {"code": "", "compile_timeout": float("nan")},
+    {"code": "", "memory_limit_MB": float("nan")},
+    {"code": "", "memory_limit_MB": 1e300},
+    {"code": "", "memory_limit_MB": "much"},
+    {"code": "", "files": []},
+    {"code": "", "files": {"x": 1}},
+    {"code": "", "files": {"x": {"y": ""}}},
+    {"code": "", "files": {"": ""}},
+    {"code": "", "files": {".": ""}},
+    {"code": "", "files": {"a\0b": ""}},
+    {"code": "", "files": {"a" * 201: ""}},
+    {"code": "#" * FILE_BYTES},
+    {"code": "#" * (FILE_BYTES // 2), "files": {"x": half(0.4)}},
+    {"code": "", "files": {str(n): "" for n in range(1001)}},
+]
+
+
+@pytest.mark.sandbox
+async def test_a_malformed_request_costs_no_sandbox():
+    async with LocalJudge(JudgeSettings(**SMALL)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        for payload in MALFORMED:
+            with pytest.raises(UserError) as caught:
+                await route.answer(payload)
+            assert "\n" not in str(caught.value)
+        for strange in (
+            {"code": "print(1)", "run_timeout": 1e-300},
+            {"code": "print(1)", "memory_limit_MB": 10**100, "compile_timeout": 1e300},
+            {"code": "print(1)", "self": 1, "model_config": 2, "unknown": None},
+            {"code": "print(1)", "files": {"x": half(0.5)}},
+            {"code": "\0"},
+            {"code": "print(len(input()))", "stdin": "x" * (2 * FILE_BYTES)},
+        ):
+            assert (await route.answer(strange))["status"] in ("Success", "Failed")
+        assert judge.restarts == 0
+
+
+class Clock:
+    """Makes the clients of a route impatient, and its claims short-lived."""
+
+    def __init__(self, monkeypatch, *, patience: float, claim: float) -> None:
+        monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: patience))
+        monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", claim)
+
+
+SLEEP = {"code": "import time, random\ntime.sleep(1)\nprint(random.random())", "run_timeout": 5}
+
+
+@pytest.mark.sandbox
+async def test_a_program_keeps_its_place_until_its_client_asks_again(monkeypatch):
+    Clock(monkeypatch, patience=0.3, claim=10)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        answers = []
+        while not answers:
+            try:
+                answers.append(await route.answer(SLEEP))
+            except InfrastructureError:
+                assert len(answers) == 0
+        assert answers[0]["status"] == "Success"
+        # It is one client's result, and no other's: the same program is run again for the next.
+        with pytest.raises(InfrastructureError):
+            await route.answer(SLEEP)
+        assert judge.restarts == 0
+
+
+@pytest.mark.sandbox
+async def test_a_place_is_kept_from_the_last_time_that_its_client_went(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.run_timeout))
+    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 1.0)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+
+        def asked(code: str, patience: float) -> asyncio.Task:
+            return asyncio.create_task(route.answer({"code": code, "run_timeout": patience}))
+
+        asked("import time\ntime.sleep(2.5)", 20)
+        ours = asked("print(7)", 0.6)
+        behind = asked("import time\ntime.sleep(4)", 20)
+        with pytest.raises(InfrastructureError):
+            await ours
+        while True:  # the first claim is due after the client has gone for the second time
+            await asyncio.sleep(0.3)  # as long as the client pauses
+            try:
+                answer = await asked("print(7)", 0.6)
+                break
+            except InfrastructureError:
+                continue
+        assert answer["run_result"]["stdout"] == "7\n"
+        assert not behind.done()
+        await behind
+
+
+@pytest.mark.sandbox
+async def test_a_place_that_nobody_comes_back_for_is_given_up_without_harm_to_a_sandbox(monkeypatch):
+    Clock(monkeypatch, patience=0.05, claim=0.2)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        asked = [route.answer({"code": f"import time\ntime.sleep(1)\nprint({n})"}) for n in range(20)]
+        assert all(
+            isinstance(item, InfrastructureError) for item in await asyncio.gather(*asked, return_exceptions=True)
+        )
+        Clock(monkeypatch, patience=10, claim=10)
+        # Twenty seconds of programs lie before it, all but the first without anybody who waits for them.
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0
+
+
+@pytest.mark.sandbox
+async def test_a_client_that_goes_away_costs_no_sandbox():
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        asked = asyncio.create_task(route.answer(SLEEP))
+        while judge._idle.qsize():  # noqa: ASYNC110 - nobody is told when a sandbox is taken
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0

@@ -1,0 +1,40 @@
+"""The budgets of a whole suite: of CPU time, and of time that its programs spend waiting."""
+
+import asyncio
+
+import pytest
+
+from cobalt.judge import LocalJudge, VerdictKind
+from cobalt.judge.settings import JudgeSettings
+from cobalt.problem import TestSuite
+
+pytestmark = pytest.mark.sandbox
+
+SUITE = TestSuite(tuple(str(n) for n in range(12)), ("",) * 12)
+WAIT = "import time\ntime.sleep(0.5)"
+COMPUTE = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def kinds(code: str, **settings: object) -> list[VerdictKind]:
+    async def judged():
+        async with LocalJudge(JudgeSettings(**settings)) as judge:
+            return await judge.judge(code, SUITE)
+
+    return [verdict.kind for verdict in asyncio.run(judged()).verdicts]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_tests_beyond_a_suites_budget_of_waiting_are_not_run(concurrency):
+    found = kinds(WAIT, suite_wall_seconds=1.2, concurrency=concurrency)
+    ran = found.count(VerdictKind.PASSED)
+    assert ran in (3, 4)  # the third passes the budget; what a busy machine takes is not waited
+    assert found == [VerdictKind.PASSED] * ran + [VerdictKind.NOT_RUN] * (12 - ran)
+
+
+def test_computing_is_not_waiting():
+    assert set(kinds(COMPUTE, suite_wall_seconds=0.5, concurrency=2)) == {VerdictKind.PASSED}
+
+
+def test_there_is_a_budget_of_waiting_by_default_and_it_can_be_switched_off():
+    assert JudgeSettings().suite_wall_seconds == 60
+    assert set(kinds(WAIT, suite_wall_seconds=None, concurrency=2)) == {VerdictKind.PASSED}

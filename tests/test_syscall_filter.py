@@ -1,0 +1,182 @@
+"""The system call filter: its numbers are the kernel's, and its program does what its tables say."""
+
+import errno
+import os
+import re
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings
+from cobalt.judge.inside import syscall_filter
+from cobalt.judge.inside.syscall_filter import (
+    ARCHITECTURES,
+    CHECKED_CALLS,
+    REFUSED_CALLS,
+    filter_program,
+    filter_program_for,
+)
+from cobalt.judge.isolation import bwrap_command
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+# aarch64 uses the table that all newer architectures share.
+HEADERS = {
+    "x86_64": ("x86_64-linux-gnu/asm/unistd_64.h", "asm/unistd_64.h"),
+    "aarch64": ("asm-generic/unistd.h",),
+}
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# The generic table's names for what is one call on 64 bits.
+GENERIC_NAMES = {name: f"__NR3264_{name}" for name in ("fcntl", "mmap", "sendfile")}
+COLUMNS = pytest.mark.parametrize("column", range(len(ARCHITECTURES)), ids=ARCHITECTURES)
+
+
+def numbers_of(architecture):
+    """Names and numbers in the kernel's headers on this machine (Debian: linux-libc-dev); none without them."""
+    for name in HEADERS[architecture]:
+        header = Path("/usr/include", name)
+        if header.is_file():
+            found = re.findall(r"^#define\s+(__NR(?:3264)?_\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
+            return {name: int(number) for name, number in found if name != "__NR_syscalls"}  # their count
+    return {}
+
+
+@COLUMNS
+def test_numbers_are_those_of_the_kernel_s_headers(column):
+    known = numbers_of(ARCHITECTURES[column])
+    if not known:
+        pytest.skip("the kernel's headers for this architecture are not installed (Debian: linux-libc-dev)")
+    newest = max(known.values())
+    checked = 0
+    for name, numbers in (REFUSED_CALLS | CHECKED_CALLS).items():
+        number = numbers[column]
+        there = known.get(f"__NR_{name}", known.get(GENERIC_NAMES.get(name, "")))
+        if there is None and number is not None:
+            assert number > newest, f"{name} is missing in the headers"  # which are older than the call
+            continue
+        assert number == there, name
+        checked += number is not None
+    assert checked > 60
+
+
+def test_calls_newer_than_the_headers_have_one_number_everywhere():
+    newer = {name: numbers for name, numbers in REFUSED_CALLS.items() if max(number or 0 for number in numbers) >= 424}
+    assert len(newer) > 10
+    assert all(first == second for first, second in newer.values())
+
+
+def test_no_two_names_share_a_number():
+    for column in range(len(ARCHITECTURES)):
+        numbers = [row[column] for row in (REFUSED_CALLS | CHECKED_CALLS).values() if row[column] is not None]
+        assert len(numbers) == len(set(numbers))
+
+
+def answer(program, number, arguments=(), audit=None, *, column=0):
+    """Run a filter as the kernel does, on one call."""
+    values = (*arguments, *(0,) * (6 - len(arguments)))
+    data = struct.pack("iIQ6Q", number, audit or AUDIT[ARCHITECTURES[column]], 0, *values)
+    code = [struct.unpack_from("HBBI", program, place) for place in range(0, len(program), 8)]
+    loaded, place = 0, 0
+    while True:
+        operation, met, unmet, value = code[place]
+        place += 1
+        match operation:
+            case 0x20:
+                loaded = struct.unpack_from("I", data, value)[0]
+            case 0x54:
+                loaded &= value
+            case 0x15:
+                place += met if loaded == value else unmet
+            case 0x35:
+                place += met if loaded >= value else unmet
+            case 0x06:
+                return value
+            case _:
+                raise AssertionError(f"an operation that the filter should not have: {operation:#x}")
+
+
+def refusal(error):
+    return 0x00050000 | error
+
+
+@COLUMNS
+def test_refused_calls_are_refused_and_no_others(column):
+    program = filter_program_for(column)
+    refused = {numbers[column] for numbers in REFUSED_CALLS.values()} - {None}
+    checked = {numbers[column] for numbers in CHECKED_CALLS.values()} - {None}
+    for number in set(range(600)) - checked:
+        expected = refusal(errno.EPERM) if number in refused else ALLOW
+        assert answer(program, number, column=column) == expected, number
+
+
+@COLUMNS
+def test_calls_of_another_architecture_end_the_process(column):
+    for audit in (0x40000003, 0x40000028, AUDIT[ARCHITECTURES[1 - column]]):  # those of 32 bits, and the other one
+        assert answer(filter_program_for(column), 1, audit=audit, column=column) == KILL
+
+
+def test_x32_calls_do_not_exist():
+    for number in (0x40000000, 0x40000000 | 319, 0x7FFFFFFF):
+        assert answer(filter_program_for(0), number) == refusal(errno.ENOSYS)
+
+
+@COLUMNS
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        ("clone", (0x10000000 | signal.SIGCHLD,), errno.EPERM),
+        ("clone", (signal.SIGCHLD,), None),
+        ("clone", (0x20000000 | signal.SIGCHLD,), None),  # the sandbox's own; the kernel refuses it to programs
+        ("clone", (0x3D0F00,), None),  # a thread
+        ("clone3", (), errno.ENOSYS),
+        ("socket", (1, 1), errno.EAFNOSUPPORT),
+        ("socket", (2, 1), errno.EAFNOSUPPORT),
+        ("socketpair", (1, 1), None),
+        ("socketpair", (2, 1), errno.EAFNOSUPPORT),
+        ("socketpair", (1 | 1 << 32, 1), None),  # the kernel takes the low half only
+        ("mmap", (0, 4096, 3, 0x22), None),
+        ("mmap", (0, 4096, 3, 0x21), errno.EPERM),
+        ("mmap", (0, 4096, 3, 0x23), errno.EPERM),
+        ("mmap", (0, 4096, 1, 0x01), None),
+        ("mmap", (0, 4096, 3, 0x40022), errno.EPERM),
+        ("fcntl", (1, 2), None),
+        ("fcntl", (1, 1030), None),
+        ("fcntl", (1, 6), errno.EPERM),
+        ("fcntl", (1, 37), errno.EPERM),
+        ("fcntl", (1, 1024), errno.EPERM),
+        ("fcntl", (1, 1031), errno.EPERM),
+        ("rt_sigaction", (signal.SIGCHLD,), errno.EPERM),
+        ("rt_sigaction", (signal.SIGALRM,), None),
+        ("prctl", (22, 2), errno.EPERM),
+        ("prctl", (36, 1), errno.EPERM),
+        ("prctl", (78, 1), errno.EPERM),
+        ("prctl", (15,), None),
+    ],
+)
+def test_arguments_decide(column, name, arguments, error):
+    number = CHECKED_CALLS[name][column]
+    expected = ALLOW if error is None else refusal(error)
+    assert answer(filter_program_for(column), number, arguments, column=column) == expected
+
+
+def test_another_architecture_is_refused(monkeypatch):
+    class Machine:
+        machine = "riscv64"
+
+    monkeypatch.setattr(os, "uname", Machine)
+    assert filter_program() is None
+    with pytest.raises(UserError, match="riscv64"):
+        bwrap_command(JudgeSettings())
+
+
+def test_a_jump_that_is_too_far_is_refused():
+    code = syscall_filter._Assembler()
+    code.unless_equal(1, "end")
+    for _ in range(256):
+        code.give(ALLOW)
+    code.label("end")
+    code.give(ALLOW)
+    with pytest.raises(ValueError, match="jump"):
+        code.assembled()
