@@ -120,9 +120,10 @@ class RecordFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if os.fstat(self._handle.fileno()).st_size == 0:
-            self.path.unlink(missing_ok=True)
-        self._handle.close()
+        with self._appending:  # a thread may still write
+            if os.fstat(self._handle.fileno()).st_size == 0:
+                self.path.unlink(missing_ok=True)
+            self._handle.close()
 
 
 def sort_records(path: Path, order: Sequence[ProblemId]) -> None:

@@ -1,16 +1,18 @@
 """Every part killed, starved or lied to (`benchmarks/faults.py`), and results on a full disk."""
 
+import asyncio
 import contextlib
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 from support import ROOT
 
-from cobalt.errors import UserError
+from cobalt.errors import ServiceDown, UserError
 from cobalt.records import RecordFile, read_records, sort_records
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -108,3 +110,37 @@ async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished
     assert 0 < len(read_records(path)) < 20
     assert await run() == 0
     assert [record["id"] for record in read_records(path)] == list(range(20))
+
+
+async def test_a_record_that_is_being_written_when_the_run_ends_is_written_whole(tmp_path):
+    from cobalt.rollout.runner import run_all
+
+    (tmp_path / "input").write_text("")
+    writing, ended = threading.Event(), threading.Event()
+
+    class SlowDisk(RecordFile):
+        def append(self, record):
+            writing.set()
+            assert ended.wait(60)
+            super().append(record)
+
+    async def work(item):
+        if item == 0:
+            return {"id": 0}
+        await asyncio.to_thread(writing.wait)
+        asyncio.get_running_loop().call_later(0.2, ended.set)
+        raise ServiceDown("the judge is gone")
+
+    with SlowDisk(tmp_path / "r.jsonl") as output:
+        with pytest.raises(ServiceDown):
+            await run_all(
+                [0, 1],
+                lambda item: item,
+                work,
+                output,
+                arguments={},
+                inputs=[tmp_path / "input"],
+                concurrency=2,
+                description="",
+            )
+        assert read_records(output.path) == [{"id": 0}]

@@ -6,6 +6,7 @@ says.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -97,7 +98,7 @@ async def run_all(
                     logger.error("problem %r failed: %s", identify(item), error, exc_info=not known)
                     failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
                 else:
-                    await asyncio.to_thread(output.append, record)
+                    await _append(output, record)
                 progress.update(1)
 
         try:
@@ -118,6 +119,17 @@ async def run_all(
             errors_path(output.path),
         )
     return len(failures)
+
+
+async def _append(output: RecordFile, record: Mapping[str, Any]) -> None:
+    """Write a record, to the end even if the caller is cancelled meanwhile: what is finished is never lost."""
+    writing = asyncio.create_task(asyncio.to_thread(output.append, record))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        with contextlib.suppress(UserError):  # what ended the run is said, this would hide it
+            await writing
+        raise
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
