@@ -979,10 +979,11 @@ def _own_temporary_folders() -> Iterator[Disks]:
 
 def _left(disks: Disks) -> str:
     """What a run has left in its temporary folders, in words."""
-    found = [
-        f"{folder}/{item.name}" for folder in ("/tmp", "/dev/shm") for item in disks.visible(Path(folder)).iterdir()
-    ]
-    kinds = Counter(name.rstrip("0123456789abcdefghijklmnopqrstuvwxyz_").rstrip("-") + "-…" for name in found)
+    kinds = Counter(
+        re.sub(r"((?<=/tmp)|(?<=[-_.]))[0-9a-z_]{6,}$", "…", f"{folder}/{item.name}")  # mkdtemp's letters
+        for folder in ("/tmp", "/dev/shm")
+        for item in disks.visible(Path(folder)).iterdir()
+    )
     return "".join(f"; {count} × {name} left" for name, count in kinds.items())
 
 

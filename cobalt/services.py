@@ -154,18 +154,25 @@ def running_services(
 @contextlib.contextmanager
 def _watched_folder() -> Iterator[str]:
     """A folder for Ray; a watcher removes it, and ends who is left of those that carry its name, whatever happens."""
-    # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
-    folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", watcher.__file__, folder],
-        # Services may be started beside services: the others' watcher must not take this one for theirs.
-        env={name: value for name, value in os.environ.items() if name != watcher.VARIABLE},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    # An interrupt waits until there is somebody to remove the folder.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
+        # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
+        folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", watcher.__file__, folder],
+            # Services may be started beside services: the others' watcher must not take this one for theirs.
+            env={name: value for name, value in os.environ.items() if name != watcher.VARIABLE},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         yield folder
     finally:
         assert guard.stdin is not None
@@ -281,7 +288,8 @@ def run_beside_services(arguments: Arguments) -> int:
 def terminations_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and have Ctrl-C count.
 
-    A script's background jobs begin with SIGINT ignored, and so would the commands that they start.
+    A script's background jobs begin with SIGINT ignored, and so would the commands that they start. While Ray starts,
+    it has a handler of its own for SIGTERM, which exits with the signal's number.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -290,6 +298,10 @@ def terminations_as_interrupts() -> Iterator[None]:
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
