@@ -24,6 +24,17 @@ running() {
   [ -f "$state.pid" ] && tr '\0' ' ' < "/proc/$(cat "$state.pid")/cmdline" 2>/dev/null | grep -q "ray start"
 }
 
+# The processes of a session that have not ended.
+living_members() {
+  local path line
+  for path in /proc/[0-9]*; do
+    read -r line < "$path/stat" || continue
+    # shellcheck disable=SC2086 # split on purpose: state, parent, group, session
+    set -- "$1" ${line##*) }
+    if [ "$5" = "$1" ] && [ "$2" != Z ]; then echo "${path#/proc/}"; fi
+  done 2> /dev/null
+}
+
 start() {
   command -v ray > /dev/null || fail "there is no ray here: activate the project's environment (source .venv/bin/activate)"
   ! running || fail "a cluster that this script started runs already: stop it first (scripts/ray_cluster.sh stop)"
@@ -81,8 +92,11 @@ case $command in
   stop)
     running || fail "this script has no cluster running here"
     pid=$(cat "$state.pid")
+    started=$(living_members "$pid")
     kill -TERM "$pid"
-    tail --pid="$pid" -f /dev/null
+    for member in $pid $started; do # the dashboard's processes end a moment after Ray's own
+      timeout 30 tail --pid="$member" -f /dev/null || true
+    done
     # Where Ray says which cluster this machine uses; it would go on to look for this one.
     current=${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster
     if [ -f "$current" ] && [ "$(cat "$current")" = "$(cat "$state.address")" ]; then

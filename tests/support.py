@@ -62,3 +62,11 @@ def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"fe
         )
         | fields
     )
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

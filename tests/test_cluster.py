@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import ROOT
+from support import ROOT, alive
 
 from cobalt import cluster
 from cobalt.errors import InfrastructureError, UserError
@@ -176,7 +176,7 @@ def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_needs_n
         finally:
             stopped = subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True, text=True, timeout=100)
         assert stopped.returncode == 0, stopped.stderr
-        assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+        assert not [pid for pid in processes if alive(pid)]
         assert not (Path(folder) / "ray/ray_current_cluster").exists()
         assert subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True).returncode == 2
 

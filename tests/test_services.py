@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import ROOT, square_problem, write_lines
+from support import ROOT, alive, square_problem, write_lines
 
 from cobalt.datasets.pocket.dataset import draw_records
 from cobalt.records import read_records
@@ -389,13 +389,6 @@ while True:
     except KeyboardInterrupt:
         pass
 """
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def services_process(*settings):
