@@ -1,7 +1,8 @@
-"""What an app behind Ray Serve asks of an HTTP request before it reads it: who sends it, from where, how much.
+"""What the HTTP side of every Ray Serve app has in common: who may send how much, and how errors are answered.
 
-The same for every app: a token where one is set, and the machine itself where none is; never a web page; a body of
-bounded size, in strict UTF-8 JSON. Imports Starlette, so only apps import it.
+A request needs the token where one is set, and must come from the machine itself where none is; it is never a web
+page's; its body is of bounded size, in strict UTF-8 JSON. `guarded_api` makes the FastAPI application that an app adds
+its routes to. Imports FastAPI, so only apps import it.
 """
 
 import hmac
@@ -9,10 +10,14 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from pydantic import SecretStr
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cobalt.errors import UserError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.problem import decode_json
 
 # Set by proxies: the address that is seen is then not the sender's.
@@ -31,16 +36,47 @@ def check_token(token: SecretStr | None) -> SecretStr | None:
     return token
 
 
-class Refused(Exception):
-    """A request that is not read further.
+class Refused(HTTPException):
+    """A request that is not read further: the HTTP status to answer, and why."""
 
-    Attributes:
-        status: The HTTP status to answer.
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+
+
+def guarded_api() -> FastAPI:
+    """An application without routes whose every error is `{"error": reason}`.
+
+    404 and 405 are FastAPI's; a `Refused` has its own status; a `UserError` is 422; an `InfrastructureError` is 503,
+    which asks the client to send the request again.
     """
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    api.add_middleware(_RootWithoutSlash)
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    @api.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @api.exception_handler(UserError)
+    async def wrong(request: Request, error: UserError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 422)
+
+    @api.exception_handler(InfrastructureError)
+    async def failed(request: Request, error: InfrastructureError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 503)
+
+    return api
+
+
+class _RootWithoutSlash:
+    """Takes an app's own address for its route `/`, in place of a redirect that few clients follow with a `POST`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
+            scope = {**scope, "path": scope["path"] + "/"}
+        await self._app(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +95,12 @@ class Guard:
     variable: str
 
     async def read(self, request: Request) -> Any:
-        """The JSON value that a `POST` request brings.
+        """The JSON value that a request brings.
 
         Raises:
-            Refused: 405 another method; 403 a web page's, or a stranger's where no token is set; 401 without the token;
-                413 too long a body; 400 no strict UTF-8 JSON.
+            Refused: 403 for a web page's request, or another machine's where no token is set; 401 without the token;
+                413 for too long a body; 400 for one that is not strict UTF-8 JSON.
         """
-        if request.method != "POST":
-            raise Refused(405, "send the request by POST")
         self._admit(request)
         body = await self._body(request)
         try:

@@ -11,6 +11,7 @@ import pytest
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind, cgroups
 from cobalt.judge.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, Place, SandboxCgroup, find_place
+from cobalt.judge.sandbox import Sandbox
 from cobalt.problem import TestSuite
 
 MIB = 1 << 20
@@ -221,3 +222,32 @@ def test_no_cgroup_stays_when_judges_are_closed(place):
 
     assert asyncio.run(course()) is VerdictKind.MEMORY_LIMIT
     assert left(place) == []
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
+def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
+    """On a busy machine the kernel is faster than the judge's look, and what is left meets another limit."""
+
+    class OneKill:
+        kills = staticmethod(iter([1]).__next__)
+
+        def limit(self, memory_bytes, processes):
+            pass
+
+        def remove(self):
+            pass
+
+    limits = JudgeSettings(cpu_seconds=1, wall_seconds=1, output_bytes=1 << 20)
+
+    async def run():
+        sandbox = Sandbox(limits)
+        await sandbox.start()
+        sandbox._cgroup = OneKill()
+        try:
+            assert await sandbox.open_program(code.encode(), limits) is None
+            return await sandbox.run(b"")
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(run()).end == "memory"

@@ -5,10 +5,11 @@ import base64
 import json
 
 import pytest
-from starlette.requests import Request
+from fastapi import Request
+from fastapi.testclient import TestClient
 
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.http_guard import Guard, Refused
+from cobalt.http_guard import Guard, Refused, guarded_api
 from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind, sandbox_fusion
 from cobalt.judge.service import ServiceSettings
 from cobalt.judge.settings import JudgeSettings
@@ -19,7 +20,7 @@ OPEN = Guard(None, 1000, "X_TOKEN")
 LOCKED = Guard(TOKEN, 1000, "X_TOKEN")
 
 
-def request(body: bytes = b"{}", headers=(), client="127.0.0.1", method="POST", pieces: int = 1) -> Request:
+def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1) -> Request:
     """A request as Serve hands it to an app."""
     step = max(1, -(-len(body) // pieces))
     parts = [body[start : start + step] for start in range(0, len(body), step)] or [b""]
@@ -29,7 +30,7 @@ def request(body: bytes = b"{}", headers=(), client="127.0.0.1", method="POST", 
 
     scope = {
         "type": "http",
-        "method": method,
+        "method": "POST",
         "path": "/",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
         "client": (client, 4711) if client else None,
@@ -41,7 +42,7 @@ def status(guard: Guard, asked: Request) -> int:
     try:
         asyncio.run(guard.read(asked))
     except Refused as refused:
-        return refused.status
+        return refused.status_code
     return 200
 
 
@@ -104,8 +105,28 @@ def test_a_body_of_bounded_size_is_read_whatever_length_it_declares(pieces):
     assert status(OPEN, request(b"{}", headers=[("Content-Length", "9" * 30)])) == 413
 
 
-def test_other_methods_are_refused():
-    assert status(OPEN, request(method="GET")) == 405
+def test_every_error_of_an_app_is_a_status_and_a_reason():
+    api = guarded_api()
+
+    @api.post("/")
+    async def fail(request: Request):
+        kind = await LOCKED.read(request)
+        raise {"user": UserError("u"), "infrastructure": InfrastructureError("i")}[kind]
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with TestClient(api, root_path="/app") as client:
+        assert client.post("/app", content=b'"user"', headers=headers).status_code == 422
+        answers = [
+            client.post("/app/", content=b'"user"', headers=headers),
+            client.post("/app/", content=b'"infrastructure"', headers=headers),
+            client.post("/app/", content=b"{}"),
+            client.post("/app/", content=b"{", headers=headers),
+            client.get("/app/", headers=headers),
+            client.post("/app/nothing", headers=headers),
+            client.get("/app/openapi.json", headers=headers),
+        ]
+    assert [answer.status_code for answer in answers] == [422, 503, 401, 400, 405, 404, 404]
+    assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 
 BROKEN = [

@@ -202,7 +202,7 @@ def test_a_bad_request_over_the_handle_is_a_user_error_and_not_retried(url):
     from ray.exceptions import RayTaskError
 
     with pytest.raises(RayTaskError) as caught:
-        serve.get_app_handle(APP).remote({"code": 1}).result(timeout_s=60)
+        serve.get_app_handle(APP).judge.remote({"code": 1}).result(timeout_s=60)
     assert isinstance(caught.value.cause, UserError)
 
 

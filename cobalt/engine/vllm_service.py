@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+from fastapi import Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from ray import serve
 from ray.serve.schema import LoggingConfig
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from cobalt import cluster
 from cobalt.conversation import Message
 from cobalt.conversation.thinking import OPEN
 from cobalt.engine.base import Completion, GenerationSettings
-from cobalt.errors import UserError
-from cobalt.http_guard import Guard, Refused, check_token
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.http_guard import Guard, Refused, check_token, guarded_api
 from cobalt.settings import read_settings
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
@@ -102,6 +102,10 @@ class GenerateRequest(BaseModel):
     seed: int | None = None
 
 
+_api = guarded_api()
+
+
+@serve.ingress(_api)
 class VllmEngineActor:
     """One replica: one engine. It starts only on a private cluster, or under the setting `allow_open_cluster`."""
 
@@ -213,18 +217,15 @@ class VllmEngineActor:
         """Raise when the engine has died, so that Serve replaces the replica."""
         await self._engine.check_health()
 
-    async def __call__(self, request: Request) -> JSONResponse:
+    @_api.post("/")
+    async def generate_over_http(self, request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer holds `responses` and the full `completions`."""
+        seconds = self._settings.max_request_seconds
         try:
-            async with asyncio.timeout(self._settings.max_request_seconds):
+            async with asyncio.timeout(seconds):
                 completions = await self._complete(await self._guard.read(request))
-        except Refused as refusal:
-            return JSONResponse({"error": str(refusal)}, refusal.status)
         except TimeoutError:
-            message = f"no result within {self._settings.max_request_seconds:g} s (max_request_seconds)"
-            return JSONResponse({"error": message}, 503)
-        except (ValidationError, UserError) as error:
-            return JSONResponse({"error": str(error)}, 422)
+            raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
 
     async def _complete(self, payload: object) -> list[dict[str, Any]]:

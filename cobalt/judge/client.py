@@ -39,7 +39,7 @@ class ServeJudge:
             InfrastructureError: the service failed at every attempt.
         """
         payload = JudgeRequest(code, suite, stop_at_first_failure).to_payload()
-        return ExecResult.from_record(await self._retried("__call__", payload))
+        return ExecResult.from_record(await self._retried("judge", payload))
 
     async def describe(self) -> Mapping[str, Any]:
         """The service's settings that decide verdicts; see `Judge`."""

@@ -201,7 +201,8 @@ class Sandbox:
             self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Run(
-            "memory" if ran_out_of_memory and facts["end"] == "exit" else facts["end"],
+            # A program that waits for a process which the kernel has ended meets another limit later.
+            "memory" if ran_out_of_memory else facts["end"],
             facts["status"],
             facts["cpu"],
             facts["wall"],

@@ -6,24 +6,25 @@ here are requests, answers and the deployment's size. `cobalt.http_guard` says w
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
+from fastapi import Request
+from fastapi.responses import JSONResponse
 from pydantic import Field, SecretStr, field_validator
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from ray.util import metrics
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from cobalt import cluster
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.http_guard import Guard, Refused, check_token
+from cobalt.errors import InfrastructureError
+from cobalt.http_guard import Guard, check_token, guarded_api
 from cobalt.judge import sandbox_fusion
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.isolation import find_bwrap
@@ -104,6 +105,10 @@ class _Metrics:
         self._restarts.set(restarts)
 
 
+_api = guarded_api()
+
+
+@serve.ingress(_api)
 class Evaluator:
     """One replica: a pool of sandboxes behind Serve.
 
@@ -139,18 +144,16 @@ class Evaluator:
         if judge is not None:
             await judge.close()
 
-    async def __call__(self, payload: Request | Mapping[str, Any]) -> JSONResponse | dict[str, Any]:
-        """Judge one program; a mapping comes from a handle, a request from HTTP."""
-        if isinstance(payload, Request):
-            return await self._answer_http(payload)
-        return await self._answer(payload)
+    async def judge(self, payload: object) -> dict[str, Any]:
+        """Judge one program; callers of the handle ask for it by name.
 
-    async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide its verdicts; see `cobalt.judge.Judge`. An open cluster is named as well."""
-        decisive = await self._judge.describe()
-        return decisive if self._private else {**decisive, "private": False}
+        Args:
+            payload: A judge request; see `cobalt.judge.wire`.
 
-    async def _answer(self, payload: object) -> dict[str, Any]:
+        Raises:
+            UserError: a field is missing, malformed or unknown, or asks for too much; the message names it.
+            InfrastructureError: the judge failed, not the program.
+        """
         request = JudgeRequest.parse(payload, max_tests=self._settings.max_tests)
         try:
             result = await self._judge.judge(
@@ -162,22 +165,35 @@ class Evaluator:
         self._metrics.observe(result, self._judge.restarts)
         return dataclasses.replace(result, private=self._private).to_record()
 
-    async def _answer_http(self, request: Request) -> JSONResponse:
-        route = request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/")
-        if route not in ("", sandbox_fusion.PATH):
-            return JSONResponse({"error": f"there is nothing at {request.url.path}"}, 404)
-        runs_code = route == sandbox_fusion.PATH
+    @_api.post("/")
+    async def judge_over_http(self, request: Request) -> JSONResponse:
+        """`POST` a judge request as JSON."""
+        async with self._at_most():
+            return JSONResponse(await self.judge(await self._guard.read(request)))
+
+    @_api.post(f"/{sandbox_fusion.PATH}")
+    async def run_code_over_http(self, request: Request) -> JSONResponse:
+        """`POST` a request of SandboxFusion's kind as JSON."""
         try:
-            async with asyncio.timeout(self._settings.max_request_seconds):
-                payload = await self._guard.read(request)
-                return JSONResponse(await (self._run_code.answer(payload) if runs_code else self._answer(payload)))
-        except Refused as refusal:
-            return JSONResponse({"error": str(refusal)}, refusal.status)
-        except UserError as error:
-            return JSONResponse({"error": str(error)}, 422)
-        except (InfrastructureError, TimeoutError) as error:
-            message = str(error) or f"no result within {self._settings.max_request_seconds:g} s (max_request_seconds)"
-            return JSONResponse({"error": message}, 504 if runs_code else 503)
+            async with self._at_most():
+                return JSONResponse(await self._run_code.answer(await self._guard.read(request)))
+        except InfrastructureError as error:
+            return JSONResponse({"error": str(error)}, 504)  # its clients send nothing else again
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide its verdicts; see `cobalt.judge.Judge`. An open cluster is named as well."""
+        decisive = await self._judge.describe()
+        return decisive if self._private else {**decisive, "private": False}
+
+    @contextlib.asynccontextmanager
+    async def _at_most(self) -> AsyncIterator[None]:
+        """Raises InfrastructureError when the block takes longer than an HTTP request may."""
+        seconds = self._settings.max_request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
