@@ -152,7 +152,7 @@ _EATERS = """
 import os, time
 for _ in range(3):
     if os.fork() == 0:
-        kept = bytearray(b'x' * (60 << 20))
+        kept = b'x' * (60 << 20)
         time.sleep(60)
 time.sleep(60)
 """

@@ -105,7 +105,6 @@ class GenerateRequest(BaseModel):
 _api = guarded_api()
 
 
-@serve.ingress(_api)
 class VllmEngineActor:
     """One replica: one engine. It starts only on a private cluster, or under the setting `allow_open_cluster`."""
 
@@ -239,12 +238,13 @@ class VllmEngineActor:
             raise Refused(400, "the body must be one JSON object")
         try:
             body = GenerateRequest.model_validate(payload)
+            settings = GenerationSettings(**body.model_dump(exclude={"messages"}))
         except ValidationError as error:
             first = error.errors()[0]
             raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
         if body.n > self._settings.max_completions:
             raise UserError(f"field 'n': more than {self._settings.max_completions} (max_completions)")
-        return await self.generate(body.messages, body.model_dump(exclude={"messages"}))  # type: ignore[arg-type]
+        return await self.generate(body.messages, settings.model_dump())  # type: ignore[arg-type]
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -279,6 +279,11 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+# Not as a decorator: with one, Ray sends the class to replicas without what the module defines after it. Under a name
+# of its own the class is imported there.
+_Ingress = serve.ingress(_api)(VllmEngineActor)
+
+
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
@@ -307,5 +312,5 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         ray_actor_options=resources,
         health_check_timeout_s=120,
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
-    )(VllmEngineActor)
+    )(_Ingress)
     return deployment.bind(settings, on_gpu)

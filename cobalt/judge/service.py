@@ -108,7 +108,6 @@ class _Metrics:
 _api = guarded_api()
 
 
-@serve.ingress(_api)
 class Evaluator:
     """One replica: a pool of sandboxes behind Serve.
 
@@ -196,6 +195,11 @@ class Evaluator:
             raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
 
 
+# Not as a decorator: with one, Ray sends the class to replicas without what the module defines after it. Under a name
+# of its own the class is imported there.
+_Ingress = serve.ingress(_api)(Evaluator)
+
+
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments and, below them, `COBALT_JUDGE_*` variables.
 
@@ -215,5 +219,5 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         max_ongoing_requests=settings.max_ongoing_requests,
         ray_actor_options={"num_cpus": settings.replica_cpus},
         logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
-    )(Evaluator)
+    )(_Ingress)
     return deployment.bind(settings.model_copy(update={"concurrency": sandboxes}))
