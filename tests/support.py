@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,15 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def belongs_here(pid):
+    """Whether a process was started from this checkout, by what it runs: others may belong to the tests of another."""
+    entry = Path(f"/proc/{pid}")
+    try:
+        if str(ROOT).encode() in (entry / "cmdline").read_bytes():
+            return True
+        # Ray's workers write their titles over their command lines; their libraries lie in this environment.
+        return any(sys.prefix in line for line in (entry / "maps").read_text().splitlines())
+    except OSError:
+        return False  # it has ended meanwhile

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import alive, belongs_here
 
 from cobalt import serve_proxy
 from cobalt.errors import ServiceDown, UserError
@@ -239,7 +240,7 @@ def _replicas() -> list[int]:
                 title = Path(f"/proc/{name}/cmdline").read_bytes()
             except OSError:
                 continue
-            if title.startswith(f"ray::ServeReplica:{APP}:".encode()):
+            if title.startswith(f"ray::ServeReplica:{APP}:".encode()) and belongs_here(name):
                 found.append(int(name))
     return found
 
@@ -312,7 +313,7 @@ def test_the_sandboxes_of_a_killed_replica_end_with_it(url):
     sandboxes = {pid for pid, parent in parents.items() if parent == victim}
     sandboxes |= {pid for pid, parent in parents.items() if parent in sandboxes}
     os.kill(victim, signal.SIGKILL)
-    while any(Path(f"/proc/{pid}").exists() for pid in sandboxes):
+    while any(alive(pid) for pid in sandboxes):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import ROOT, alive, square_problem, write_lines
+from support import ROOT, alive, belongs_here, square_problem, write_lines
 
 from cobalt.datasets.pocket.dataset import draw_records
 from cobalt.records import read_records
@@ -319,32 +319,44 @@ def ray_processes():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
-            if any(word in command for word in (b"raylet", b"gcs_server", b"bwrap", b"ray::", b"VLLM")):
+            names = (b"raylet", b"gcs_server", b"bwrap", b"ray::", b"VLLM")
+            if any(name in command for name in names) and belongs_here(entry.name):
                 found.add(entry.name)
     return found
 
 
 def open_sockets():
-    """Sockets that listen on an address other than loopback."""
-    found = set()
+    """Sockets of this checkout's processes that listen on an address other than loopback."""
     loopback = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, *_ = line.split()
-            if state == "0A" and not local.startswith(loopback):
-                found.add(local)
-    return found
+    inodes = set()
+    for pid in ray_processes():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    lines = [line for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    rows = [line.split() for line in lines]
+    return {row[1] for row in rows if row[3] == "0A" and not row[1].startswith(loopback) and row[9] in inodes}
+
+
+def left_folders():
+    """Folders of services that no process of another checkout watches."""
+    watched = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and not belongs_here(entry.name):
+            with contextlib.suppress(OSError):
+                watched |= set((entry / "cmdline").read_text().split("\0"))
+    return {folder for folder in Path("/tmp").glob("cobalt-ray-*") if str(folder) not in watched}
 
 
 @contextlib.contextmanager
 def nothing_is_left():
-    before, folders = ray_processes(), set(Path("/tmp").glob("cobalt-ray-*"))
+    before, folders = ray_processes(), left_folders()
     yield
     deadline = time.monotonic() + 30
     while ray_processes() - before and time.monotonic() < deadline:
         time.sleep(0.1)  # the last processes are ending; the kernel tells nobody but their parent
     assert not ray_processes() - before
-    assert set(Path("/tmp").glob("cobalt-ray-*")) <= folders
+    assert left_folders() <= folders
 
 
 def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind(monkeypatch):
