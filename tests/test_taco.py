@@ -12,6 +12,7 @@ from support import write_lines
 from test_scripts import assert_user_error, run
 
 from cobalt.conversation import extract_code
+from cobalt.datasets import taco_rules
 from cobalt.datasets.readings import call_readings
 from cobalt.datasets.taco import TacoRun, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
@@ -99,8 +100,8 @@ def test_rows_at_the_borders_of_the_rules_stay(changes):
         ({"question": 3}, "field 'question'"),
         ({"input_output": {"inputs": []}}, "field 'input_output'"),
         ({"solutions": None}, "field 'solutions'"),
-        ({"solutions": "["}, "field 'solutions' is no list"),
-        ({"solutions": [1]}, "field 'solutions' is no list"),
+        ({"solutions": "["}, "field 'solutions'"),
+        ({"solutions": [1]}, "field 'solutions'"),
     ],
 )
 def test_a_row_of_another_schema_is_refused_by_field(changes, message):
@@ -535,3 +536,15 @@ def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path
     kept = load_problems(tmp_path / "out" / "train.jsonl")
     assert {problem.id for problem in kept} == accepted
     assert all(len(problem.hidden_tests) == len(problem.tests) - 4 for problem in kept)
+
+
+@pytest.mark.parametrize("bug", [TypeError, KeyError, AttributeError, ValueError])
+def test_a_bug_in_a_reader_is_a_crash_and_not_a_dropped_row(bug, monkeypatch):
+    def broken(inputs, outputs):
+        raise bug("planted")
+
+    source = row()
+    assert isinstance(read_row(source, "call", 20), Candidate)
+    monkeypatch.setattr(taco_rules, "text_readings", broken)
+    with pytest.raises(bug):
+        read_row(source, "call", 20)

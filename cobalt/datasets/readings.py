@@ -23,23 +23,33 @@ from math import ceil, floor, gcd, inf, sqrt
 """What the sites of function problems import before a solution runs, so that recorded solutions do not."""
 
 
-def call_readings(fn_name: str, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
+class UnreadableTests(Exception):
+    """A data set's tests do not have the form that they should have; no bug of ours raises this."""
+
+
+def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
     """The suites that a data set's argument lists and values may mean, the likelier first.
 
     Data sets of TACO's family wrap a returned value into a list of one, and their graders take a value as right that
     equals either the list or what is in it. Where every output is such a list the problem's solutions decide: bare
     values are tried first, then the lists.
 
+    Args:
+        fn_name: The function's name.
+        inputs: A list of arguments for each test; values as `json.loads` gives them.
+        outputs: The value that each call returns.
+
     Raises:
-        ValueError: an input is no list of arguments, a value has no JSON, or the name is none.
+        UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or the name is not
+            a name.
     """
-    if not fn_name.isidentifier():
-        raise ValueError("not a name of a function")
+    if not isinstance(fn_name, str) or not fn_name.isidentifier():
+        raise UnreadableTests("not a name of a function")
+    lines = []
     try:
-        lines = []
         for arguments in inputs:
             if not isinstance(arguments, list):
-                raise ValueError("an input is no list of arguments")
+                raise UnreadableTests("an input is not a list of arguments")
             lines.append(call_input(arguments))
         wrapped = tuple(canonical_json(output) for output in outputs)
         readings = [TestSuite(tuple(lines), wrapped, fn_name)]
@@ -47,7 +57,7 @@ def call_readings(fn_name: str, inputs: Sequence[object], outputs: Sequence[obje
             bare = tuple(canonical_json(output[0]) for output in outputs if isinstance(output, list))
             readings.insert(0, TestSuite(tuple(lines), bare, fn_name))
     except RecursionError:
-        raise ValueError("a value is nested too deeply") from None
+        raise UnreadableTests("a value is nested too deeply") from None
     return tuple(readings)
 
 
@@ -55,14 +65,14 @@ def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str
     """Texts as they are, lists joined, with blanks in the authors' preproc_taco.py.
 
     Raises:
-        ValueError: an item is neither a string nor a list.
+        UnreadableTests: an item is neither a string nor a list.
     """
 
     def text(item: object) -> str:
         if isinstance(item, list):
             return between.join(map(str, item))
         if not isinstance(item, str):
-            raise ValueError("an item is neither text nor a list")
+            raise UnreadableTests("an item is neither text nor a list")
         return item
 
     return TestSuite(tuple(map(text, inputs)), tuple(map(text, outputs)))
@@ -72,7 +82,7 @@ def text_readings(inputs: Sequence[object], outputs: Sequence[object]) -> tuple[
     """The suites that a data set's texts may mean: lists as words (the paper), or as lines (TACO's own grader).
 
     Raises:
-        ValueError: an item is neither a string nor a list.
+        UnreadableTests: an item is neither a string nor a list.
     """
     words, lines = text_suite(inputs, outputs), text_suite(inputs, outputs, "\n")
     return (words,) if words == lines else (words, lines)

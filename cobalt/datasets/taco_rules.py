@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from cobalt.datasets.readings import REFERENCE_IMPORTS, call_readings, paper_call, text_readings, text_suite
+from cobalt.datasets.readings import (
+    REFERENCE_IMPORTS,
+    UnreadableTests,
+    call_readings,
+    paper_call,
+    text_readings,
+    text_suite,
+)
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
 
@@ -70,23 +77,29 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     source = row.get("source")
     difficulty = row.get("difficulty")
     solutions = _solutions(row)
+    text = _field(row, "input_output", (str,))
     try:
-        tests = json.loads(_field(row, "input_output", (str,)))
-        inputs, outputs, fn_name = tests["inputs"], tests["outputs"], tests.get("fn_name")
-        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-            return Rule.TYPES
-        if len(inputs) < MIN_TESTS:
-            return Rule.FEW_TESTS
-        behind, before = "", ""
+        tests = json.loads(text)
+    except (ValueError, RecursionError):  # not JSON, or a number or a nesting that Python does not read
+        return Rule.TYPES
+    if not isinstance(tests, dict):
+        return Rule.TYPES
+    inputs, outputs, fn_name = (tests.get(name) for name in ("inputs", "outputs", "fn_name"))
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        return Rule.TYPES
+    if len(inputs) < MIN_TESTS:
+        return Rule.FEW_TESTS
+    behind, before = "", ""
+    try:
         if fn_name and function_tests == "call":
             readings = call_readings(fn_name, inputs, outputs)
             before = REFERENCE_IMPORTS
         elif fn_name:
             readings = (text_suite(inputs, outputs),)
-            behind = paper_call(fn_name, str(source))
+            behind = paper_call(str(fn_name), str(source))
         else:
             readings = text_readings(inputs, outputs)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UnreadableTests:
         return Rule.TYPES
     if "image" in question.lower() or "\n![" in question:
         return Rule.IMAGE
@@ -157,5 +170,5 @@ def _solutions(row: Mapping[str, Any]) -> list[str]:
         except (ValueError, RecursionError):
             solutions = None
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
-        raise UserError("field 'solutions' is no list of strings")
+        raise UserError("field 'solutions' is not a list of strings")
     return solutions

@@ -120,8 +120,12 @@ def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
     lines = []
     for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
-            lines.append((int(json.loads(line)["step"]), line))
-        except (ValueError, KeyError, TypeError):
-            if line.endswith("\n"):
-                raise UserError(f"{metrics} holds a line that is no metrics: {line[:80]!r}") from None
+            record = json.loads(line)
+        except ValueError:
+            if not line.endswith("\n"):
+                continue
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            raise UserError(f"{metrics} holds a line that is not a record of metrics: {line[:80]!r}")
+        lines.append((record["step"], line))
     return lines

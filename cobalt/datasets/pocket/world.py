@@ -97,9 +97,10 @@ def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], No
 def _made_with(folder: Path) -> Any:
     """The arguments in a folder's manifest, or None when there is no such manifest."""
     try:
-        return json.loads(manifest_path(folder).read_text(encoding="utf-8"))["arguments"]
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = json.loads(manifest_path(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
+    return manifest.get("arguments") if isinstance(manifest, dict) else None
 
 
 def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int]) -> None:
