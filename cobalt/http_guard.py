@@ -20,17 +20,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.problem import decode_json
 
+_SHORTEST_TOKEN = 16
 # Set by proxies: the address that is seen is then not the sender's.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 def check_token(token: SecretStr | None) -> SecretStr | None:
-    """A validator of the setting `token`: it must fit an HTTP header.
+    """A validator of the setting `token`: it must fit an HTTP header, and be long enough that nobody guesses it.
 
     Raises:
-        ValueError: it has other characters than printable ASCII ones, or blanks.
+        ValueError: it has fewer than 16 characters, others than printable ASCII ones, or blanks.
     """
     text = token.get_secret_value() if token is not None else ""
+    if token is not None and len(text) < _SHORTEST_TOKEN:
+        raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more")
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("a token consists of printable ASCII characters, without blanks")
     return token

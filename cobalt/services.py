@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -32,6 +34,9 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.cgroups import enter_delegated
 
 logger = logging.getLogger(__name__)
+
+_NODE_PROCESSES = ("gcs_server", "raylet")
+_SECONDS_TO_END = 60.0  # for a command whose Ray has died to write down what is finished
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,13 @@ def running_services(
             yield {
                 "RAY_ADDRESS": address,
                 "COBALT_HTTP": f"http://127.0.0.1:{port}",
+                watcher.VARIABLE: folder,
                 # Ray demands a token of whoever joins a cluster that a driver started.
                 **{name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")},
             }
         finally:
-            if ray.is_initialized():
+            # Ray asked to end in order, when parts of it are gone, waits for them; the watcher ends what is left.
+            if ray.is_initialized() and _ray_lives(folder):
                 # Not `serve.shutdown`, which makes Ray complain that the controller was killed while it shut down.
                 with contextlib.suppress(Exception):
                     for name, _ in apps:
@@ -211,6 +218,58 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
     return address
 
 
+def _node_processes(folder: str) -> dict[str, int]:
+    """The processes without which a Ray does nothing, by name; of the one that keeps its files in `folder`."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if entry.name.isdigit() and folder.encode() in (command := (entry / "cmdline").read_bytes()):
+                name = Path(os.fsdecode(command.split(b"\0")[0])).name
+                if name in _NODE_PROCESSES:
+                    found[name] = int(entry.name)
+    return found
+
+
+def _ray_lives(folder: str) -> bool:
+    return set(_node_processes(folder)) == set(_NODE_PROCESSES)
+
+
+@contextlib.contextmanager
+def _ended_with_ray(child: "subprocess.Popen[bytes]", folder: str) -> Iterator[threading.Event]:
+    """Interrupt a command when Ray dies under it, which Ray itself tells after minutes or never.
+
+    Yields:
+        What is set when Ray has died.
+    """
+    died = threading.Event()
+    here, there = os.pipe()
+    descriptors = []
+    for pid in _node_processes(folder).values():
+        with contextlib.suppress(ProcessLookupError):
+            descriptors.append(os.pidfd_open(pid))
+
+    def watch() -> None:
+        ready, _, _ = select.select([here, *descriptors], [], [])
+        if here in ready:
+            return
+        died.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGINT)
+        if not select.select([here], [], [], _SECONDS_TO_END)[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield died
+    finally:
+        os.close(there)
+        thread.join()
+        for descriptor in (here, *descriptors):
+            os.close(descriptor)
+
+
 def _refusal(apps: list[str]) -> str:
     """What the replicas of these apps said when they did not start, an exception's own words if there are any."""
     from ray import serve
@@ -275,12 +334,17 @@ def run_beside_services(arguments: Arguments) -> int:
             child = subprocess.Popen(arguments.command, env=os.environ | environment, process_group=0)
         except OSError as error:
             raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGINT)
-            code = child.wait()  # it is writing down what is finished
+        with _ended_with_ray(child, environment[watcher.VARIABLE]) as ray_died:
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGINT)
+                code = child.wait()  # it is writing down what is finished
+        if ray_died.is_set():
+            raise InfrastructureError(
+                "Ray died, and the command was interrupted: what is finished is kept; run the same command again"
+            )
         return code if code >= 0 else 128 - code  # ended by a signal, as a shell tells it
 
 

@@ -36,11 +36,13 @@ def read_settings(
         return model(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "the settings together"
+        name = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             known = ", ".join(model.model_fields)
             raise UserError(f"there is no setting {name!r}; there are {known}") from None
-        raise UserError(f"setting {name!r}: {first['msg']}") from None
+        # What no single setting is wrong about names the settings itself.
+        raise UserError(f"setting {name!r}: {reason}" if name else f"settings: {reason}") from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:

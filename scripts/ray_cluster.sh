@@ -36,7 +36,6 @@ living_members() {
 }
 
 start() {
-  command -v ray > /dev/null || fail "there is no ray here: activate the project's environment (source .venv/bin/activate)"
   ! running || fail "a cluster that this script started runs already: stop it first (scripts/ray_cluster.sh stop)"
   if [ -f "$HOME/.ray/auth_token" ]; then
     chmod 600 "$HOME/.ray/auth_token"
@@ -56,6 +55,7 @@ start() {
 
 command=${1:-}
 [ $# -eq 0 ] || shift
+command -v ray > /dev/null || fail "there is no ray here: activate the project's environment (source .venv/bin/activate)"
 mkdir -p "$HOME/.ray"
 case $command in
   start)

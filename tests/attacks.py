@@ -223,6 +223,13 @@ SHARED_OBJECTS = {
     + "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
     "keeps a secret in a keyring": SYSCALL
     + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
+    "asks which pages of a library are in memory": SYSCALL
+    + "file = os.open(os.__file__, os.O_RDONLY)\n"
+    + "verdict(refused(os.preadv, file, [bytearray(1)], 0, os.RWF_NOWAIT), refused(os.posix_fadvise, file, 0, 0, os.POSIX_FADV_DONTNEED), refused(call, 187, file, 0, 4096))",
+    "leaves a message in the times of a device": REFUSED
+    + "verdict(*(refused(os.utime, '/dev/' + name, (1, 2)) for name in ('null', 'full', 'random', 'urandom')))",
+    "watches descriptors, which is in nobody's memory": SYSCALL
+    + "import select\nverdict(refused(select.epoll), refused(call, 213, 1), refused(call, 291, 0))",
     "takes large pages out of the machine's store": REFUSED
     + "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
     + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
@@ -818,6 +825,31 @@ time.sleep(1000)
 """
 )
 
+
+def large_when_compiled() -> str:
+    """Half a kilobyte of which the compiler makes 200 MiB, since Python copies what stands in `finally`."""
+    depth = 16
+    lines = ["f = abs"]
+    for level in range(depth):
+        lines += [" " * level + "try: pass", " " * level + "finally:"]
+    return "\n".join([*lines, " " * depth + "f(1); f(1)"])
+
+
+# Each of its processes holds little, and the compiler most of what there is: the kernel must end the program all the same.
+SMALL_BESIDE_ITS_COMPILER = (
+    large_when_compiled()
+    + """
+import os, sys
+os.execv(sys.executable, [sys.executable, "-S", "-c", '''
+import os, time
+for _ in range(28):
+    if os.fork() == 0: break
+kept = b"x" * (5 << 20)
+time.sleep(30)
+'''])
+"""
+)
+
 # Two programs at the same time in two sandboxes; the second is the honest one.
 PAIRS: dict[str, tuple[str, str]] = {
     "takes all the pipes that a user may have": (
@@ -975,7 +1007,10 @@ HONEST: dict[str, Attack] = {
     "signal.alarm": Attack("import signal\nsignal.signal(signal.SIGALRM, lambda *_: print('held'))\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\nsignal.pause()"),
     "signal.set_wakeup_fd": Attack("import signal, socket\na, b = socket.socketpair()\na.setblocking(False)\nsignal.set_wakeup_fd(a.fileno())\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nsignal.raise_signal(signal.SIGUSR1)\nprint('held' if b.recv(1) else '')"),
     "a pipe with 60 KB before it is read": Attack("import os\nours, theirs = os.pipe()\nos.write(theirs, bytes(60000))\nprint('held' if len(os.read(ours, 60000)) == 60000 else 'short')"),
-    "select, poll, epoll": Attack("import os, select\nours, theirs = os.pipe()\nos.write(theirs, b'x')\np, e = select.poll(), select.epoll()\np.register(ours); e.register(ours)\nprint('held' if select.select([ours], [], [], 1)[0] and p.poll(9) and e.poll(1) else '')"),
+    "select, poll": Attack("import os, select\nours, theirs = os.pipe()\nos.write(theirs, b'x')\np = select.poll()\np.register(ours)\nprint('held' if select.select([ours], [], [], 1)[0] and p.poll(9) else '')"),
+    "select.epoll": Attack("import select\nselect.epoll()", (CRASHED,)),
+    "selectors": Attack("import os, selectors\nours, theirs = os.pipe()\nos.write(theirs, b'x')\ns = selectors.DefaultSelector()\ns.register(ours, selectors.EVENT_READ)\nprint('held' if s.select(1) else '')"),
+    "os.preadv, os.pwritev": Attack("import os\nf = os.open('f', os.O_CREAT | os.O_RDWR)\nos.pwritev(f, [b'he', b'ld'], 0)\nb = bytearray(4)\nos.preadv(f, [b], 0)\nprint(b.decode())"),
     "threads with large stacks": Attack("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nt = threading.Thread(target=lambda: print('held' if f(30000) == 30000 else ''))\nt.start()\nt.join()"),
     "half its memory shared by a pool": Attack("from multiprocessing import Pool\nimport time\nx = bytearray(b'x') * (500 << 20)\ndef f(i): time.sleep(0.06); return x[i]\nwith Pool(4) as pool: print('held' if set(pool.map(f, range(12))) == {120} else '')"),
     "subprocesses of a program with 60 % of its memory": Attack("import subprocess\nx = bytearray(b'x') * (600 << 20)\nfor _ in range(400):\n    try: subprocess.run(['/nowhere'])\n    except OSError: pass\nprint('held')"),

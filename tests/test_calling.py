@@ -14,7 +14,7 @@ from test_judge_programs import bench as bench
 from cobalt.conversation import first_messages, load_prompts
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
-from cobalt.judge.calling import call_input, callable_program, canonical_json
+from cobalt.judge.calling import VALUE_MARK, call_input, callable_program, canonical_json
 from cobalt.judge.wire import JudgeRequest
 from cobalt.problem import Problem, TestSuite
 
@@ -272,9 +272,30 @@ def test_nan_is_the_answer_where_it_is_expected(bench):
 
 @pytest.mark.sandbox
 def test_output_that_is_no_json_or_too_deep_is_a_wrong_answer(bench):
-    deep = "import os\ndef f():\n    os.write(1, b'[' * 100000)\n    os._exit(0)"
+    deep = f"import os\ndef f():\n    os.write(1, {VALUE_MARK!r} + b'[' * 100000)\n    os._exit(0)"
     for code in (deep, deep.replace("b'['", "b'x'"), deep.replace("b'['", "b'9'"), deep.replace("b'['", "b'\\xff'")):
         assert judge_call(bench, code, [], [[1]]).verdicts[0].kind is VerdictKind.WRONG_ANSWER
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(x):\n    print(x + 1)\n    raise SystemExit",
+        "import os\ndef f(x):\n    os.write(1, b'4')\n    os._exit(0)",
+        "def f(x): return x + 1\nprint(4)\nexit()",
+        "import atexit\natexit.register(print, 4)\ndef f(x): raise SystemExit",
+        "import os, sys\ndef hook(*error):\n    print(4)\n    raise SystemExit\nsys.excepthook = hook\ndef f(x): 1 / 0",
+    ],
+)
+def test_what_a_program_prints_is_not_a_value_even_if_it_ends_well_before_its_function_returns(bench, code):
+    assert judge_call(bench, code, [3], 4).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+
+
+@pytest.mark.sandbox
+def test_a_program_may_have_any_names(bench):
+    code = "globals = vars = print = list = None\ndef f(x): return x + 1"
+    assert judge_call(bench, code, [3], 4).passing == [True]
 
 
 # Programs that fail, each with the lines of its own that the feedback names, outermost first.

@@ -235,6 +235,8 @@ def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_li
         def limit(self, memory_bytes, processes):
             pass
 
+        raise_to = limit
+
         def remove(self):
             pass
 

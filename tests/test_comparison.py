@@ -1,5 +1,6 @@
 """The rules of comparison: texts beside the Kattis default validator, JSON values, laws, and inputs made to be slow."""
 
+import dataclasses
 import itertools
 import json
 import time
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobalt.judge import JudgeSettings, VerdictKind
-from cobalt.judge.calling import canonical_json
+from cobalt.judge.calling import VALUE_MARK, canonical_json
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.grading import grade
 from cobalt.judge.sandbox import Run
@@ -419,6 +420,8 @@ def test_grading_compares_values_only_where_a_function_was_called():
         stdout=b"true",
         stderr=b"",
     )
-    assert grade(run, "", "1", STRIP, "f")[0].kind is VerdictKind.PASSED
+    returned = dataclasses.replace(run, stdout=VALUE_MARK + run.stdout)
+    assert grade(returned, "", "1", STRIP, "f")[0].kind is VerdictKind.PASSED
+    assert grade(returned, "", "2", STRIP, "f")[0].kind is VerdictKind.WRONG_ANSWER
     assert grade(run, "", "1", STRIP)[0].kind is VerdictKind.WRONG_ANSWER
-    assert grade(run, "", "2", STRIP, "f")[0].kind is VerdictKind.WRONG_ANSWER
+    assert grade(run, "", "true", STRIP, "f")[0].kind is VerdictKind.RUNTIME_ERROR

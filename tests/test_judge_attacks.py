@@ -23,6 +23,7 @@ from attacks import (
     PROBE,
     SEARCH,
     SEARCH_FINDS_ITS_OWN,
+    SMALL_BESIDE_ITS_COMPILER,
     TRACES,
     WAITING,
     Attack,
@@ -74,8 +75,18 @@ def test_honest_program_is_judged_by_what_the_sandbox_offers(lab, name):
 def test_program_that_is_dear_to_look_at_ends_in_time(lab, accounting):
     settings = memory_settings(accounting) | {"memory_bytes": 1024 * MIB}
     outcome = lab.run(DEAR_TO_LOOK_AT, settings=settings)
-    assert outcome.kinds == (WAITING,), str(outcome)
-    assert outcome.wall[0] < 2 * settings["wall_seconds"]
+    # Where the kernel keeps no account, so many mappings are more than any memory.
+    assert outcome.kinds == ((WAITING,) if accounting == "cgroup" else (FAT,)), str(outcome)
+    assert outcome.wall[0] < 6 * settings["wall_seconds"]  # a busy machine takes nothing from a program
+
+
+@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
+def test_program_whose_compiler_is_large_ends_in_each_of_its_tests(lab, accounting):
+    limits = {"memory_bytes": 256 * MIB, "cpu_seconds": 3.0, "wall_seconds": 3.0, "processes": 32}
+    settings = memory_settings(accounting) | limits
+    outcome = lab.run(SMALL_BESIDE_ITS_COMPILER, ("a", "b"), settings=settings)
+    assert outcome.error is None and set(outcome.kinds) <= {FAT, WAITING}, str(outcome)
+    assert lab.run(PROBE, ("dleh",), settings=settings).kinds == (PASSED,)
 
 
 @pytest.mark.parametrize("name", PAIRS)

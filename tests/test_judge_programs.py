@@ -543,3 +543,34 @@ def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
     assert missing.returncode == 2
     assert "cannot read" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+
+def test_a_large_input_leaves_the_next_test_and_program_their_limits():
+    """The kernel refuses a limit below what is in use, and what a large input takes is not gone at once."""
+
+    async def run():
+        limits = JudgeSettings(concurrency=1, memory_bytes=64 << 20)
+        async with LocalJudge(limits) as judge:
+            large = await judge.judge("print('held')", TestSuite(("x" * (90 << 20), "b"), ("held", "held")))
+            small = await judge.judge("print('held')", TestSuite(("",), ("held",)))
+            [sandbox] = judge._all
+            kept = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
+            return [*large.passing, *small.passing], kept, judge.restarts
+
+    passing, kept, restarts = asyncio.run(run())
+    assert passing == [True, True, True]
+    assert kept in (None, 64 << 20)
+    assert restarts == 0
+
+
+def test_a_bug_of_the_judge_leaves_no_sandbox_with_a_program_in_it(monkeypatch):
+    from cobalt.judge import local
+
+    async def run():
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+                patched.setattr(local, "grade", lambda *_: 1 / 0)
+                await judge.judge("print(1)", TestSuite(("",), ("1",)))
+            return await judge.judge("print(2)", TestSuite(("",), ("2",)))
+
+    assert asyncio.run(run()).passing == [True]

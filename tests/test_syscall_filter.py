@@ -29,7 +29,7 @@ HEADERS = {
 }
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # The generic table's names for what is one call on 64 bits.
-GENERIC_NAMES = {name: f"__NR3264_{name}" for name in ("fcntl", "mmap", "sendfile")}
+GENERIC_NAMES = {name: f"__NR3264_{name}" for name in ("fadvise64", "fcntl", "mmap", "sendfile")}
 COLUMNS = pytest.mark.parametrize("column", range(len(ARCHITECTURES)), ids=ARCHITECTURES)
 
 

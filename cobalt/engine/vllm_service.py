@@ -76,7 +76,7 @@ class VllmSettings(BaseModel):
     trust_remote_code: bool = False
     seed: int = 0
     max_ongoing_requests: int = Field(4096, ge=1)
-    token: SecretStr | None = Field(None, min_length=16)
+    token: SecretStr | None = None
     allow_open_cluster: bool = False
     max_request_bytes: int = Field(16 * 2**20, ge=1024)
     max_completions: int = Field(1024, ge=1)

@@ -13,18 +13,19 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.errors import UserError
 from cobalt.judge.cgroups import enter_delegated
 from cobalt.judge.client import ServeJudge
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.measure import measure
 from cobalt.judge.recheck import recheck
-from cobalt.judge.settings import Comparison, JudgeSettings
+from cobalt.judge.settings import ENVIRONMENT_PREFIX, Comparison, JudgeSettings
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check that isolation really holds on this machine, and say so in plain words."""
+    """Check that isolation really holds on this machine, by the settings of the `COBALT_JUDGE_<NAME>` variables."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,18 @@ def run(arguments: Arguments) -> int:
 
 async def _doctor() -> int:
     findings: list[Finding] = []
-    async for finding in examine(JudgeSettings()):
+    async for finding in examine(_settings()):
         findings.append(finding)
         seen = "" if finding.holds else f"\n        {finding.seen}"
         sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
     sys.stdout.write(summary(findings) + "\n")
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _settings() -> JudgeSettings:
+    """The judge's settings as `COBALT_JUDGE_<NAME>` variables give them; those of the service alone do not count."""
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in JudgeSettings.model_fields} | {ENVIRONMENT_PREFIX + "CONFIG"}
+    return JudgeSettings.from_mapping({}, {name: text for name, text in os.environ.items() if name in known})
 
 
 async def _check_recorded(command: CheckRecorded) -> int:
@@ -104,6 +111,12 @@ async def _check_recorded(command: CheckRecorded) -> int:
 
 
 async def _measure(command: Measure) -> int:
+    for name in ("programs", "tests", "concurrency"):
+        count = getattr(command, name)
+        if count is not None and count < 1:
+            raise UserError(f"--{name} is {count}: give 1 or more")
+    if command.app is not None and command.concurrency is not None:
+        raise UserError("--concurrency is the service's own setting with --app: leave it out")
     if command.app is not None:
         figures = await measure(ServeJudge(command.app), command.programs, command.tests, local=False)
     else:

@@ -56,7 +56,7 @@ def _judge_function(names: "Any", name: "str") -> "Any":
 
 
 def _judge_answer(text: "str") -> "None":
-    """Make the text all of standard output, and end the process.
+    """Make the text, after a mark that says that a value was returned, all of standard output, and end the process.
 
     Nothing of the program runs behind it that could write more: no exit handlers, no buffers, no threads.
     """
@@ -67,7 +67,7 @@ def _judge_answer(text: "str") -> "None":
     posix.dup2(1, 0)
     posix.close(1)
     posix.closerange(3, posix.sysconf("SC_OPEN_MAX"))
-    answer = builtins.memoryview(text.encode())
+    answer = builtins.memoryview(b"\x1e" + text.encode())
     written = 0
     while written < answer.nbytes:
         written += posix.pwrite(0, answer[written:], written)
@@ -94,8 +94,8 @@ def _judge_fail(error: "BaseException", trace: "Any") -> "None":
     raise builtins.SystemExit(1)
 
 
-def _judge_call(names: "Any", name: "str") -> "None":
-    """Read the arguments, call the function of that name in `names`, and leave its value as the output."""
+def _judge_call(name: "str") -> "None":
+    """Read the arguments, call the program's function of that name, and leave its value as the output."""
     import builtins
     import json
     import sys
@@ -105,7 +105,7 @@ def _judge_call(names: "Any", name: "str") -> "None":
     try:
         arguments = _judge_arguments()
         calling = True
-        value = _judge_function(names, name)(*arguments)
+        value = _judge_function(_judge_call.__globals__, name)(*arguments)
         calling = False
         sys.setrecursionlimit(builtins.max(1000, sys.getrecursionlimit()))
         try:

@@ -12,6 +12,10 @@ from typing import Any
 
 from cobalt.judge import call_driver
 
+# What the driver writes before a value. Output without it is the program's own, which ended before its function
+# returned.
+VALUE_MARK = b"\x1e"
+
 
 def canonical_json(value: Any) -> str:
     """The text in which expected values are kept and returned ones written: one for 2 and 2.0, another for True and 1.
@@ -34,7 +38,7 @@ def callable_program(code: str, fn_name: str | None) -> str:
     """The program to run: `code` itself, or with the call of `fn_name` behind it."""
     if fn_name is None:
         return code
-    return f"{code}\n\n{_driver()}\n\n_judge_call(globals(), {fn_name!r})\n"
+    return f"{code}\n\n{_driver()}\n\n_judge_call({fn_name!r})\n"
 
 
 @functools.cache

@@ -64,12 +64,25 @@ class SandboxCgroup:
         for folder in self._folders:
             write_file(folder / "cgroup.procs", str(pid))
 
+    def raise_to(self, memory_bytes: int, processes: int) -> None:
+        """As `limit`, but a limit that is higher stays: the kernel refuses one that is below what is in use."""
+        self.limit(*map(max, self._limits, (memory_bytes, processes)))
+
     def limit(self, memory_bytes: int, processes: int) -> None:
-        """Set the limits for a sandbox whose program may have this much; its own needs are added."""
+        """Set the limits for a sandbox whose program may have this much; its own needs are added.
+
+        Raises:
+            InfrastructureError: the kernel refuses them, because more memory is in use.
+        """
         if (memory_bytes, processes) == self._limits:
             return
+        try:
+            self._write_limits(str(memory_bytes + OVERHEAD_BYTES), str(processes + OVERHEAD_PROCESSES))
+        except OSError as error:
+            raise InfrastructureError(f"the limits of a sandbox's cgroup could not be set: {error}") from error
         self._limits = (memory_bytes, processes)
-        memory = str(memory_bytes + OVERHEAD_BYTES)
+
+    def _write_limits(self, memory: str, processes: str) -> None:
         if self._version == 2:
             write_file(self._memory / "memory.max", memory)
             _write_if_there(self._memory / "memory.swap.max", "0")
@@ -78,7 +91,7 @@ class SandboxCgroup:
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", "-1")
             write_file(self._memory / "memory.limit_in_bytes", memory)
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", memory)
-        write_file(self._pids / "pids.max", str(processes + OVERHEAD_PROCESSES))
+        write_file(self._pids / "pids.max", processes)
 
     def kills(self) -> int:
         """How many processes the kernel has ended here for want of memory."""
@@ -109,7 +122,7 @@ def find_place() -> Place | None:
         try:
             trial.limit(1 << 30, 32)
             return place
-        except OSError:
+        except InfrastructureError:
             continue
         finally:
             trial.remove()

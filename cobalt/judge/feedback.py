@@ -13,7 +13,7 @@ CUT_MARK = "...(truncated)..."
 
 # All controls but newline and tab, lone surrogates (which no JSON encoder of strict UTF-8 takes), and the
 # marks that reorder text on a screen.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clip(text: str) -> str:

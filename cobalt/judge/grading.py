@@ -3,8 +3,10 @@
 The only place where expected outputs meet a program's output. It runs nothing.
 """
 
+import dataclasses
 import re
 
+from cobalt.judge.calling import VALUE_MARK
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.isolation import PYTHON_HOME
@@ -32,7 +34,12 @@ def grade(
         fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
     """
     errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
+    returned = run.stdout.startswith(VALUE_MARK)
+    if fn_name is not None and returned:
+        run = dataclasses.replace(run, stdout=run.stdout.removeprefix(VALUE_MARK))
     kind = _kind(run, errors, expected, settings, fn_name)
+    if kind in (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER) and fn_name is not None and not returned:
+        kind, errors = VerdictKind.RUNTIME_ERROR, f"The program ended before {fn_name} returned a value."
     ended_by_judge = run.end != "exit"
     verdict = Verdict(
         kind, run.cpu_seconds, run.wall_seconds, None if ended_by_judge else run.status, run.peak_memory_bytes

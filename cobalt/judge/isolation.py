@@ -58,6 +58,18 @@ def find_bwrap() -> str:
     return path
 
 
+def check_paths(settings: JudgeSettings) -> None:
+    """Refuse settings that name what is not there.
+
+    Raises:
+        UserError: the interpreter is not a program, or the packages are not a folder.
+    """
+    if not os.access(settings.interpreter, os.X_OK) or settings.interpreter.is_dir():
+        raise UserError(f"setting 'python': {settings.python} is not a Python interpreter: give the path of one")
+    if settings.site_packages is not None and not settings.site_packages.is_dir():
+        raise UserError(f"setting 'site_packages': there is no folder {settings.site_packages}")
+
+
 def interpreter_inside(settings: JudgeSettings) -> str:
     """The interpreter's path as seen inside a sandbox."""
     interpreter = settings.interpreter
@@ -115,7 +127,8 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
     # The zygote keeps what it needs of /proc and its own modules open, and takes both away before programs run.
     command += ["--ro-bind", str(INSIDE), MODULES, "--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
-        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+        # Written to all the same; read-only are their times, which every sandbox would share with the machine.
+        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}", "--remount-ro", f"/dev/{device}"]
     for name in ("stdin", "stdout", "stderr"):
         command += ["--symlink", f"{STREAMS}/{name}", f"/dev/{name}"]
     # POSIX semaphores and shared memory go to the private temporary file system of each test.

@@ -19,6 +19,7 @@ from cobalt.judge.calling import callable_program
 from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
+from cobalt.judge.isolation import check_paths
 from cobalt.judge.sandbox import Run, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 3
 # A suite is spread over idle sandboxes in shares of at least this many tests: each share compiles again.
 TESTS_PER_SHARE = 4
+
+# Outputs beyond this many bytes are compared in a thread: that may take a second, in which other programs go on.
+LARGE_OUTPUT = 1 << 16
 
 _Graded = tuple[Verdict, str]
 
@@ -75,6 +79,7 @@ class LocalJudge:
         self._place: Place | None = None  # where sandboxes get their cgroups
 
     async def __aenter__(self) -> Self:
+        check_paths(self.settings)
         self._idle = asyncio.Queue()
         self._place = _cgroup_place(self.settings)
         self._open = True
@@ -109,10 +114,11 @@ class LocalJudge:
             shares = [_attempt(course, first), *(self._help(course, sandbox) for sandbox in helpers)]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
-        while failure is not None:
-            if attempts == ATTEMPTS:
+        # A program may also have cost a sandbox by a test that counts.
+        while failure is not None or course.unfinished:
+            if failure is not None and attempts == ATTEMPTS:
                 raise failure
-            attempts += 1
+            attempts += failure is not None
             async with self._borrowed() as another:
                 failure = await _attempt(course, another)
         ended = time.monotonic()
@@ -260,6 +266,11 @@ class _Course:
             return None
         return self._waiting.pop()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is another test to run."""
+        return bool(self._waiting) and self._cut() is None
+
     def give_back(self, index: int) -> None:
         """Put a test back whose sandbox broke."""
         self._waiting.append(index)
@@ -325,15 +336,16 @@ async def _execute(
     try:
         failure = await sandbox.open_program(code.encode("utf-8", "surrogatepass"), limits)
         run = await sandbox.run(given.encode("utf-8", "surrogatepass"), files) if failure is None else None
-        await sandbox.close_program()
-    except asyncio.CancelledError:
+        if sandbox.healthy:
+            await sandbox.close_program()
+    except BaseException:
         sandbox.healthy = False  # its compiler still holds the program
         raise
     return run if run is not None else failure or ""
 
 
 async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | None:
-    """Run tests in one sandbox until none is left; returns the failure that ended it early."""
+    """Run tests in one sandbox until none is left or the sandbox broke; returns the failure that ended it early."""
     index = course.take()
     if index is None:
         return None
@@ -345,16 +357,18 @@ async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | N
         while index is not None:
             run = await sandbox.run(course.suite.inputs[index].encode("utf-8", "surrogatepass"))
             suite = course.suite
-            graded = grade(run, suite.inputs[index], suite.outputs[index], course.settings, suite.fn_name)
+            facts = (run, suite.inputs[index], suite.outputs[index], course.settings, suite.fn_name)
+            large = len(run.stdout) + len(suite.outputs[index]) > LARGE_OUTPUT
+            graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
             course.settle(index, graded, run.idle_seconds)
-            index = course.take()
+            index = course.take() if sandbox.healthy else None
         if sandbox.healthy:
             await sandbox.close_program()
     except InfrastructureError as error:
         if index is not None:
             course.give_back(index)
         return error
-    except asyncio.CancelledError:
+    except BaseException:
         sandbox.healthy = False  # its compiler still holds the program
         raise
     return None

@@ -150,10 +150,11 @@ class Sandbox:
         """
         self._limits = limits
         if self._cgroup is not None:
-            self._cgroup.limit(limits.memory_bytes, limits.processes)
+            self._cgroup.raise_to(limits.memory_bytes, limits.processes)
         await self._send(b"P", _limits_of(limits), source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
+            self._confine(limits)
             return cast("str | None", facts["failure"])
         # The kernel's SIGKILL is a machine out of memory, unless the sandbox's own was all; other signals are the
         # compiler's own end. After each the zygote waits for the next program.
@@ -172,11 +173,11 @@ class Sandbox:
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        if self._cgroup is not None:
-            # What it is given is there three times: on its way, in the compiler and as a file.
-            room = 3 * len(given) if len(given) > _LARGE_INPUT else 0
-            self._cgroup.limit(self._limits.memory_bytes + room, self._limits.processes)
         placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
+        size = len(given) + sum(map(len, placed.values()))
+        if self._cgroup is not None and size > _LARGE_INPUT:
+            # What it is given is there three times: on its way, in the compiler and as a file.
+            self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
         try:
             await self._send(b"T", {"files": placed}, given)
             kind, facts, data = await self._reply()
@@ -212,6 +213,20 @@ class Sandbox:
             data[split:],
             facts["idle"],
         )
+
+    def _confine(self, limits: JudgeSettings) -> None:
+        """Lower the cgroup's limits to a program's, now that nothing of the one before is left.
+
+        Raises:
+            InfrastructureError: the kernel refused; the sandbox is then broken.
+        """
+        if self._cgroup is None:
+            return
+        try:
+            self._cgroup.limit(limits.memory_bytes, limits.processes)
+        except InfrastructureError:
+            self.healthy = False
+            raise
 
     def _ran_out_of_memory(self) -> bool:
         """Whether the kernel has ended a process of this sandbox at its cgroup's limit since the last time."""

@@ -118,7 +118,8 @@ class _Place:
     def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
         self.begun = asyncio.Event()
         self.kept_until = 0.0  # by the event loop's clock, once its request has gone
-        files = {name: contents for name, contents in request.files.items() if contents is not None}
+        # In the spelling that was checked: "a/." is "a".
+        files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
         run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
         self.task: asyncio.Task[Run | str] = asyncio.create_task(run)
         # So that asyncio does not complain of a failure that nobody is there for any more.

@@ -27,7 +27,7 @@ from cobalt.errors import InfrastructureError
 from cobalt.http_guard import Guard, check_token, guarded_api
 from cobalt.judge import sandbox_fusion
 from cobalt.judge.doctor import require_isolation
-from cobalt.judge.isolation import find_bwrap
+from cobalt.judge.isolation import check_paths, find_bwrap
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import ENVIRONMENT_PREFIX, MIB, JudgeSettings, usable_cores
 from cobalt.judge.verdict import ExecResult
@@ -66,7 +66,7 @@ class ServiceSettings(JudgeSettings):
     replica_cpus: float = Field(0.1, ge=0)
     max_ongoing_requests: int = Field(1000, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
-    token: SecretStr | None = Field(None, min_length=16)
+    token: SecretStr | None = None
     allow_open_cluster: bool = False
     max_request_bytes: int = Field(128 * MIB, ge=1024)
     max_tests: int = Field(10_000, ge=1)
@@ -208,6 +208,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         InfrastructureError: the cluster does not answer.
     """
     settings = ServiceSettings.from_mapping(arguments, os.environ)
+    check_paths(settings)
     if not settings.unsafe:
         find_bwrap()
     cluster.require_private(allow_open=settings.allow_open_cluster)

@@ -30,6 +30,11 @@ FILE_NAME = "main.py"
 FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
+# Characters of each end of a compiler's message that are kept: a source may be one long line, which it quotes.
+_MESSAGE_END = 4096
+# What Python has loaded before a script runs, so that a file of that name beside it is not what it imports.
+_LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
+
 _top_level_return: Any = None
 
 
@@ -55,17 +60,20 @@ def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType
     except SyntaxError as error:
         if not (allow_top_level_return and error.msg == "'return' outside function"):
             raise
-        codes: list[CodeType] = _top_level_return.compile_with_return(source, FILE_NAME)
+        codes: list[CodeType] | None = _top_level_return.compile_with_return(source, FILE_NAME)
+        if codes is None:
+            raise
         return codes
     finally:
         sys.stderr = stderr
 
 
 def failure_text(error: BaseException) -> str:
-    """What Python prints for a source that does not compile."""
+    """What Python prints for a source that does not compile; of a long text its two ends."""
     from traceback import format_exception_only
 
-    return "".join(format_exception_only(error))
+    text = "".join(format_exception_only(error))
+    return text if len(text) <= 2 * _MESSAGE_END else text[:_MESSAGE_END] + text[-_MESSAGE_END:]
 
 
 def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> None:
@@ -78,15 +86,17 @@ def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> Non
         sys.path.append(packages)
 
 
-def start_afresh(folder: str, shadowed: Iterable[str] = ()) -> dict[str, Any]:
+def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
     """What each process of a prepared program does for itself; returns the namespace of its `__main__`.
 
     Args:
         folder: The script's.
-        shadowed: Modules that lie beside the script, and so come before the library's.
+        beside: Names of modules that lie beside the script, and so come before the library's.
     """
-    for name in shadowed:
-        sys.modules.pop(name, None)
+    shadowed = set(beside) - _LOADED_FIRST - set(sys.builtin_module_names)
+    if shadowed:
+        for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
+            del sys.modules[name]
     if "random" in sys.modules:
         sys.modules["random"].seed()  # or each test would draw the same numbers
     # Made here, after everything older was put out of the collector's sight: it can be collected at the end.

@@ -79,6 +79,8 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     # Kernel objects that outlive their test, or hold memory that is in no process.
     "add_key": (248, 217),
+    "epoll_create": (213, None),  # what is watched is in no process's memory; `selectors` then takes `poll`
+    "epoll_create1": (291, 20),
     "io_setup": (206, 0),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -100,12 +102,14 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "splice": (275, 76),
     "tee": (276, 77),
     "vmsplice": (278, 75),
-    # What other processes do with the files of the system.
+    # What other processes do with the files of the system, and ways to let them see it.
     "cachestat": (451, 451),
+    "fadvise64": (221, 223),
     "fanotify_init": (300, 262),
     "flock": (73, 32),
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
+    "readahead": (187, 213),
     # Sockets but for pairs, which have no names. A message could carry descriptors, and a ring of sockets that carry
     # one another outlives its processes; options could enlarge buffers.
     "accept": (43, 202),
@@ -123,6 +127,8 @@ _CLONE3 = (435, 435)
 _FCNTL = (72, 25)
 _MMAP = (9, 222)
 _PRCTL = (157, 167)
+_PREADV2 = (327, 286)
+_PWRITEV2 = (328, 287)
 _SIGACTION = (13, 134)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
@@ -132,6 +138,8 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "fcntl": _FCNTL,
     "mmap": _MMAP,
     "prctl": _PRCTL,
+    "preadv2": _PREADV2,
+    "pwritev2": _PWRITEV2,
     "rt_sigaction": _SIGACTION,
     "socket": _SOCKET,
     "socketpair": _SOCKETPAIR,
@@ -218,6 +226,12 @@ def _check_arguments(code: "_Assembler", column: int) -> None:
         code.load_argument(0)
         code.allow_if_equal(_AF_UNIX)
         code.refuse(errno.EAFNOSUPPORT)
+    # One of their flags says whether a page of a file is in memory, where others may have put it.
+    for number in (_PREADV2[column], _PWRITEV2[column]):
+        with code.call(number):
+            code.load_argument(5)
+            code.allow_if_equal(0)
+            code.refuse(errno.EOPNOTSUPP)
     # A program that ignores this signal has the kernel take its ended children away, and with them the CPU time they
     # used.
     with code.call(_SIGACTION[column]):

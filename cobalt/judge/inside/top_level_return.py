@@ -7,10 +7,15 @@ from collections.abc import Iterator
 _FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
 
 
-def compile_with_return(source: bytes, file_name: str) -> list[types.CodeType]:
-    """The two pieces of such a program; see `program.compile_source`, whose errors it raises."""
+def compile_with_return(source: bytes, file_name: str) -> list[types.CodeType] | None:
+    """The two pieces of such a program; see `program.compile_source`, whose errors it raises.
+
+    None where no statement of the module returns, but one of a class does, which no grader allows.
+    """
     tree = ast.parse(source, file_name)
-    first = next(place for place, statement in enumerate(tree.body) if _returns(statement))
+    first = next((place for place, statement in enumerate(tree.body) if _returns(statement)), None)
+    if first is None:
+        return None
     before = ast.Module(tree.body[:first], tree.type_ignores)
     codes = [compile(before, file_name, "exec", dont_inherit=True)]
     rest = [_ModuleStatements().visit(statement) for statement in tree.body[first:]]

@@ -15,6 +15,8 @@ PIPE_BYTES = 65536
 # More pipes and sockets than this count as more than any memory: the kernel gives a user only so much room for pipes,
 # and where sandboxes share one user, those of others shrink.
 MOST_BUFFERS = 128
+# More mappings than this, of all processes together, as well: to count them takes time, in which a program goes on.
+MOST_MAPPINGS = 20_000
 MAPPING_BYTES = 320  # about what the kernel keeps for one mapping of an address space
 LINK_BYTES = 64  # and besides for each ancestor that may share its pages
 
@@ -53,13 +55,10 @@ def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> t
         threads = int(fields[_THREADS])
         # The kernel shows no memory for a process whose first thread has ended.
         memory += _of_threads(proc, pid) if fields[_STATE] == _ZOMBIE and threads > 1 else _pages(fields[_RESIDENT])
-    if memory > memory_limit and len(pids) > 1:
+    held = _held_by_the_kernel(proc, pids, lines, memory_limit) if kernel else 0
+    if memory + held > memory_limit and len(pids) > 1:
         memory = _proportional(proc, lines)
-    if kernel:
-        memory += _buffers(proc, pids, memory_limit)
-        for pid in lines:
-            memory += _mappings(proc, pid, MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid), memory_limit)
-    return ticks, memory, runnable
+    return ticks, memory + held, runnable
 
 
 def stored(folder: str) -> int:
@@ -79,6 +78,17 @@ def read(proc: int, name: str) -> bytes:
 
 def _pages(number: bytes) -> int:
     return int(number) * _PAGE_BYTES
+
+
+def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]], memory_limit: int) -> int:
+    """Bytes of what processes have in the kernel: sockets, pipes and mappings; above the limit for too many of them."""
+    memory = _buffers(proc, pids, memory_limit)
+    left = MOST_MAPPINGS
+    for pid in lines:
+        count = _mappings(proc, pid, left)
+        left -= count
+        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid))
+    return memory if left >= 0 else max(memory, memory_limit + 1)
 
 
 def _names(proc: int, folder: str) -> list[str]:
@@ -141,21 +151,21 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
     return count
 
 
-def _mappings(proc: int, pid: int, each: int, memory_limit: int) -> int:
-    """What the kernel keeps for a process's mappings, `each` bytes for one; counted no further than the limit."""
-    lines = 0
+def _mappings(proc: int, pid: int, most: int) -> int:
+    """The mappings of a process; of one that has more than `most`, some number above it."""
+    count = 0
     try:
         descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)
     except OSError:
         return 0
     try:
-        while lines * each <= memory_limit and (part := os.read(descriptor, 1 << 16)):
-            lines += part.count(b"\n")
+        while count <= most and (part := os.read(descriptor, 1 << 16)):
+            count += part.count(b"\n")
     except OSError:
         pass  # the process has ended meanwhile
     finally:
         os.close(descriptor)
-    return lines * each
+    return count
 
 
 def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:

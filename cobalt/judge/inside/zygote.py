@@ -46,6 +46,7 @@ TICK_SECONDS = 0.05
 LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
 STDERR_BYTES = 65536
 STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
+LARGEST_WARMED = 1 << 18  # bytes of a program for which modules are imported beforehand; its words take 24 times that
 PENDING_SIGNALS = 256  # queued signals and timers of a test
 
 FOLDER = "/tmp"  # a program's own, in which it starts
@@ -55,8 +56,9 @@ MODULES = f"{FOLDER}/inside"  # where these modules lie until programs run
 _INPUT, _OUTPUT, _ERRORS, _READ, _READY, _SOCKET, _PROC, _OOM = 0, 1, 2, 3, 4, 10, 11, 12
 _JUDGE_HAS_GONE = 3  # how a compiler ends that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-# For the kernel, short of memory: it ends the program first, and the compiler before the rest of the machine.
-_PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"500"
+# For the kernel, short of memory: the program counts for more than the compiler by all the memory there is, so that it
+# is ended first, however large the compiler is.
+_PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"0"
 _SIGKILL = 9  # as in `signal`, which loads half a dozen modules
 
 # Imported once for a program that mentions them, so that its own import of them costs its tests nothing; not for other
@@ -113,7 +115,17 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
         if status == _JUDGE_HAS_GONE:
             os._exit(0)
         if status != 0:
+            if options["isolated"]:
+                _end_the_rest()
             _send(b"X", {"status": status}, b"")
+
+
+def _end_the_rest() -> None:
+    """End a test whose compiler has died: every process of the sandbox but its first and this one."""
+    try:
+        os.kill(-1, _SIGKILL)
+    except ProcessLookupError:
+        pass  # nothing is left
 
 
 def _take_descriptors(socket: int) -> None:
@@ -172,8 +184,9 @@ def _serve_program(
 ) -> tuple[list[types.CodeType], dict[str, Any]]:
     failure, codes = _compile(limits, source)
     _send(b"C", {"failure": failure}, b"")
-    for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
-        __import__(word)
+    if len(source) <= LARGEST_WARMED:
+        for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
+            __import__(word)
     os.umask(0)  # each test sets its own
     _set_inherited_limits(limits)
     score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=_PROC)
@@ -194,7 +207,7 @@ def _serve_program(
                 files = facts.get("files", {})
                 _become_program(options, limits, source, files)
                 beside = {path.partition("/")[0].removesuffix(".py") for path in files}
-                return codes, program.start_afresh(folder, _WARM.intersection(beside))
+                return codes, program.start_afresh(folder, beside)
     except _Closed:
         os._exit(_JUDGE_HAS_GONE)
 
@@ -246,7 +259,7 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray)
     """Fork a test and report its end; True in the test's own process, its standard streams in place."""
     _open_streams(options, limits, given)
     limits = limits | {"given": len(given)}
-    given[:] = bytes(len(given))  # the tests to come are copies of this process
+    _forget(given)
     # Only a test whose isolation is complete writes here, and closes it before the program starts: a failed set-up
     # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
     os.pipe()
@@ -293,6 +306,15 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray)
     for mount in options.get("mounts", ()):
         mount.detach()
     return False
+
+
+def _forget(data: bytearray) -> None:
+    """Overwrite what a test was given, and free it: the tests to come are copies of this process."""
+    zeros = bytes(1 << 16)
+    for begin in range(0, len(data), len(zeros)):
+        count = min(len(zeros), len(data) - begin)
+        data[begin : begin + count] = zeros[:count]
+    data.clear()
 
 
 def _watch(
@@ -342,8 +364,8 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
         return usage.measure(_PROC, [child], most, kernel=False)
     # Every process in this namespace but its first, the zygote and this one belongs to the test.
     pids = usage.processes(_PROC, (1, os.getppid(), os.getpid()))
-    ticks, memory, runnable = usage.measure(_PROC, pids, most, kernel=options["kernel"])
     stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
+    ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
     return ticks, memory + stored, runnable
 
 
