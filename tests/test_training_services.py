@@ -150,8 +150,8 @@ def rewards(parts):
     }
 
 
-@LONG
 async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp_path):
+    """With the paper's average of the loss over micro-batches, here of one sample each."""
     policy = str(ft / "model")
     for split in ("train", "validation"):
         records = [trajectory_record(f"{split}{n}", [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]]) for n in range(2)]
@@ -162,7 +162,9 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp
     )
     convert_multi_turn(partial)
     output = tmp_path / "run"
-    with training("multi_turn", tmp_path / "rows", policy, output, "trainer.total_training_steps=1") as process:
+    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=micro_batch"]
+    overrides += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"]
+    with training("multi_turn", tmp_path / "rows", policy, output, *overrides) as process:
         finish(process, output)
     steps, metrics = metrics_of(output)
     assert steps == [0, 1]

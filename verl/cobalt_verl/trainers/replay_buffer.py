@@ -16,7 +16,7 @@ FAILURE_FILE = "COBALT_FAILURE_FILE"
 _POLL_SECONDS = 0.1
 
 
-class StrictReplayBuffer(ReplayBuffer):
+class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
     """veRL's buffer of the synchronous trainer, which looks more often and takes no failed group."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -46,4 +46,4 @@ class StrictReplayBuffer(ReplayBuffer):
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         # Says nothing while it waits, so that a silent log means a run that hangs.
-        return super()._wait_for_next_poll(partition_id, float("inf"))
+        return float(super()._wait_for_next_poll(partition_id, float("inf")))

@@ -1,4 +1,4 @@
-"""Single-turn generation in which each sample has a seed of its own, so that a training can be repeated.
+"""Single-turn generation in which each sample has a seed of its own, so that a training run can be repeated.
 
 veRL's `rollout.full_determinism` gives every request one seed: the samples of a prompt would all be the same.
 """
@@ -10,7 +10,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
 
-class SeededSingleTurnLoop(SingleTurnAgentLoop):
+class SeededSingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL is not typed
     """veRL's loop; the seed follows from `data.seed`, the step, the prompt and the number of the sample."""
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput:

@@ -48,7 +48,7 @@ def _memory_info(*_: Any) -> tuple[int, int]:
 
 def _device_module() -> ModuleType:
     """`torch.cpu` with the names of `torch.cuda` that veRL calls."""
-    module = ModuleType("cobalt_verl_cpu.device", "torch.cpu, with the names of torch.cuda that veRL calls.")
+    module = ModuleType("cobalt_verl.cpu.device", "torch.cpu, with the names of torch.cuda that veRL calls.")
     vars(module).update(
         {
             name: getattr(torch.cpu, name)
@@ -77,7 +77,7 @@ def _device_module() -> ModuleType:
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):
+class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
     """One logical device per Ray "GPU": veRL's resource pools know no other name (`ray.init(num_gpus=N)`)."""
 
     _module = _device_module()

@@ -1,4 +1,4 @@
-"""Two places where veRL and torch assume a GPU, changed at run time; both do nothing where a GPU is used."""
+"""Two functions of torch that veRL calls as on a GPU, wrapped at run time; neither has a setting in veRL 0.9.1."""
 
 import functools
 from typing import Any
@@ -7,8 +7,8 @@ import torch.distributed
 from torch.distributed import fsdp
 
 
-def apply() -> None:
-    """Change both. Applying twice changes nothing more."""
+def install() -> None:
+    """Wrap both. Installing twice changes nothing more."""
     if not getattr(torch.distributed.init_process_group, "_cobalt", False):
         torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
     if not getattr(fsdp.CPUOffloadPolicy.__init__, "_cobalt", False):

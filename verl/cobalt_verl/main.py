@@ -28,7 +28,7 @@ class TaskRunner:
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ
         from verl.utils.logging_utils import configure_verl_logging
 
-        from cobalt_verl.trainer import CobaltTrainer
+        from cobalt_verl.trainers.sync import CobaltTrainer
 
         configure_verl_logging()
         config.transfer_queue.enable = True
