@@ -67,12 +67,13 @@ def reference(tokens, mode, micro):
 
 def verl_loss(tokens, mode, micro, ranks):
     """The same by veRL's own micro-batches and loss, added up as its engine does, averaged over ranks as FSDP does."""
-    from cobalt_verl.losses.loss_agg import micro_batch_loss
     from tensordict import TensorDict
     from verl.utils import tensordict_utils
     from verl.workers.config import FSDPActorConfig
     from verl.workers.engine.utils import prepare_micro_batches
     from verl.workers.utils.losses import ppo_loss
+
+    from cobalt_verl.losses.loss_agg import micro_batch_loss
 
     config = FSDPActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=micro, ppo_mini_batch_size=SAMPLES,
@@ -141,10 +142,9 @@ def test_a_token_weighs_by_its_micro_batch_alone(tokens):
 
 @pytest.mark.parametrize("mode", _LOSS_AGG)
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
+    from cobalt.training.configuration import Run, compose
     from cobalt_verl.losses.loss_agg import micro_batch_loss
     from cobalt_verl.trainers.sync import CobaltTrainer
-
-    from cobalt.training.configuration import Run, compose
 
     given, order = [], []
 
@@ -170,8 +170,9 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
 
 
 def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path, monkeypatch):
-    from cobalt_verl.trainers.sync import METRICS_FILE, CobaltTrainer
     from verl.utils.tracking import Tracking
+
+    from cobalt_verl.trainers.sync import METRICS_FILE, CobaltTrainer
 
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "metrics": {}}\n')
@@ -202,11 +203,11 @@ def test_fit_calls_one_of_the_two_hooks_between_making_its_loggers_and_using_the
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_export_keeps_every_weight_as_it_was_trained(tmp_path, dtype):
-    from cobalt_verl.merge import main
     from safetensors.torch import load_file
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+    from cobalt_verl.merge import main
 
     checkpoint, folder = tmp_path / "actor", tmp_path / "model"
     config = Qwen3Config(
@@ -257,8 +258,9 @@ def test_a_real_vllm_comes_before_the_cpu_builds_name(monkeypatch, tmp_path):
 
 
 def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
-    from cobalt_verl.cpu import vllm_weights
     from vllm.model_executor.layers import utils
+
+    from cobalt_verl.cpu import vllm_weights
 
     packed = utils.dispatch_cpu_unquantized_gemm
     monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", packed)

@@ -92,6 +92,9 @@ def compose(run: Run) -> Any:
             OmegaConf.to_container(config, resolve=True)  # an interpolation that leads nowhere is found here
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+    missing = sorted(OmegaConf.missing_keys(config.cobalt))
+    if missing:
+        raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/config/common.yaml says which one should)")
     return config
 
 
