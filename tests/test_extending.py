@@ -1,4 +1,4 @@
-"""The code of docs/extending.md, as a reader would put it into a checkout: each example alone, and a training step with all."""
+"""The code of docs/extending.md, put where a reader would: each example alone, and a training step with all three."""
 
 import json
 import os
@@ -24,13 +24,8 @@ CHOICES = {"data": "contest", "rollout": "second_chance", "estimator": "median_b
 
 
 def contest(number):
-    suite = {"inputs": [f"{number}\n", "0\n"], "outputs": [f"{number * number}\n", "0\n"]}
-    return {
-        "name": f"square {number}",
-        "statement": "Print the square of a number.",
-        "examples": suite,
-        "secret": suite,
-    }
+    tests = {"inputs": [f"{number}\n", "0\n"], "outputs": [f"{number * number}\n", "0\n"]}
+    return {"name": f"p{number}", "statement": "Print the square of a number.", "examples": tests, "secret": tests}
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +83,9 @@ from cobalt.training.configuration import Run, compose
 for scale in ("pocket", "paper"):
     config = compose(Run(Path("d"), "m", Path("o"), scale=scale, data="contest", rollout="second_chance",
                          estimator="median_baseline"))
-    print(json.dumps([config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.agent.default_agent_loop,
-                      config.trainer.total_epochs, config.data.max_prompt_length, config.actor_rollout_ref.actor.clip_ratio_high]))
+    policy = config.actor_rollout_ref
+    print(json.dumps([config.algorithm.adv_estimator, policy.rollout.agent.default_agent_loop,
+                      config.trainer.total_epochs, config.data.max_prompt_length, policy.actor.clip_ratio_high]))
 """
     finished = in_checkout(checkout, "-c", code)
     assert finished.returncode == 0, finished.stderr
@@ -148,7 +144,8 @@ async def ask(*answers):
     outputs = await loop.run({{"temperature": 1.0}}, raw_prompt=[{{"role": "user", "content": "problem 1"}}],
                              global_steps=1, index=0, session_id=0)
     outputs = outputs if isinstance(outputs, list) else [outputs]
-    return [asked, [tokenizer.decode(o.response_ids) for o in outputs], [set(o.response_mask) == {{1}} for o in outputs]]
+    texts = [tokenizer.decode(output.response_ids) for output in outputs]
+    return [asked, texts, [set(output.response_mask) == {{1}} for output in outputs]]
 
 program = "```python\\nprint(1)\\n```"
 print(json.dumps([asyncio.run(ask(program)), asyncio.run(ask("no program", program))]))
