@@ -51,7 +51,7 @@ def in_checkout(checkout, *arguments, **environment):
 
 
 def run_code(checkout, code):
-    finished = in_checkout(checkout, "-c", code, VERL_USE_EXTERNAL_MODULES="cobalt_verl", VERL_PLATFORM="cpu")
+    finished = in_checkout(checkout, "-c", code, VERL_USE_EXTERNAL_MODULES="cobalt_verl.plugin", VERL_PLATFORM="cpu")
     assert finished.returncode == 0, finished.stderr[-3000:]
     return finished.stdout.splitlines()[-1]
 

@@ -316,7 +316,7 @@ def test_verl_offers_every_point_this_project_extends():
 import inspect, sys, importlib.metadata as m
 from importlib.metadata import entry_points
 import torch, verl
-assert "cobalt_verl.cpu.platform" in sys.modules, "verl imports the package before anything else can ask for a device"
+assert "cobalt_verl.cpu.platform" in sys.modules, "verl imports it before anything else can ask for a device"
 from verl.plugin.platform import get_platform, PlatformRegistry
 platform = get_platform()
 assert type(platform).__name__ == "PlatformCPU", platform

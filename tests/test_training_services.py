@@ -26,6 +26,7 @@ SMALL = [
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
     "data.max_response_length=96",
+    "actor_rollout_ref.actor.optim.lr=1e-5",  # the handful of samples must not make the policy forget how to answer
     "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
     "trainer.save_freq=1",
     "trainer.test_freq=2",
@@ -82,6 +83,13 @@ def ft(seed_model, rows, tmp_path_factory):
     with training("single_turn", rows, seed_model, output, "trainer.total_training_steps=2") as process:
         finish(process, output)
     return output
+
+
+def first_messages_of(rows):
+    """The messages that begin the first two problems."""
+    from pyarrow import parquet
+
+    return [row["prompt"] for row in parquet.read_table(rows / "train.parquet").slice(0, 2).to_pylist()]
 
 
 def finish(process, output):
@@ -150,11 +158,20 @@ def rewards(parts):
     }
 
 
-async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp_path):
+async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, rows, tmp_path):
     """With the paper's average of the loss over micro-batches, here of one sample each."""
     policy = str(ft / "model")
+    start, program = first_messages_of(rows), "```python\nprint(1)\n```"
+    turn = [{"role": "assistant", "content": program}, {"role": "user", "content": "The program fails a test."}]
     for split in ("train", "validation"):
-        records = [trajectory_record(f"{split}{n}", [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]]) for n in range(2)]
+        records = [
+            trajectory_record(
+                f"{split}{n}",
+                [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]],
+                conversations=[start[n] + turn * 3, start[n] + turn * 3],
+            )
+            for n in range(2)
+        ]
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
         await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
     partial = VerlRun(
@@ -170,4 +187,9 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp
     assert steps == [0, 1]
     check_step(metrics[1])
     assert "reward/improvement" in metrics[1]
+    parts = metrics[1]
+    assert parts["critic/advantages/max"] > 0 and parts["actor/grad_norm"] > 0
+    assert parts["response_length/max"] > parts["response_length/min"]
+    # The advantages of a group add up to 0, and so do the losses of its responses, one mean each, before the first update.
+    assert parts["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
     assert (output / "model" / "model.safetensors").exists()

@@ -131,7 +131,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         on_cpu: Whether there is no GPU (`trains_on_cpu`).
     """
     output = output_dir.resolve()
-    modules = ["cobalt_verl", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
+    modules = ["cobalt_verl.plugin", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
     shared = {
         "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
