@@ -190,6 +190,6 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
     parts = metrics[1]
     assert parts["critic/advantages/max"] > 0 and parts["actor/grad_norm"] > 0
     assert parts["response_length/max"] > parts["response_length/min"]
-    # The advantages of a group add up to 0, and so do the losses of its responses, one mean each, before the first update.
+    # A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses.
     assert parts["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
     assert (output / "model" / "model.safetensors").exists()
