@@ -18,7 +18,7 @@ from cobalt.manifest import open_manifest
 from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
-from cobalt.training.launch import watch
+from cobalt.training.launch import _deciding, watch
 from cobalt.training.progress import step_reporter
 
 MODEL_LENGTH = 4096
@@ -112,6 +112,17 @@ def test_overrides_have_the_last_word(world):
     config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
     assert config.data.train_batch_size == 8
     assert config.actor_rollout_ref.model.lora_note == "x"
+
+
+def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuation(world):
+    def decided(*overrides, **choices):
+        run = run_of(world, *overrides, **choices)
+        return _deciding(run, compose(run))
+
+    first = decided()
+    assert decided("trainer.total_epochs=9", "trainer.save_freq=3") == first
+    assert decided(data="partial_trajectories")["choices"] != first["choices"]
+    assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
 
 
 def test_an_unknown_key_is_one_sentence(world):
