@@ -289,15 +289,22 @@ def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(("profile", "overrides"), [("pocket", []), ("paper", ["data.max_response_length=1024"])])
-def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
+SHORT = ["data.max_prompt_length=2048", "data.max_response_length=1024"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "more"),
+    [("pocket", []), ("paper", ["--data", "partial_trajectories", *SHORT])],
+    ids=["pocket", "paper"],
+)
+def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, more):
     data = tmp_path / "data"
     data.mkdir()
     for split in ("train", "validation"):
         write_rows(data / f"{split}.parquet", [row(index, split) for index in range(150)])
     finished = subprocess.run(
         [sys.executable, "-m", "cobalt.training", "--profile", profile, "--data_dir", data,
-         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *overrides],
+         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *more],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
