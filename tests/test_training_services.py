@@ -22,7 +22,8 @@ SMALL = [
     "data.val_max_samples=4",
     "actor_rollout_ref.rollout.n=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "cobalt.loss_agg=micro_batch",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
     "data.max_response_length=96",
@@ -114,6 +115,14 @@ def test_training_steps_are_real(ft):
     assert str(ft) not in listed, "training leaves no process"
 
 
+def test_the_papers_average_of_the_loss_gives_every_response_one_voice_in_micro_batches_of_one(ft):
+    """A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses."""
+    first = metrics_of(ft)[1][1]
+    assert first["critic/advantages/max"] > 0 and first["actor/grad_norm"] > 0
+    assert first["response_length/max"] > first["response_length/min"], "otherwise every average would be 0"
+    assert first["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
+
+
 def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_model):
     from safetensors.torch import load_file
 
@@ -159,7 +168,6 @@ def rewards(parts):
 
 
 async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, rows, tmp_path):
-    """With the paper's average of the loss over micro-batches, here of one sample each."""
     policy = str(ft / "model")
     start, program = first_messages_of(rows), "```python\nprint(1)\n```"
     turn = [{"role": "assistant", "content": program}, {"role": "user", "content": "The program fails a test."}]
@@ -179,17 +187,11 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
     )
     convert_multi_turn(partial)
     output = tmp_path / "run"
-    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=micro_batch"]
-    overrides += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"]
+    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=mini_batch"]  # the other one, of this scale
     with training("multi_turn", tmp_path / "rows", policy, output, *overrides) as process:
         finish(process, output)
     steps, metrics = metrics_of(output)
     assert steps == [0, 1]
     check_step(metrics[1])
     assert "reward/improvement" in metrics[1]
-    parts = metrics[1]
-    assert parts["critic/advantages/max"] > 0 and parts["actor/grad_norm"] > 0
-    assert parts["response_length/max"] > parts["response_length/min"]
-    # A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses.
-    assert parts["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
     assert (output / "model" / "model.safetensors").exists()
