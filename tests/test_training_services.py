@@ -22,10 +22,12 @@ SMALL = [
     "data.val_max_samples=4",
     "actor_rollout_ref.rollout.n=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "cobalt.loss_agg=micro_batch",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
     "data.max_response_length=96",
+    "actor_rollout_ref.actor.optim.lr=1e-5",  # the handful of samples must not make the policy forget how to answer
     "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
     "trainer.save_freq=1",
     "trainer.test_freq=2",
@@ -84,6 +86,13 @@ def ft(seed_model, rows, tmp_path_factory):
     return output
 
 
+def first_messages_of(rows):
+    """The messages that begin the first two problems."""
+    from pyarrow import parquet
+
+    return [row["prompt"] for row in parquet.read_table(rows / "train.parquet").slice(0, 2).to_pylist()]
+
+
 def finish(process, output):
     process.wait(500)
     assert process.returncode == 0, said_by(process, output)
@@ -104,6 +113,14 @@ def test_training_steps_are_real(ft):
     assert 0 <= metrics[2]["val-core/pocket/acc/mean@1"] <= 1
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(ft) not in listed, "training leaves no process"
+
+
+def test_the_papers_average_of_the_loss_gives_every_response_one_voice_in_micro_batches_of_one(ft):
+    """A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses."""
+    first = metrics_of(ft)[1][1]
+    assert first["critic/advantages/max"] > 0 and first["actor/grad_norm"] > 0
+    assert first["response_length/max"] > first["response_length/min"], "otherwise every average would be 0"
+    assert first["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
 
 
 def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_model):
@@ -150,11 +167,19 @@ def rewards(parts):
     }
 
 
-@LONG
-async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp_path):
+async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, rows, tmp_path):
     policy = str(ft / "model")
+    start, program = first_messages_of(rows), "```python\nprint(1)\n```"
+    turn = [{"role": "assistant", "content": program}, {"role": "user", "content": "The program fails a test."}]
     for split in ("train", "validation"):
-        records = [trajectory_record(f"{split}{n}", [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]]) for n in range(2)]
+        records = [
+            trajectory_record(
+                f"{split}{n}",
+                [[WRONG, RIGHT, RIGHT], [WRONG, WRONG, WRONG]],
+                conversations=[start[n] + turn * 3, start[n] + turn * 3],
+            )
+            for n in range(2)
+        ]
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
         await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
     partial = VerlRun(
@@ -162,7 +187,8 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, tmp
     )
     convert_multi_turn(partial)
     output = tmp_path / "run"
-    with training("multi_turn", tmp_path / "rows", policy, output, "trainer.total_training_steps=1") as process:
+    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=mini_batch"]  # the other one, of this scale
+    with training("multi_turn", tmp_path / "rows", policy, output, *overrides) as process:
         finish(process, output)
     steps, metrics = metrics_of(output)
     assert steps == [0, 1]

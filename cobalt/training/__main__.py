@@ -9,17 +9,15 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
-from cobalt.training.configuration import Method, Profile, Run
+from cobalt.training.configuration import Run
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a policy by GRPO on veRL, with the judge running beside it."""
+    """Train a policy on veRL, its rewards from the judge, by four choices: the files of verl/config."""
 
-    method: Method
-    """single_turn: FT models, from problems. multi_turn: Cobalt, from partial trajectories."""
     data_dir: Path
     """Folder with train.parquet and validation.parquet (preproc/verl_preproc_*.py)."""
     model: str
@@ -28,7 +26,13 @@ class Arguments:
     """Folder for checkpoints, metrics and logs. The same command again continues there."""
     overrides: Annotated[list[str], tyro.conf.Positional]
     """Settings of veRL as key=value, such as data.train_batch_size=8; they have the last word."""
-    profile: Profile = "pocket"
+    data: str = "problems"
+    """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt."""
+    rollout: str = "single_turn"
+    """How the samples of a prompt come about. single_turn: one response each."""
+    estimator: str = "grpo"
+    """Advantages and loss. grpo: the paper's."""
+    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
     wandb: bool = False
     """Log to Weights & Biases too."""
@@ -45,23 +49,25 @@ def main(arguments: Arguments) -> int:
     from cobalt.training.launch import dry_run, launch
 
     run = Run(
-        arguments.method,
-        arguments.profile,
-        arguments.data_dir,
-        arguments.model,
-        arguments.output_dir,
-        tuple(arguments.overrides),
-        arguments.wandb,
+        data_dir=arguments.data_dir,
+        model=arguments.model,
+        output_dir=arguments.output_dir,
+        data=arguments.data,
+        rollout=arguments.rollout,
+        estimator=arguments.estimator,
+        scale=arguments.scale,
+        overrides=tuple(arguments.overrides),
+        wandb=arguments.wandb,
     )
     config = compose(run)
-    findings = check(run, config)
+    findings = check(config)
     for note in findings.notes:
         logger.info("%s", note)
     findings.raise_errors()
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
-        dry_run(run, config)
+        dry_run(run.output_dir, config)
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         return 0
     return launch(run, config, silence_limit=arguments.silence_limit)

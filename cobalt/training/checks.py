@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.training.configuration import Run
+from cobalt.training.configuration import trains_on_cpu
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -40,6 +40,9 @@ _ABOVE_ZERO = (
 )
 _TEXT = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
 
+_LOSS_AGG = ("mini_batch", "micro_batch")
+"""What cobalt.loss_agg may be (cobalt_verl.losses.loss_agg)."""
+
 _NAMED = 5
 """How many over-long prompts a message names."""
 
@@ -61,14 +64,14 @@ class Findings:
             raise UserError("; ".join(self.errors))
 
 
-def check(run: Run, config: Any) -> Findings:
+def check(config: Any) -> Findings:
     """Look at everything that needs no GPU."""
     findings = Findings(errors=[*_kind_errors(config)])
     if findings.errors:
         return findings
-    findings.errors += [*_sampling_errors(config), *_batch_errors(config)]
+    findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
     rows = _rows(config, findings)
-    _check_model(run, config, findings)
+    _check_model(config, findings)
     if rows:
         steps = rows["train"] // config.data.train_batch_size
         if not steps:
@@ -128,6 +131,17 @@ def _sampling_errors(config: Any) -> Iterator[str]:
         yield "algorithm.filter_groups is not offered by this project's replay buffer: leave it off"
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
+
+
+def _loss_errors(config: Any) -> Iterator[str]:
+    chosen, mode = config.cobalt.loss_agg, config.actor_rollout_ref.actor.loss_agg_mode
+    if chosen not in _LOSS_AGG:
+        yield f"cobalt.loss_agg is {chosen!r}: it must be one of {', '.join(_LOSS_AGG)}"
+    elif chosen == "micro_batch" and mode != "token-mean":
+        yield (
+            f"cobalt.loss_agg=micro_batch averages over tokens, but actor_rollout_ref.actor.loss_agg_mode is {mode!r}:"
+            " use token-mean, or cobalt.loss_agg=mini_batch"
+        )
 
 
 def _batch_errors(config: Any) -> Iterator[str]:
@@ -221,7 +235,7 @@ def _token_counter(config: Any, findings: Findings) -> Any:
         return None
 
 
-def _check_model(run: Run, config: Any, findings: Findings) -> None:
+def _check_model(config: Any, findings: Findings) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     model = config.actor_rollout_ref.model
@@ -246,7 +260,7 @@ def _check_model(run: Run, config: Any, findings: Findings) -> None:
             " rest, but its policy gives them probability"
         )
         # A large model has learned to give them next to none; a small one trained on the spot has not.
-        (findings.errors if run.on_cpu else findings.notes).append(text)
+        (findings.errors if trains_on_cpu(config) else findings.notes).append(text)
 
 
 def _missing(path: str, reason: str, findings: Findings) -> None:

@@ -1,19 +1,17 @@
-"""The whole configuration of one run: veRL's defaults, this project's (`verl/config`), paths, the user's overrides.
+"""The whole configuration of one run: veRL's defaults, four choices of `verl/config`, paths, the user's overrides.
 
-Composes only; `cobalt.training.checks` looks at what came out. veRL is not imported: its configuration files are found
-where it is installed.
+The choices are data, rollout, estimator with its loss, and scale, each a file of its own. Composes only;
+`cobalt.training.checks` looks at what came out. veRL is not imported: its configuration files are found where it is
+installed.
 """
 
 import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cobalt.errors import UserError
-
-Method = Literal["single_turn", "multi_turn"]
-Profile = Literal["pocket", "paper"]
 
 VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
 """What this project adds to veRL."""
@@ -24,41 +22,54 @@ class Run:
     """What decides a training run, beside the configuration files.
 
     Attributes:
-        method: "single_turn" (FT) or "multi_turn" (Cobalt).
-        profile: Scale, and the machine it is for.
         data_dir: Folder with train.parquet and validation.parquet.
         model: The policy to begin with: a folder or a hub name.
         output_dir: Folder for checkpoints, metrics and logs.
+        data: A file of `verl/config/data`: what the prompts are.
+        rollout: A file of `verl/config/rollout`: how a prompt's samples come about.
+        estimator: A file of `verl/config/estimator`: the advantages and the loss.
+        scale: A file of `verl/config/scale`: sizes, and the machine they are for.
         overrides: Hydra overrides, such as `data.train_batch_size=8`; the last word.
         wandb: Log to Weights & Biases too.
     """
 
-    method: Method
-    profile: Profile
     data_dir: Path
     model: str
     output_dir: Path
+    data: str = "problems"
+    rollout: str = "single_turn"
+    estimator: str = "grpo"
+    scale: str = "pocket"
     overrides: tuple[str, ...] = ()
     wandb: bool = False
 
     @property
-    def on_cpu(self) -> bool:
-        """Whether the profile is for a machine without a GPU."""
-        return self.profile == "pocket"
+    def choices(self) -> dict[str, str]:
+        """The four choices by the folders of their files."""
+        return {"data": self.data, "rollout": self.rollout, "estimator": self.estimator, "scale": self.scale}
+
+
+def trains_on_cpu(config: Any) -> bool:
+    """Whether a composed configuration is for a machine without a GPU."""
+    return str(config.trainer.device) == "cpu"
 
 
 def compose(run: Run) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping.
 
     Raises:
-        UserError: veRL is not installed, or an override names a key that veRL does not have.
+        UserError: veRL or this project is not installed, there is no such choice, or an override names a key that veRL
+            does not have.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
+    _check_choices(run)
+    _installed("cobalt_verl")
     model = Path(run.model)
     paths = {
         "data.train_files": run.data_dir.resolve() / "train.parquet",
@@ -70,8 +81,7 @@ def compose(run: Run) -> Any:
     }
     overrides = [
         f"hydra.searchpath=[{_quoted(_verl_config().as_uri())}]",
-        f"method={run.method}",
-        f"profile={run.profile}",
+        *(f"{folder}@_global_={name}" for folder, name in run.choices.items()),
         *(f"{key}={_quoted(str(path))}" for key, path in paths.items()),
         *(["trainer.logger=[console,tensorboard,wandb]"] if run.wandb else []),
         *run.overrides,
@@ -80,16 +90,30 @@ def compose(run: Run) -> Any:
         with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
             config = hydra_compose("train", overrides)
             OmegaConf.to_container(config, resolve=True)  # an interpolation that leads nowhere is found here
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+    missing = sorted(OmegaConf.missing_keys(config.cobalt))
+    if missing:
+        raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/config/common.yaml says which one should)")
     return config
 
 
+def _check_choices(run: Run) -> None:
+    for folder, name in run.choices.items():
+        there = sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"))
+        if name not in there:
+            raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/config/{folder})")
+
+
 def _verl_config() -> Path:
-    spec = importlib.util.find_spec("verl")
+    return _installed("verl") / "trainer" / "config"
+
+
+def _installed(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise UserError("veRL is not installed: run scripts/setup.sh with the profile cpu or gpu")
-    return Path(spec.origin).parent / "trainer" / "config"
+        raise UserError(f"{package} is not installed: run scripts/setup.sh with the profile cpu or gpu")
+    return Path(spec.origin).parent
 
 
 def _quoted(text: str) -> str:
@@ -97,22 +121,28 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def process_environment(run: Run) -> dict[str, str]:
-    """Environment variables of veRL's driver and of all its processes."""
-    folders = [VERL_FOLDER.parent, VERL_FOLDER / "plugin", *([VERL_FOLDER / "cpu"] if run.on_cpu else [])]
-    output = run.output_dir.resolve()
+def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
+    """Environment variables of veRL's driver and of all its processes.
+
+    Modules that the user's own `VERL_USE_EXTERNAL_MODULES` names are imported after this project's.
+
+    Args:
+        output_dir: The run's folder.
+        on_cpu: Whether there is no GPU (`trains_on_cpu`).
+    """
+    output = output_dir.resolve()
+    modules = ["cobalt_verl.plugin", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
     shared = {
-        "PYTHONPATH": ":".join(map(str, folders)),
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
         "COBALT_FAILURE_FILE": str(output / "failure.txt"),
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }
-    if not run.on_cpu:
+    if not on_cpu:
         return shared
     return shared | {
         "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "cobalt_verl_cpu",
         # The engine that veRL registers for CUDA is the one that the platform stands in for.
         "VERL_ENGINE_DEVICE": "cuda",
         "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -5,7 +5,6 @@
 veRL's own merger does the work; this finds the checkpoint, and puts the folder there only when it is whole.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.training import run_folder
-from cobalt.training.configuration import VERL_FOLDER
+from cobalt.training.configuration import trains_on_cpu
 
 
 @dataclass(frozen=True)
@@ -52,18 +51,13 @@ def export(run: Path, step: int, output: Path) -> None:
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
-    on_cpu = _trained_on_cpu(run)
     # Small policies keep their precision; large ones are served in bfloat16, and written in it.
-    merger = "cobalt_verl.merge" if on_cpu else "verl.model_merger"
-    command = [sys.executable, "-m", merger, "merge", "--backend", "fsdp"]
-    command += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
-    finished = subprocess.run(
-        command + (["--use_cpu_initialization"] if on_cpu else []),
-        env=os.environ | {"PYTHONPATH": str(VERL_FOLDER / "plugin")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    if _trained_on_cpu(run):
+        arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
+    else:
+        arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
+        arguments += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
+    finished = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
     if finished.returncode:
         reason = finished.stderr.strip().splitlines()
         raise InfrastructureError(f"veRL's merger failed: {reason[-1] if reason else finished.returncode}")
@@ -76,7 +70,7 @@ def _trained_on_cpu(run: Path) -> bool:
     from omegaconf import OmegaConf
 
     try:
-        return str(OmegaConf.load(run / "config.yaml").trainer.device) == "cpu"
+        return trains_on_cpu(OmegaConf.load(run / "config.yaml"))
     except OSError:
         raise UserError(f"{run} has no config.yaml: give the --output_dir of a training") from None
 

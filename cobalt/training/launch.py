@@ -1,7 +1,7 @@
 """Run one training: services beside it, veRL's driver as a child, a watchdog over both, and what is left behind.
 
 The judge runs on a Ray of its own (`cobalt.services`), or on the cluster that `RAY_ADDRESS` names. Nothing is
-trained here: veRL does (`verl/plugin/cobalt_verl/main.py`).
+trained here: veRL does (`cobalt_verl.main`).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.services import running_services, terminations_as_interrupts
 from cobalt.training import run_folder
-from cobalt.training.configuration import Run, process_environment
+from cobalt.training.configuration import Run, process_environment, trains_on_cpu
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
 
@@ -41,7 +41,7 @@ _END_SECONDS = 15
 _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 
 
-def dry_run(run: Run, config: Any) -> None:
+def dry_run(output_dir: Path, config: Any) -> None:
     """Let veRL itself look at the configuration, in a process of its own; needs no GPU and no Ray.
 
     Raises:
@@ -52,7 +52,7 @@ def dry_run(run: Run, config: Any) -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "cobalt_verl.main", "-", "--check"],
         input=OmegaConf.to_yaml(config),
-        env=os.environ | process_environment(run),
+        env=os.environ | process_environment(output_dir, on_cpu=trains_on_cpu(config)),
         capture_output=True,
         text=True,
         check=False,
@@ -84,14 +84,14 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
         step = run_folder.prepare(output, _deciding(run, config), inputs)
         _go_on_from(config, output, step)
-        variables = process_environment(run)
+        variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
-        with _shared_memory_swept(), _services(run, config) as addresses:
+        with _shared_memory_swept(), _services(config) as addresses:
             environment = os.environ | variables | addresses
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             reporter = step_reporter(run_folder.metrics_path(output))
@@ -116,7 +116,8 @@ def _deciding(run: Run, config: Any) -> dict[str, Any]:
         value = chosen[section].pop(name)
         if name == "custom_reward_function":
             chosen[section]["settings"] = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
-    return {"stage": "train", "method": run.method, "model": run.model} | chosen
+    decided = {"stage": "train", "choices": run.choices, "model": run.model, "loss_agg": whole["cobalt"]["loss_agg"]}
+    return decided | chosen
 
 
 def _go_on_from(config: Any, output: Path, step: int) -> None:
@@ -129,14 +130,14 @@ def _go_on_from(config: Any, output: Path, step: int) -> None:
 
 
 @contextlib.contextmanager
-def _services(run: Run, config: Any) -> Iterator[dict[str, str]]:
+def _services(config: Any) -> Iterator[dict[str, str]]:
     """The judge, and what leads to it: on the user's cluster if there is one, else on a Ray of this run's own."""
     if os.environ.get("RAY_ADDRESS"):
         with _judge_on_cluster():
             yield {}
         return
     gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    if not run.on_cpu:
+    if not trains_on_cpu(config):
         _check_gpus(gpus)
     free = shutil.disk_usage(_SHARED_MEMORY).free
     bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
@@ -147,7 +148,7 @@ def _services(run: Run, config: Any) -> Iterator[dict[str, str]]:
         )
     with running_services(
         num_cpus=max(_LOGICAL_CPUS, os.cpu_count() or 1),
-        num_gpus=gpus if run.on_cpu else None,
+        num_gpus=gpus if trains_on_cpu(config) else None,
         object_store_memory=_OBJECT_STORE,
     ) as addresses:
         yield addresses

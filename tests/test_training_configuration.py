@@ -1,0 +1,105 @@
+"""The four choices of a training run: every combination composes, and what each combination sets is written down.
+
+`training_configurations.json` has, for each kind of data and each scale, every setting that is not veRL's default.
+"""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.training import configuration
+from cobalt.training.configuration import VERL_FOLDER, Run, compose
+
+pytestmark = pytest.mark.slow
+
+WRITTEN = json.loads((Path(__file__).parent / "training_configurations.json").read_text())
+FOLDERS = ("data", "rollout", "estimator", "scale")
+PATHS = {
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.rollout.agent.agent_loop_config_path",
+    "actor_rollout_ref.rollout.prometheus.served_model_name",
+    "data.train_files",
+    "data.val_files",
+    "reward.custom_reward_function.path",
+    "trainer.default_local_dir",
+}
+
+
+def run_of(**choices):
+    return Run(Path("data"), "model", Path("out"), **choices)
+
+
+def flat(value, prefix=""):
+    """Dotted keys of a nested mapping; an empty mapping is a value."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    parts = (flat(part, f"{prefix}.{name}".lstrip(".")) for name, part in value.items())
+    return {key: leaf for part in parts for key, leaf in part.items()}
+
+
+def resolved(config):
+    from omegaconf import OmegaConf
+
+    return flat(OmegaConf.to_container(config, resolve=True))
+
+
+@pytest.fixture(scope="module")
+def of_verl():
+    """Every setting as veRL has it by itself."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    with initialize_config_dir(str(configuration._verl_config()), version_base=None):
+        return resolved(hydra_compose("ppo_trainer"))
+
+
+def test_each_setting_is_verls_default_or_written_down(of_verl):
+    found = {}
+    for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket")):
+        settings = resolved(compose(run_of(data=data, scale=scale)))
+        found[f"{data} at {scale} scale"] = {
+            key: value
+            for key, value in settings.items()
+            if (key not in of_verl or value != of_verl[key]) and key not in PATHS
+        }
+    assert found == WRITTEN
+
+
+def test_every_combination_of_files_composes():
+    there = [sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
+    for names in itertools.product(*there):
+        resolved(compose(run_of(**dict(zip(FOLDERS, names, strict=True)))))
+
+
+def test_no_two_choices_set_the_same_but_for_the_scale_which_has_the_last_word():
+    import yaml
+
+    set_by = {}
+    for folder in FOLDERS[:3]:
+        for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"):
+            for key in flat(yaml.safe_load(path.read_text())):
+                assert set_by.setdefault(key, folder) == folder, key
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_unknown_choice_names_the_known_ones(folder):
+    with pytest.raises(UserError) as error:
+        compose(run_of(**{folder: "no_such"}))
+    known = getattr(run_of(), folder)
+    assert "no_such" in str(error.value) and known in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("estimator/mine.yaml", "algorithm: {adv_estimator: a}}"), ("scale/mine.yaml", "cobalt: {samples: seeded}\n")],
+)
+def test_a_choice_that_is_not_yaml_or_leaves_a_setting_open_is_a_users_mistake(tmp_path, monkeypatch, file, text):
+    shutil.copytree(VERL_FOLDER / "config", tmp_path / "config")
+    (tmp_path / "config" / file).write_text(text)
+    monkeypatch.setattr(configuration, "VERL_FOLDER", tmp_path)
+    with pytest.raises(UserError):
+        compose(run_of(**{file.partition("/")[0]: "mine"}))

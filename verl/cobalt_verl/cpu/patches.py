@@ -1,0 +1,36 @@
+"""Two functions of torch that veRL calls as on a GPU, wrapped at run time; neither has a setting in veRL 0.9.1."""
+
+import functools
+from typing import Any
+
+import torch.distributed
+from torch.distributed import fsdp
+
+
+def install() -> None:
+    """Wrap both. Installing twice changes nothing more."""
+    if not getattr(torch.distributed.init_process_group, "_cobalt", False):
+        torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
+    if not getattr(fsdp.CPUOffloadPolicy.__init__, "_cobalt", False):
+        fsdp.CPUOffloadPolicy.__init__ = _without_pinning
+
+
+def _one_backend(original: Any) -> Any:
+    """For veRL's group, which asks for `cpu:gloo,{device}:{backend}`; torch refuses "cpu" given twice."""
+
+    @functools.wraps(original)
+    def init_process_group(*arguments: Any, **keywords: Any) -> Any:
+        if keywords.get("backend") == "cpu:gloo,cpu:gloo":
+            keywords["backend"] = "cpu:gloo"
+        return original(*arguments, **keywords)
+
+    init_process_group._cobalt = True  # type: ignore[attr-defined]
+    return init_process_group
+
+
+def _without_pinning(self: Any, pin_memory: bool = True) -> None:
+    """The policy by which veRL holds its reference model; pinned memory needs CUDA."""
+    self.pin_memory = pin_memory and torch.cuda.is_available()
+
+
+_without_pinning._cobalt = True  # type: ignore[attr-defined]

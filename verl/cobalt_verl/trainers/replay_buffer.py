@@ -1,0 +1,49 @@
+"""A batch is complete or the run stops: veRL would train on what is left of a prompt group when a sample failed.
+
+A sample fails when its generation or its reward raises, the latter after the judge failed at every attempt.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+FAILURE_FILE = "COBALT_FAILURE_FILE"
+"""Environment variable: where the reward function leaves why it failed."""
+
+_POLL_SECONDS = 0.1
+
+
+class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
+    """veRL's buffer of the synchronous trainer, which looks more often and takes no failed group."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.poll_interval = _POLL_SECONDS
+
+    def _sync_metadata_from_transfer_queue(self) -> None:
+        super()._sync_metadata_from_transfer_queue()
+        failed = sum(len(keys) for keys in self.failure_keys.values())
+        if failed:
+            path = Path(os.environ.get(FAILURE_FILE, ""))
+            reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "its reason is above"
+            raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
+
+    def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], *arguments: Any) -> KVBatchMeta:
+        """The batch in the order of prompts and samples; veRL has it in that of their end, which differs each time."""
+        batch = super()._materialize_batch(partition_id, selected_prompt_uids, *arguments)
+        place = {uid: number for number, uid in enumerate(self.prompt_global_steps[partition_id])}
+
+        def order(item: tuple[str, Any]) -> tuple[int, ...]:
+            uid, *numbers = item[0].split("_")
+            return place[uid], *map(int, numbers)
+
+        pairs = sorted(zip(batch.keys, batch.tags, strict=True), key=order)
+        batch.keys, batch.tags = [key for key, _ in pairs], [tag for _, tag in pairs]
+        return batch
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        # Says nothing while it waits, so that a silent log means a run that hangs.
+        return float(super()._wait_for_next_poll(partition_id, float("inf")))

@@ -1,0 +1,76 @@
+"""VeRL's synchronous trainer with three additions: the average of the loss, reward metrics, a metrics file.
+
+The average is `cobalt.loss_agg`'s. The parts of the reward, which veRL reports in validation only, become training
+metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from cobalt_verl.losses.loss_agg import worker_loss
+
+METRICS_FILE = "COBALT_METRICS_FILE"
+"""Environment variable: the JSONL file for metrics, one line for each step."""
+
+
+class JsonlLogger:
+    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        """Write one line; values that are not numbers are left out."""
+        numbers = {
+            name: float(value)
+            for name, value in data.items()
+            if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+        }
+        self._file.write(json.dumps({"step": step, "metrics": numbers}) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
+    """See the module."""
+
+    def on_init_end(self) -> None:
+        """Give the workers the loss that `cobalt.loss_agg` asks for."""
+        loss = worker_loss(self.config)
+        if loss is not None:
+            self.actor_rollout_wg.set_loss_fn(loss)
+        super().on_init_end()
+
+    # `fit` makes its loggers and then calls one of the next two, before anything is logged.
+
+    def on_validate_begin(self) -> None:
+        """Open the metrics file, if a validation comes first."""
+        self._open_metrics()
+        super().on_validate_begin()
+
+    def on_train_begin(self) -> None:
+        """Open the metrics file."""
+        self._open_metrics()
+        super().on_train_begin()
+
+    def _open_metrics(self) -> None:
+        path = os.environ.get(METRICS_FILE)
+        loggers = self.logger.logger
+        if path and "jsonl" not in loggers:
+            loggers["jsonl"] = JsonlLogger(Path(path))
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
+        super()._compute_metrics(batch, metrics, *arguments, **keywords)
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
+        for name in parts[0]:
+            metrics[f"reward/{name}"] = float(np.mean([part[name] for part in parts]))
