@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.conversation import TemplateThinking
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Arguments:
     """Prompts (JSONL). What made it and what was dropped goes beside it, as .run.json."""
     model_name: str
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    chat_template_thinking: TemplateThinking = "default"
+    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     num_turns: int = 3
     """Turns of each trajectory to read; later ones are left out."""
     max_trajectories: int = 4

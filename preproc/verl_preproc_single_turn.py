@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.conversation import TemplateThinking
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Arguments:
     """Folder for the two parquet files."""
     model_name: str
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    chat_template_thinking: TemplateThinking = "default"
+    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     max_prompt_length: int = 2_048
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
     data_source: str = "taco_cobalt"

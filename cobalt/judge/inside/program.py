@@ -39,6 +39,15 @@ def prepare_top_level_return() -> None:
     from . import top_level_return as _top_level_return
 
 
+_paper_guard: Any = None
+
+
+def prepare_paper_guard() -> None:
+    """Load what gives the verdicts of the authors' guard, while its file can still be seen; from then on it guards."""
+    global _paper_guard
+    from . import paper_guard as _paper_guard
+
+
 def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType]:
     """Compile a program into one or two pieces, to be executed in order in one namespace.
 
@@ -51,11 +60,14 @@ def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType
     """
     stderr, sys.stderr = sys.stderr, None  # warnings about the source are printed there
     try:
-        return [compile(source, FILE_NAME, "exec", dont_inherit=True)]
-    except SyntaxError as error:
-        if not (allow_top_level_return and error.msg == "'return' outside function"):
-            raise
-        codes: list[CodeType] = _top_level_return.compile_with_return(source, FILE_NAME)
+        try:
+            codes = [compile(source, FILE_NAME, "exec", dont_inherit=True)]
+        except SyntaxError as error:
+            if not (allow_top_level_return and error.msg == "'return' outside function"):
+                raise
+            codes = _top_level_return.compile_with_return(source, FILE_NAME)
+        if _paper_guard is not None:
+            _paper_guard.refuse_future(source, FILE_NAME)
         return codes
     finally:
         sys.stderr = stderr
@@ -85,6 +97,8 @@ def start_afresh(folder: str, shadowed: Iterable[str] = ()) -> dict[str, Any]:
         folder: The script's.
         shadowed: Modules that lie beside the script, and so come before the library's.
     """
+    if _paper_guard is not None:
+        _paper_guard.apply()
     for name in shadowed:
         sys.modules.pop(name, None)
     if "random" in sys.modules:
