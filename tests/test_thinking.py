@@ -1,12 +1,13 @@
 """Thinking from collection to training, under chat templates that behave like those of the paper's two models.
 
-Qwen3's template lets the model think unless it is told not to, and the model opens `<think>` itself. R1-Distill's knows no
-switch and opens `<think>` in the prompt, so that responses start inside their thinking.
+Qwen3's template lets the model think unless it is told not to, and the model opens `<think>` itself. R1-Distill's knows
+no switch and opens `<think>` in the prompt, so that responses start inside their thinking.
 """
 
 import itertools
 
 import pytest
+from support import square_problem, write_lines
 
 from cobalt.conversation import history_text, program_of
 from cobalt.conversation.chat_template import opens_thinking, template_arguments
@@ -16,7 +17,6 @@ from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.records import read_records
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
-from support import square_problem, write_lines
 
 QWEN3 = (
     "{% for m in messages %}[{{ m.role }}]"
@@ -42,7 +42,7 @@ CHAT = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A tokenizer of each template, one token a character, which puts a `<s>` in front where it may, as Llama's does."""
+    """A tokenizer of each template, one token a character; like Llama's it adds `<s>` where it may."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -259,7 +259,7 @@ class VllmEngineActor:
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and what the template opened of the response: the thinking tag, or ""."""
+    """Token ids of a conversation as a prompt, and the thinking tag if the template opened it there, else ""."""
     text = tokenizer.apply_chat_template(
         conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
     )

@@ -1,8 +1,8 @@
 """R_format: whether a response has the form that was asked for, and how long its parts are (Cobalt, reward).
 
-Facts and their order are those of the authors' `code_reward_func_think.py`, but for the last flaw. Which program is judged
-is decided by `cobalt.conversation`, which knows more kinds of blocks. A response without a flaw has one program: what is
-looked at here is what is judged.
+Facts and their order are those of the authors' `code_reward_func_think.py`, but for the last flaw. Which program is
+judged is decided by `cobalt.conversation`, which knows more kinds of blocks. A response without a flaw has one program:
+the one that is looked at here is judged.
 """
 
 import math

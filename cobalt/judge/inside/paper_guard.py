@@ -7,7 +7,6 @@ A program can undo all of it, there as here: this gives the paper's verdicts and
 """
 
 # pathlib would be loaded into every program's process.
-# ruff: noqa: PTH100, PTH118
 
 from __future__ import annotations
 
