@@ -77,4 +77,12 @@ def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
         if isinstance(path, str) and path.startswith("/"):
             path = os.path.normpath(path)
             if path == _FOLDER or path.startswith(_FOLDER + "/"):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), arguments[0])
+
+
+def hide_itself(trace: Any) -> None:
+    """Take this file's frame out of a traceback: the error is the program's."""
+    while trace is not None:
+        if trace.tb_next is not None and trace.tb_next.tb_frame.f_code is _refuse_writing.__code__:
+            trace.tb_next = trace.tb_next.tb_next
+        trace = trace.tb_next

@@ -128,6 +128,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return _exit_status(error)
     _shorten(error)
+    if _paper_guard is not None:
+        _paper_guard.hide_itself(error.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
