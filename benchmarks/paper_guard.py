@@ -3,8 +3,8 @@
     python benchmarks/paper_guard.py --data_dir ../shared/data
 
 Every recorded program (`recorded_response`, `human_solutions`, `generated_solutions`; MBPP's reference programs with
-their assertions) is judged by this judge's defaults, and once more under each setting of the paper's judge: its guard, its
-limit on a suite, and its limit on waiting. A program whose verdicts differ is named.
+their assertions) is judged by this judge's defaults, and once more under each setting of the paper's judge: its guard,
+its limit on a suite, and its limit on waiting. A program whose verdicts differ is named.
 """
 
 import asyncio

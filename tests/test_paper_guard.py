@@ -40,7 +40,7 @@ ALLOWED = {
     "os._exit": "import os\nprint(7, flush=True)\nos._exit(0)",
     "raise SystemExit": "print(7)\nraise SystemExit",
     "threads": "import threading\nt = threading.Thread(target=print, args=(7,))\nt.start()\nt.join()",
-    "thread pool": "from concurrent.futures import ThreadPoolExecutor\nprint(ThreadPoolExecutor().submit(int, 7).result())",
+    "thread pool": "from concurrent.futures import ThreadPoolExecutor as Pool\nprint(Pool().submit(int, 7).result())",
     "recursion": "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\n"
     "def f(n): return n and f(n - 1)\nt = threading.Thread(target=lambda: print(f(10**4) + 7))\nt.start()\nt.join()",
     "own folder": "open('x', 'w').write('7')\nprint(open('x').read())",
