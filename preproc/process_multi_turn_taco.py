@@ -23,7 +23,7 @@ class Arguments:
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Prompts (JSONL). What made it and what was dropped goes beside it, as .run.json."""
-    model_name: str
+    model_name: str = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
     chat_template_thinking: TemplateThinking = "default"
     """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
