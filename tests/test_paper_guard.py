@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.doctor import examine
 from cobalt.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
@@ -84,6 +85,13 @@ def test_lines_keep_their_numbers_and_a_future_import_its_place():
     _, [exits, future] = judged(["\n\nexit()", "# one\nfrom __future__ import annotations"], paper_guard=True)
     assert 'File "main.py", line 3, in <module>' in exits
     assert 'File "main.py", line 2\n' in future
+
+
+def test_isolation_is_examined_without_the_guard():
+    async def failed():
+        return [finding async for finding in examine(JudgeSettings(paper_guard=True)) if not finding.holds]
+
+    assert asyncio.run(failed()) == []
 
 
 def test_the_guard_is_off_by_default_and_part_of_what_decides_a_verdict():
