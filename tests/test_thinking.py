@@ -5,6 +5,7 @@ no switch and opens `<think>` in the prompt, so that responses start inside thei
 """
 
 import itertools
+import json
 
 import pytest
 from support import square_problem, write_lines
@@ -13,7 +14,9 @@ from cobalt.conversation import history_text, program_of
 from cobalt.conversation.chat_template import opens_thinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.engine import Completion, GenerationSettings
+from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.manifest import manifest_path
 from cobalt.records import read_records
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
@@ -186,8 +189,6 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
 
 
 async def test_a_result_is_not_resumed_under_another_history(tmp_path):
-    from cobalt.errors import UserError
-
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     settings = GenerationSettings(n=1, seed=0)
     first = MultiTurnRun(problems, tmp_path / "m.jsonl", settings, turns=0, enable_thinking=True)
@@ -243,3 +244,17 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
     )
     assert len(longer) == (2 if name == "qwen3" else 0)  # one for each file
     assert len(errors("data.apply_chat_template_kwargs=off")) == 1
+
+
+async def test_a_result_from_before_the_switch_is_not_resumed(tmp_path):
+    # Then one flag decided both what the template was told and what the history kept.
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    run = MultiTurnRun(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True)
+    await run_multi_turn(run, Writer("x"), Refusing())
+    manifest = json.loads(manifest_path(run.output_file).read_text())
+    del manifest["arguments"]["truncated_thinking"]
+    del manifest["arguments"]["generation"]["chat_template_thinking"]
+    manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
+    manifest_path(run.output_file).write_text(json.dumps(manifest))
+    with pytest.raises(UserError):
+        await run_multi_turn(run, Writer("x"), Refusing())

@@ -281,7 +281,7 @@ class _Course:
             self._done[index] = compile_error(message, given, self.settings)
 
     def _cut(self) -> tuple[int, str] | None:
-        """How many of the first tests count, and why not the rest; judged on the finished ones in list order."""
+        """How many of the first tests count, and the others' feedback; judged on the finished ones in list order."""
         while self._end is None and self._counted < len(self._done):
             graded = self._done[self._counted]
             if graded is None:
@@ -292,9 +292,9 @@ class _Course:
             self._counted += 1
             limit = self.settings.suite_seconds
             if limit is not None and max(self._lanes) > limit:
-                self._end = 0, f"the program did not finish all tests within {limit:g} s"
+                self._end = 0, f"TimeoutError: the program did not finish all tests within {limit:g} s."
             elif (reason := self._reason(graded[0])) is not None:
-                self._end = self._counted, reason
+                self._end = self._counted, not_run_text(reason)
         return self._end
 
     def _reason(self, last: Verdict) -> str | None:
@@ -310,9 +310,9 @@ class _Course:
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
         """The whole suite's result. Tests that ran although the suite was cut before them count as not run."""
-        kept, reason = self._cut() or (len(self._done), "")
+        kept, text = self._cut() or (len(self._done), "")
         graded = [
-            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), not_run_text(reason))
+            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), text)
             for index, item in enumerate(self._done)
         ]
         return ExecResult(
