@@ -92,8 +92,9 @@ async def _collect(problems: Path, output: Path, turns: int) -> None:
     run = MultiTurnRun(
         input_file=problems,
         output_file=output,
-        generation=GenerationSettings(n=16, max_tokens=512, enable_thinking=True, seed=0),
+        generation=GenerationSettings(n=16, max_tokens=512, seed=0),
         turns=turns,
+        enable_thinking=True,
         prompts="pocket",
         concurrency=len(load_problems(problems)),
     )

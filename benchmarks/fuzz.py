@@ -12,6 +12,7 @@ property which sees nothing of interest is noticed.
 import base64
 import contextlib
 import http.client
+import io
 import json
 import random
 import re
@@ -45,6 +46,7 @@ from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.settings import JudgeSettings
 from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import RecordFile, read_records, sort_records, write_whole
+from cobalt.reward.format import format_reward
 
 LONGEST_SECONDS = 2.0
 """Most CPU seconds that one example of a pure function may take; examples have some 50,000 characters at most."""
@@ -152,7 +154,7 @@ def quick() -> Iterator[None]:
 
 _BLANKS = ["", "", " ", "  ", "\t", "    ", "\u00a0", "\x0c"]
 _FENCES = ["```", "```", "````", "~~~", "~~~~", "``", "`", "~~", "``````", "~~~```", "```~~~"]
-_INFOS = ["", "", "python", "python3", 'c++ title="x"', " py ", "{.python}", "a`b", "a~b", "é", "py\t"]
+_INFOS = ["", "", "python", "python3", 'c++ title="x"', " py ", "{.python}", "a`b", "a~b", "é", "py\t", "Explanation"]
 _TEXTS = [
     "print(1)",
     "x = '```'",
@@ -185,6 +187,13 @@ def _answers() -> st.SearchStrategy[str]:
     return st.one_of(mixed, mixed, mixed, st.tuples(mixed, repeated, mixed).map("\n".join))
 
 
+def _responses() -> st.SearchStrategy[str]:
+    """Responses of the form that is asked for, with anything in between."""
+    return st.tuples(_answers(), _prose(), _answers(), st.sampled_from(["", "", "3", " x"])).map(
+        lambda parts: f"thought</think>\n{parts[0]}\n```python{parts[3]}\n{parts[1]}\n```{parts[2]}"
+    )
+
+
 def _prose() -> st.SearchStrategy[str]:
     """Text without a fence, most of the time."""
     pieces = [
@@ -200,6 +209,19 @@ def slow_extraction(answer: str) -> str | None:
     fence = indent = ""
     for line in answer.replace("\r\n", "\n").split("\n"):
         if fence:
+            start = 0
+            while start < len(line) and line[start] in " \t":
+                start += 1
+            stop = start
+            while stop < len(line) and line[stop] == "`":
+                stop += 1
+            if fence[0] == "`" and stop - start >= len(fence):
+                if line[stop : stop + 6] == "python":  # the program is begun anew
+                    indent, fence = line[:start], line[start:stop]
+                    blocks.append([])
+                else:
+                    fence = ""
+                continue
             end = len(line)
             while end and line[end - 1] in " \t":
                 end -= 1
@@ -283,8 +305,19 @@ def extraction_properties() -> list[Property]:
         if "</think>" not in thought:
             assert program_of(f"<think>{thought}") is None, "cut off while thinking"
 
+    def form(response: str, kinds: Counter[str]) -> None:
+        with quick():
+            flaw = format_reward(response, 1.0, len).flaw
+        kinds[str(flaw)] += 1
+        if flaw is None:
+            block = response.split("</think>")[1].split("```python")[1].split("\n```")[0]
+            program = program_of(response)
+            assert program is not None
+            assert program.strip() == block.replace("\r\n", "\n").partition("\n")[2].strip()
+
     return [
         Property("agrees with the slow reference", agrees, _answers()),
+        Property("one program where the form has no flaw", form, _responses()),
         Property("idempotent", idempotent, _answers()),
         Property("a wrapped program comes back", wrapped, st.tuples(_prose(), _prose(), _prose())),
         Property("thinking never counts", thinking, st.tuples(_answers(), _answers())),
@@ -528,7 +561,11 @@ def _plain_tokens() -> st.SearchStrategy[str]:
 
 def _outputs(token: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     line = st.lists(st.tuples(token, st.sampled_from([" ", "  ", "\t"])).map("".join), max_size=4).map("".join)
-    return st.lists(line, max_size=4).map("\n".join)
+    return st.tuples(st.lists(line, max_size=4), _line_ends()).map(lambda pair: pair[1].join(pair[0]))
+
+
+def _line_ends() -> st.SearchStrategy[str]:
+    return st.sampled_from(["\n", "\n", "\r\n", "\r"])
 
 
 def _pairs(token: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
@@ -542,14 +579,16 @@ def _pairs(token: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
     near = st.tuples(text, text).map(
         lambda pair: (pair[0] + "\n" + pair[1], pair[0] + "\n" + pair[1].replace(" ", "  "))
     )
-    return st.one_of(st.tuples(text, text), spaced, swapped, single, near)
+    ended = st.tuples(text, _line_ends()).map(lambda pair: (pair[0].replace("\n", pair[1]), pair[0]))
+    return st.one_of(st.tuples(text, text), spaced, swapped, single, near, ended)
 
 
 def slow_comparison(output: str, expected: str, settings: JudgeSettings) -> bool:
     """Compare as the documentation says, numbers as exact fractions; for plain numbers and words only."""
+    output, expected = (io.StringIO(text, newline=None).read().strip() for text in (output, expected))  # text mode
     if settings.comparison == "strip":
-        return output.strip() == expected.strip()
-    left, right = (text.strip().split("\n") for text in (output, expected))
+        return output == expected
+    left, right = output.split("\n"), expected.split("\n")
     if len(left) != len(right):
         return False
     for mine, theirs in zip(left, right, strict=True):

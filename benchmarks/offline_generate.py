@@ -23,9 +23,7 @@ def main(model: str, requests: Path) -> None:
     tokenizer = engine.get_tokenizer()
     prompts = []
     for conversation in conversations:
-        text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True, enable_thinking=True
-        )
+        text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
         prompts.append(TokensPrompt(prompt_token_ids=tokenizer.encode(text, add_special_tokens=False)))
     parameters = [
         SamplingParams(temperature=0.6, top_p=0.95, max_tokens=length, min_tokens=length, ignore_eos=True)

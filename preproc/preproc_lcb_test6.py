@@ -15,10 +15,11 @@ from cobalt.cli import run_script
 class Arguments:
     """Turn LiveCodeBench's test6.jsonl into problems; functional problems are judged by calling their function."""
 
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/lcb_v6.jsonl")
     """Problems (JSONL). What made it goes beside it, as .run.json."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
-    """Local test6.jsonl (or another release in its schema); default: downloaded by name."""
+    """Local test6.jsonl (or another release in its schema). Default: test6.jsonl in the current folder if it is there,
+    otherwise downloaded by name."""
     start_date: date | None = None
     """First day of the contests to keep, as 2025-01-31."""
     end_date: date | None = None

@@ -18,7 +18,7 @@ class Arguments:
     Judges in this process and needs no service. Running the same command again resumes.
     """
 
-    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/taco")
     """Folder for train.jsonl and dev.jsonl, and for rows.jsonl with what became of each row of the source."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local JSONL or Parquet file in the data set's schema; default: the data set by its name, streamed."""

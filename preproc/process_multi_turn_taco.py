@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.conversation import TemplateThinking
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,10 @@ class Arguments:
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Prompts (JSONL). What made it and what was dropped goes beside it, as .run.json."""
-    model_name: str
+    model_name: str = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    chat_template_thinking: TemplateThinking = "default"
+    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     num_turns: int = 3
     """Turns of each trajectory to read; later ones are left out."""
     max_trajectories: int = 4

@@ -27,7 +27,7 @@ study=$output/hacking
 if [ -n "${HACKING_JUDGE:-}" ]; then bash scripts/setup.sh --with api; fi
 SPECIAL_CASES=1 bash scripts/quickstart.sh "${fast[@]}" "$output" "$seed" "${@:3}"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
-flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed" -n 1)
+flags=(--prompts pocket --enable_thinking --truncated_thinking drop --max_tokens 512 --seed "$seed" -n 1)
 mkdir -p "$study"
 
 say() { printf 'hacking study, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }

@@ -21,7 +21,7 @@ python -m cobalt.services --model "$model" -- bash -c '
   set -euo pipefail
   for split in train dev; do
     TURNS=2 bash scripts/multi_turn.sh "$1/data/$split.jsonl" "$2/$split" \
-      --prompts pocket --enable_thinking --max_tokens 512 --seed "$3"
+      --prompts pocket --enable_thinking --truncated_thinking drop --max_tokens 512 --seed "$3"
   done' collect "$world" "$output" "$seed"
 
 bash scripts/cut_trajectories.sh "$output/train" "$output/dev" "$output/verl_multi_turn" "$model"

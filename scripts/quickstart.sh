@@ -37,7 +37,7 @@ if [ "$special_cases" != 0 ]; then
   world=pocket/special_ demonstrations=6500 # for --fast, too: a weaker model finds nothing to exploit
 fi
 world=${world}seed$seed
-flags=(--prompts pocket --enable_thinking --max_tokens 512 --seed "$seed")
+flags=(--prompts pocket --enable_thinking --truncated_thinking drop --max_tokens 512 --seed "$seed")
 dev=$output/dev_problems.jsonl
 
 say() { printf 'quickstart, %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }

@@ -236,7 +236,7 @@ TOKEN = st.one_of(
 LINE = st.lists(TOKEN, max_size=3).flatmap(
     lambda tokens: st.sampled_from([" ", "  ", "\t"]).map(lambda s: s.join(tokens))
 )
-TEXT = st.lists(LINE, max_size=3).map("\n".join) | st.text(max_size=10)
+TEXT = st.lists(LINE, max_size=3).map("\n".join) | st.text(max_size=10) | st.text(alphabet="1 \r\n", max_size=6)
 
 
 @given(TEXT)
@@ -264,6 +264,21 @@ def test_white_space_around_an_output_never_counts(text, before, after):
     text = text.encode("utf-8", "replace").decode()
     for settings in RULES:
         assert outputs_match(f"{before}{text}{after}".encode(), text, settings)
+
+
+@given(st.lists(LINE, max_size=4), st.sampled_from(["\r\n", "\r"]))
+def test_a_text_has_the_line_ends_that_text_mode_reads(lines, end):
+    encoded, expected = end.join(lines).encode("utf-8", "replace"), "\n".join(lines)
+    for settings in RULES:
+        assert outputs_match(encoded, expected, settings)
+        assert outputs_match(expected.encode("utf-8", "replace"), encoded.decode(), settings)
+
+
+def test_line_ends_are_the_only_white_space_inside_that_strip_takes_for_another():
+    assert not outputs_match(b"1\r\r\n2", "1\n2", STRIP)
+    assert outputs_match(b"1\r\r\n2", "1\n\n2", STRIP)
+    for space in (b"\x0b", b"\x0c", b"\x1c", "\u2028".encode(), b" "):
+        assert not outputs_match(b"1" + space + b"2", "1\n2", STRIP)
 
 
 @given(st.integers(), st.integers(0, 30))

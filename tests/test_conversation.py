@@ -51,6 +51,24 @@ def test_any_code_without_fences_comes_back_as_written(lines, info):
         ("```python\nx = 1\n```\nThen ```z``` inline.", "x = 1"),
         ("```python\n```", ""),
         ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)"),
+        # A line that starts with enough back-ticks closes, whatever follows them.
+        ("```python\nx = 1\n```Explanation: it works.", "x = 1"),
+        ("```python\nx = 1\n``` and `x` is one\nMore text.", "x = 1"),
+        ("   ```python\n   x = 1\n   ```Done.\nMore text.", "x = 1"),
+        ("```python\r\nx = 1\r\n```Done.\r\nMore.\r\n", "x = 1"),
+        ("```python\nx = 1\n`````` Done.\nMore text.", "x = 1"),
+        ("````python\nx = 1\n``` three are too few\n````", "x = 1\n``` three are too few"),
+        ("````python\ns = 1\n``` x ````\nMore.", "s = 1\n``` x"),
+        ("~~~python\nx = 1\n~~~ Done.\n~~~", "x = 1\n~~~ Done."),
+        # Only a line that starts with them and `python` begins the program anew.
+        ("```python\nold\n```python\nnew\n```", "new"),
+        ("```python\nold\n  ```python3\n  new\n  ```", "new"),
+        ("```\nExample:\n```python\nnew\n```\nDone.", "new"),
+        ("```python\nold\n```py\nprose", "old"),
+        ("```python\nold\n```Python\nprose", "old"),
+        ("```python\nold\nsee ```python\n```", "old\nsee ```python"),
+        ("````\n```python\nx = 1\n```\n````", "```python\nx = 1\n```"),
+        ("~~~\n```python\nx = 1\n```\n~~~", "```python\nx = 1\n```"),
     ],
 )
 def test_the_last_fenced_block_is_the_program(answer, code):

@@ -46,7 +46,7 @@ FLOAT = JudgeSettings(comparison="float")
         (b"YES", "Yes", False, False, False),
         (b"2 1", "1 2", False, False, False),
         (b"\xff", "\ufffd", False, False, False),
-        (b"\r\n1\r\n2\r\n", "1\n2", False, True, True),
+        (b"\r\n1\r\n2\r\n", "1\n2", True, True, True),
         (b"\xef\xbb\xbf1", "1", False, False, False),
         ("é".encode(), "é", True, True, True),
         (b"x" * 10, "x" * 9, False, False, False),

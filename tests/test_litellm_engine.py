@@ -63,6 +63,21 @@ async def test_a_completion_has_text_tokens_and_cost():
     assert "n" not in body
 
 
+@pytest.mark.parametrize(("switch", "sent"), [("default", None), ("on", True), ("off", False)])
+async def test_a_server_of_ones_own_is_told_about_thinking_only_when_that_is_set(switch, sent):
+    with serve(answer("four")) as provider:
+        await ask(engine(provider), SAMPLING.model_copy(update={"chat_template_thinking": switch}))
+    [request] = provider.requests
+    told = None if sent is None else {"enable_thinking": sent}
+    assert request["body"].get("chat_template_kwargs") == told
+
+
+def test_a_providers_own_model_has_no_chat_template_to_be_told_anything(caplog):
+    named = LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
+    assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
+    assert "chat_template_kwargs" in caplog.text
+
+
 async def test_every_sample_is_a_request_with_a_seed_of_its_own():
     with serve(lambda request: answer(str(request["body"]["seed"]))) as provider:
         first = await ask(engine(provider), SAMPLING.model_copy(update={"n": 4}), Call(0, 0))
@@ -595,7 +610,7 @@ def vllm_server(model, folder):
 def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
     with vllm_server(seed_model, tmp_path) as url:
         settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
-        sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "enable_thinking": True})
+        sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "chat_template_thinking": "on"})
 
         async def twice():
             async with LiteLLMEngine(settings, Credentials({}, {})) as one:

@@ -7,13 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
+from cobalt.conversation import program_of
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult
 from cobalt.reward import Flaw, RewardSettings, compute_reward, program_to_judge, token_counter
+from cobalt.reward.format import format_reward
 
 WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with"]
 CODE = "```python\nprint(int(input()) ** 2)\n```"
@@ -190,6 +192,13 @@ LOOP = "Wait, let me look at this again. " * 8
         (response(code="# `x`"), Flaw.BACKTICK),
         (response(code="s = ' ```'"), Flaw.BACKTICK),
         ("</think>\n```python `x`\nprint(1)\n```", Flaw.BACKTICK),
+        (response(explanation="  ```\n  an example\n  ```"), Flaw.OTHER_PROGRAM),
+        (response(explanation="~~~\nan example\n~~~"), Flaw.OTHER_PROGRAM),
+        (response(before="````"), Flaw.OTHER_PROGRAM),  # never closed: three back-ticks are too few
+        (response(before="~~~"), Flaw.OTHER_PROGRAM),
+        (response(before="```"), None),  # never closed, but ```python begins anew
+        ("</think>Code:\n  ```python\n  if x:\n    y()\n```", Flaw.OTHER_PROGRAM),  # judged without the indentation
+        ("</think>\n```python\nprint(1)\n```Explanation", None),
     ],
 )
 def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
@@ -200,6 +209,29 @@ def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
     failed = compute_reward(text, 0.0)
     assert failed.flaw == flaw
     assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
+
+
+FENCES = ["```python", "```", "```", "````", "~~~", "`", "  ```", " ~~~~"]
+OTHERS = ["\r", "\r\n", "3", " ", "\t", "\x0c", "print(1)", "Explanation", "python", "py", "<think>", "</think>"]
+LINE = st.lists(st.sampled_from(FENCES + OTHERS), max_size=3).map("".join)
+FREE = st.lists(st.sampled_from(FENCES) | LINE, max_size=4).map("\n".join)
+# Most of these have the right form, but for what was drawn to stand around and in the block.
+NEARLY_RIGHT = st.tuples(
+    FREE | st.just(""),
+    st.lists(st.sampled_from(["x = 1", "", "  y = 2"]) | LINE, max_size=3).map("\n".join) | st.just("x = 1"),
+    FREE,
+    st.sampled_from(["", "", " ", "3", "  "]),
+    st.sampled_from(["\n", "\r\n"]),
+).map(lambda p: f"t</think>\n{p[0]}\n{p[3]}```python\n{p[1]}\n```{p[2]}".replace("\n", p[4]))
+
+
+@settings(max_examples=300)
+@given(FREE | NEARLY_RIGHT)
+def test_without_a_flaw_the_program_that_is_judged_is_the_block_whose_form_was_looked_at(text):
+    if format_reward(text, 1.0, len).flaw is None:
+        block = text.split("</think>")[1].split("```python")[1].split("\n```")[0]
+        after_the_opening_line = block.replace("\r\n", "\n").partition("\n")[2]
+        assert program_of(text).strip() == after_the_opening_line.strip()
 
 
 def test_the_reward_never_falls_below_minus_one():

@@ -21,7 +21,7 @@ RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
 CRASH = "```python\nraise ValueError('no')\n```"
 NO_CODE = "I do not know."
-SETTINGS = GenerationSettings(n=2, max_tokens=64, enable_thinking=True, seed=0)
+SETTINGS = GenerationSettings(n=2, max_tokens=64, seed=0)
 
 
 def replay(tmp_path, turns):
@@ -61,7 +61,7 @@ async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
 @pytest.mark.sandbox
 async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_after_success(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, RIGHT])])
-    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=2)
+    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=2, enable_thinking=True)
     engine = replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]])
     assert await run_multi_turn(run, engine, judge) == 0
     [record] = read_records(run.output_file)

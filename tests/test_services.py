@@ -181,21 +181,21 @@ def test_completions_report_finish_reason_and_token_counts(services, seed_model)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(seed_model)
-    prompt = tokenizer.apply_chat_template(GREETING, tokenize=False, add_generation_prompt=True, enable_thinking=True)
+    prompt = tokenizer.apply_chat_template(GREETING, tokenize=False, add_generation_prompt=True)
     expected = len(tokenizer.encode(prompt, add_special_tokens=False))
-    completions = generate(services, GREETING, n=3, max_tokens=5, seed=1, enable_thinking=True)
+    completions = generate(services, GREETING, n=3, max_tokens=5, seed=1)
     assert [item["prompt_tokens"] for item in completions] == [expected] * 3
     assert all(item["completion_tokens"] <= 5 for item in completions)
     assert {item["finish_reason"] for item in completions} <= {"stop", "length"}
     assert all("<|im_end|>" not in item["text"] for item in completions)
 
 
-def test_enable_thinking_reaches_the_chat_template(services):
-    thinking, plain = (
-        generate(services, GREETING, max_tokens=1, enable_thinking=switch)[0]["prompt_tokens"]
-        for switch in (True, False)
+def test_the_switch_for_thinking_reaches_the_chat_template(services):
+    default, on, off = (
+        generate(services, GREETING, max_tokens=1, **switch)[0]["prompt_tokens"]
+        for switch in ({}, {"chat_template_thinking": "on"}, {"chat_template_thinking": "off"})
     )
-    assert plain > thinking  # the template closes an empty think block when thinking is off
+    assert default == on < off  # the template closes an empty think block when thinking is off
 
 
 def test_a_seed_decides_a_completion_whatever_is_generated_beside_it(services):

@@ -38,3 +38,30 @@ def test_computing_is_not_waiting():
 def test_there_is_a_budget_of_waiting_by_default_and_it_can_be_switched_off():
     assert JudgeSettings().suite_wall_seconds == 60
     assert set(kinds(WAIT, suite_wall_seconds=None, concurrency=2)) == {VerdictKind.PASSED}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize(("tests", "passes"), [(4, True), (12, False)])
+def test_a_suite_that_takes_too_long_four_tests_at_a_time_passes_no_test(tests, passes, concurrency):
+    # Tests of half a second: four take as long as one, twelve three times as long.
+    suite = TestSuite(SUITE.inputs[:tests], SUITE.outputs[:tests])
+
+    async def judged():
+        async with LocalJudge(JudgeSettings(suite_seconds=0.75, concurrency=concurrency)) as judge:
+            return await judge.judge(WAIT, suite)
+
+    result = asyncio.run(judged())
+    assert len(result.passing) == tests
+    assert result.pass_rate == (1.0 if passes else 0.0)
+    assert {verdict.kind for verdict in result.verdicts} == {VerdictKind.PASSED if passes else VerdictKind.NOT_RUN}
+    assert result.all_passed is passes
+    assert (result.first_failure() is None) is passes
+
+
+def test_computing_counts_towards_the_time_of_a_suite():
+    assert set(kinds(COMPUTE, suite_seconds=0.7, concurrency=2)) == {VerdictKind.NOT_RUN}  # three rounds of 0.3 s
+
+
+def test_there_is_no_limit_on_a_suites_time_by_default_and_it_is_part_of_what_decides_a_verdict():
+    assert JudgeSettings().decisive()["suite_seconds"] is None
+    assert JudgeSettings(suite_seconds=27).decisive()["suite_seconds"] == 27

@@ -74,7 +74,7 @@ def decoded(path, identifier):
 async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 0, "raw_responses": [[DOUBLE, RIGHT], [RIGHT, NO_CODE]]}])
-    settings = GenerationSettings(n=2, max_tokens=64, enable_thinking=True, seed=0)
+    settings = GenerationSettings(n=2, max_tokens=64, seed=0)
     run = MultiTurnRun(problems, tmp_path / "m.jsonl", settings, turns=1)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         assert await run_multi_turn(run, ReplayEngine(recorded, 2), judge) == 0

@@ -1,5 +1,6 @@
 """Conversations: prompt templates, turns, the thinking split and code extraction. No model, no judge."""
 
+from cobalt.conversation.chat_template import TemplateThinking
 from cobalt.conversation.extraction import extract_code
 from cobalt.conversation.prompt_set import PromptSet, load_prompts
 from cobalt.conversation.thinking import split_thinking
@@ -7,6 +8,7 @@ from cobalt.conversation.turns import (
     ALL_PUBLIC_PASSED,
     HISTORY_CHARACTERS,
     Message,
+    TruncatedThinking,
     first_messages,
     history_text,
     program_of,
@@ -17,6 +19,8 @@ __all__ = [
     "HISTORY_CHARACTERS",
     "Message",
     "PromptSet",
+    "TemplateThinking",
+    "TruncatedThinking",
     "extract_code",
     "first_messages",
     "history_text",

@@ -2,21 +2,30 @@
 
 Fences are those of CommonMark (three or more back-ticks or tildes, any info string such as `python`, `python3`
 or `c++ title="x"`, closed by a fence at least as long, so that a four-backtick fence may hold three back-ticks),
-with three liberties that model output needs: any indentation, an opening fence at the end of a line of prose,
-and a closing fence right behind the last line of code. CRLF line ends are line ends. A block that is never
-closed reaches to the end of the answer and counts: a response cut off by the token limit is judged by the
-program it was writing, never by an earlier draft.
+with the liberties that model output needs:
 
-Pass the answer only, not the thinking (`cobalt.conversation.thinking`). Nothing here repairs or runs code.
+    opening     at any indentation; also at the end of a line of prose, with one word after the back-ticks
+    closing     a line that starts with enough back-ticks, whatever follows them; also back-ticks right after the last
+                line of code; tildes close only on a line of their own
+    restart     a line in an open block that starts with enough back-ticks and `python` opens another block
+    cut off     a block that is never closed reaches to the end of the answer and counts: a response that the token
+                limit ended is judged by the program it was writing, never by an earlier draft
+
+CRLF line ends are line ends. Pass the answer only, not the thinking (`cobalt.conversation.thinking`). Nothing here
+repairs or runs code.
 """
 
 import re
 
-# The info string behind back-ticks holds none, so that a line of inline code opens nothing; behind tildes it may.
+# The info string after back-ticks holds none, so that a line of inline code opens nothing; after tildes it may.
 _OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
 _OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
+_BACKTICKS_FIRST = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,})(?P<restart>python)?")
 # A fence is looked for only where its run of characters starts, or a line of 24,000 back-ticks takes seconds.
-_CLOSING = re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,}|(?<!~)~{3,})[ \t]*$")
+_CLOSING_AT_THE_END = {
+    "`": re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,})[ \t]*$"),
+    "~": re.compile(r"^(?P<code>\s*)(?P<fence>~{3,})[ \t]*$"),
+}
 
 
 def extract_code(answer: str) -> str | None:
@@ -36,16 +45,14 @@ def extract_code(answer: str) -> str | None:
                 fence, indent, last = prose["fence"], "", []
             continue
         assert last is not None
-        closing = _CLOSING.match(line) if fence[0] in line else None
-        if closing and closing["fence"].startswith(fence) and _closes(closing["code"], fence):
-            if closing["code"].strip():
-                last.append(closing["code"].removeprefix(indent))
+        if fence[0] == "`" and (first := _BACKTICKS_FIRST.match(line)) and first["fence"].startswith(fence):
+            if first["restart"]:
+                fence, indent, last = first["fence"], first["indent"], []
+            else:
+                fence = ""
+        elif (end := _CLOSING_AT_THE_END[fence[0]].match(line)) and end["fence"].startswith(fence):
+            last.append(end["code"].removeprefix(indent))
             fence = ""
         else:
             last.append(line.removeprefix(indent))
     return None if last is None else "\n".join(last).rstrip()
-
-
-def _closes(before: str, fence: str) -> bool:
-    """Whether a fence behind `before` ends the block; tildes close only on a line of their own."""
-    return fence[0] == "`" or not before.strip()

@@ -6,12 +6,13 @@ Loads a tokenizer only, never a model's weights. transformers is imported when a
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from cobalt.conversation.chat_template import opens_thinking
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
@@ -29,14 +30,16 @@ class PromptTokenCounter:
 
     Attributes:
         model_name: The model whose tokenizer counts.
-        fingerprint: A digest of the vocabulary and the template, the same wherever the files lie.
+        fingerprint: A digest of the vocabulary, the template and what it is given, the same wherever the files lie.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, template_arguments: Mapping[str, Any] | None = None) -> None:
         """Load the tokenizer of a model.
 
         Args:
             model_name: A Hugging Face id, or a folder that holds tokenizer files.
+            template_arguments: What the chat template is given beside the messages
+                (`cobalt.conversation.chat_template.template_arguments`), the same as in collection and training.
 
         Raises:
             UserError: there is no such model, it cannot be fetched, or its tokenizer has no chat template.
@@ -49,8 +52,11 @@ class PromptTokenCounter:
                 f"the tokenizer of {model_name} has no chat template: give an instruction-tuned model, or a copy of"
                 " the tokenizer's folder with a chat_template.jinja in it"
             )
-        vocabulary = repr(sorted(self._tokenizer.get_vocab().items()))
-        self.fingerprint = hashlib.sha256((vocabulary + repr(template)).encode("utf-8", "replace")).hexdigest()[:16]
+        self._arguments = dict(template_arguments or {})
+        content = repr(sorted(self._tokenizer.get_vocab().items())) + repr(template)
+        if self._arguments:
+            content += repr(sorted(self._arguments.items()))
+        self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
         self._fast = self._tokenizer.backend_tokenizer if self._tokenizer.is_fast else None
         if self._fast is not None:
             # A tokenizer's file may ask for both, and a length that is cut off measures nothing.
@@ -65,16 +71,31 @@ class PromptTokenCounter:
         """
         if not conversations:
             return []
-        try:
-            texts = self._tokenizer.apply_chat_template(
-                [list(conversation) for conversation in conversations], add_generation_prompt=True, tokenize=False
-            )
-        except jinja2.TemplateError as error:
-            raise UserError(f"the chat template of {self.model_name} refuses a conversation: {error}") from None
+        texts = self._render(conversations)
         if self._fast is not None:
             # Not the tokenizer's own call: that makes lists of Python integers, which takes as long again.
             return [len(encoding) for encoding in self._fast.encode_batch_fast(texts, add_special_tokens=False)]
         return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+    def opens_thinking(self) -> bool:
+        """Whether the template ends its prompts with `<think>`, so that responses start inside their thinking.
+
+        Raises:
+            UserError: the chat template refuses a conversation.
+        """
+        return opens_thinking(self._render([[{"role": "user", "content": "."}]])[0])
+
+    def _render(self, conversations: Sequence[Conversation]) -> list[str]:
+        try:
+            texts: list[str] = self._tokenizer.apply_chat_template(
+                [list(conversation) for conversation in conversations],
+                add_generation_prompt=True,
+                tokenize=False,
+                **self._arguments,
+            )
+        except jinja2.TemplateError as error:
+            raise UserError(f"the chat template of {self.model_name} refuses a conversation: {error}") from None
+        return texts
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.

@@ -8,11 +8,14 @@ from typing import Literal, TypedDict
 
 from cobalt.conversation.extraction import extract_code
 from cobalt.conversation.prompt_set import PromptSet
-from cobalt.conversation.thinking import split_thinking
+from cobalt.conversation.thinking import CLOSE, OPEN, split_thinking
 from cobalt.problem import Problem
 
 HISTORY_CHARACTERS = 6000
-"""How much of an answer the history keeps with `--enable_thinking` (paper)."""
+"""How much of a response the history keeps with `--enable_thinking` (paper)."""
+
+TruncatedThinking = Literal["keep", "drop"]
+"""What the history keeps of a response that was cut off inside its thinking: its beginning (paper), or nothing."""
 
 ALL_PUBLIC_PASSED = (
     "The program passes every public test. Look for edge cases that these tests may miss, and fix whatever "
@@ -39,15 +42,20 @@ def first_messages(problem: Problem, prompts: PromptSet) -> list[Message]:
     return messages
 
 
-def history_text(response: str, enable_thinking: bool) -> str:
-    """What later turns see of a response.
+def history_text(response: str, enable_thinking: bool, truncated_thinking: TruncatedThinking = "keep") -> str:
+    """What later turns see of a response: at most `HISTORY_CHARACTERS` characters of it with `enable_thinking` (paper).
 
-    With thinking on: the answer alone, cut after its first `HISTORY_CHARACTERS` characters (paper). With
-    thinking off: the response as it is.
+    Args:
+        response: The whole response, thinking included.
+        enable_thinking: Keep what follows the last `</think>`, stripped; of a response without `</think>` keep it as it
+            is. False: keep every response as it is, however long.
+        truncated_thinking: "drop" keeps nothing of a response that opens `<think>` and never closes it.
     """
     if not enable_thinking:
         return response
-    return split_thinking(response)[1][:HISTORY_CHARACTERS]
+    if CLOSE in response or (truncated_thinking == "drop" and response.lstrip().startswith(OPEN)):
+        response = split_thinking(response)[1]
+    return response[:HISTORY_CHARACTERS]
 
 
 def program_of(response: str) -> str | None:

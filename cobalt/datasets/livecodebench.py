@@ -47,7 +47,8 @@ class LiveCodeBenchRun:
 
     Attributes:
         output_file: The problems.
-        input_file: Local copy of the data set's JSONL; None: `test6.jsonl` by name.
+        input_file: Local copy of the data set's JSONL; None: `test6.jsonl` in the current folder if it is there
+            (paper), otherwise by name.
         start_date, end_date: First and last day of the contests to keep; None: no bound.
         paper_mode: Every problem as a whole program, its statement cut before the first example (paper).
         prompts: Prompt set of `instruction`, by name or folder.
@@ -63,7 +64,13 @@ class LiveCodeBenchRun:
     def __post_init__(self) -> None:
         if self.start_date and self.end_date and self.start_date > self.end_date:
             raise UserError(f"no day lies between {self.start_date} and {self.end_date}: the start date comes first")
-        check_files([self.input_file] if self.input_file else [], [self.output_file])
+        check_files([self.local_file] if self.local_file else [], [self.output_file])
+
+    @property
+    def local_file(self) -> Path | None:
+        """The local file to read; None where there is none, and the data set is asked for by name."""
+        here = Path(FILE)
+        return self.input_file or (here if here.is_file() else None)
 
 
 def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
@@ -78,7 +85,7 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
     """
     prompts = load_prompts(run.prompts)
     instead = f"give a local copy of {FILE} by --input_file"
-    source = run.input_file or hub_file(DATA_SET, FILE, "main", instead)
+    source = run.local_file or hub_file(DATA_SET, FILE, "main", instead)
     arguments = {
         "stage": "livecodebench",
         "start_date": run.start_date and run.start_date.isoformat(),

@@ -4,12 +4,15 @@
 callers know.
 """
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
 from cobalt.problem import read_json_lines
+
+logger = logging.getLogger(__name__)
 
 Row = tuple[str, dict[str, Any]]
 """Where a row stands, for messages, and the row."""
@@ -71,6 +74,7 @@ def hub_rows(name: str, split: str, revision: str, instead: str) -> Iterator[Row
         from httpx import HTTPError
     except ImportError:
         raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {instead}") from None
+    _announce(f"{name} is streamed from the Hugging Face Hub")
     try:
         rows = datasets.load_dataset(name, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
@@ -99,10 +103,17 @@ def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
         raise UserError(
             f"files by name need `huggingface_hub` (scripts/setup.sh --profile cpu); or {instead}"
         ) from None
+    _announce(f"{file} of {name} comes from the Hugging Face Hub or its cache")
     try:
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
     except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
         raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {instead}") from None
+
+
+def _announce(what: str) -> None:
+    """Say that the network is used; without one the Hub's library would warn of every attempt, and we say it once."""
+    logger.info("%s", what)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import Message, first_messages, load_prompts
+from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
 from cobalt.files import check_files
@@ -37,6 +38,8 @@ class VerlRun:
         train_file, validation_file: Both are needed, because veRL wants both and no problem may be in both.
         local_dir: Folder for train.parquet and validation.parquet.
         model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
+        chat_template_thinking: What the template is told about thinking, as veRL's
+            `data.apply_chat_template_kwargs` tells it.
         max_prompt_length: veRL's `data.max_prompt_length`, in tokens.
         data_source: veRL's name for where the rows are from.
     """
@@ -47,6 +50,7 @@ class VerlRun:
     model_name: str
     max_prompt_length: int
     data_source: str = "taco_cobalt"
+    chat_template_thinking: TemplateThinking = "default"
 
     def __post_init__(self) -> None:
         if self.max_prompt_length < 1:
@@ -161,7 +165,7 @@ def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Ite
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
     for path in sources.values():
         next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
-    counter = PromptTokenCounter(run.model_name)
+    counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))
     results = run.results
     for split in SPLITS:
         settings = {

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cobalt.conversation import Message
+from cobalt.conversation import Message, TemplateThinking
 from cobalt.problem import ProblemId
 
 FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
@@ -20,7 +20,8 @@ class GenerationSettings(BaseModel):
         top_p: Nucleus probability.
         max_tokens: Most tokens of one completion.
         n: Completions for one conversation.
-        enable_thinking: Passed to the chat template; templates without the switch ignore it.
+        chat_template_thinking: What the chat template is told about thinking; "default": nothing, so that its own
+            default holds (paper).
         seed: Seed of this one call; completion i of n draws from a stream of its own. None: not reproducible.
     """
 
@@ -30,7 +31,7 @@ class GenerationSettings(BaseModel):
     top_p: float = Field(0.95, gt=0, le=1)
     max_tokens: int = Field(8192, ge=1)
     n: int = Field(16, ge=1)
-    enable_thinking: bool = False
+    chat_template_thinking: TemplateThinking = "default"
     seed: int | None = None
 
 

@@ -18,6 +18,7 @@ import tenacity
 from pydantic import BaseModel, ConfigDict, Field
 
 from cobalt.conversation import Message
+from cobalt.conversation.chat_template import template_arguments
 from cobalt.engine.base import Call, Completion, FinishReason, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog
 from cobalt.engine.credentials import Credentials
@@ -150,6 +151,7 @@ class LiteLLMEngine:
 
     def parameters(self, settings: GenerationSettings) -> dict[str, Any]:
         """What is sent beside the conversation; what the provider does not take is left out, and reported once."""
+        switch = template_arguments(settings.chat_template_thinking)
         wanted: dict[str, Any] = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
@@ -159,6 +161,7 @@ class LiteLLMEngine:
             if self._settings.reasoning_effort == "default"
             else self._settings.reasoning_effort,
             "response_format": self._response_format(),
+            "extra_body": {"chat_template_kwargs": switch} if switch else None,
         }
         if settings.top_p == 1.0 and not self._settings.api_base:
             # No restriction is every provider's default, and some refuse it beside a temperature. Servers of one's
@@ -171,8 +174,6 @@ class LiteLLMEngine:
             self._reported |= dropped
             values = ", ".join(f"{name}={wanted[name]}" for name in sorted(dropped))
             logger.warning("%s does not take %s: not sent", self._settings.model_name, values)
-        if settings.enable_thinking and self._settings.api_base:
-            taken["extra_body"] = {"chat_template_kwargs": {"enable_thinking": True}}
         return taken
 
     async def _one(self, conversation: Sequence[Message], settings: GenerationSettings, call: Call) -> Completion:
@@ -329,6 +330,8 @@ class LiteLLMEngine:
 
     def _takes(self, name: str, value: Any) -> bool:
         """Whether LiteLLM has a way to send a parameter to this provider."""
+        if name == "extra_body":  # for servers that render a chat template; providers' own models show none
+            return self._settings.api_base is not None
         if name in self._taken:
             return self._taken[name]
         get = self._litellm.utils.get_optional_params

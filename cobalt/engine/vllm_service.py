@@ -21,7 +21,8 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 
 from cobalt import cluster
-from cobalt.conversation import Message
+from cobalt.conversation import Message, TemplateThinking
+from cobalt.conversation.chat_template import opens_thinking, template_arguments
 from cobalt.conversation.thinking import OPEN
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.errors import InfrastructureError, UserError
@@ -98,7 +99,7 @@ class GenerateRequest(BaseModel):
     top_p: float = 0.95
     max_tokens: int = 8192
     n: int = 1
-    enable_thinking: bool = False
+    chat_template_thinking: TemplateThinking = "default"
     seed: int | None = None
 
 
@@ -166,7 +167,7 @@ class VllmEngineActor:
         wanted = GenerationSettings(**settings)
         loop = asyncio.get_running_loop()
         tokens, opened = await loop.run_in_executor(
-            self._renderer, self._render, list(conversation), wanted.enable_thinking
+            self._renderer, render, self._tokenizer, list(conversation), wanted.chat_template_thinking
         )
         room = self._limit - len(tokens)
         if room < 1:
@@ -251,18 +252,19 @@ class VllmEngineActor:
         if engine is not None:
             engine.shutdown()
 
-    def _render(self, conversation: list[Message], enable_thinking: bool) -> tuple[list[int], str]:
-        """Token ids of a conversation, and the thinking tag if the template opens it in the prompt."""
-        text = self._tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True, enable_thinking=enable_thinking
-        )
-        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return tokens, OPEN + "\n" if text.rstrip().endswith(OPEN) else ""
-
     def _clean(self, text: str) -> str:
         """Drop the end-of-turn token; other special tokens stay, thinking tags may be among them."""
         end = self._tokenizer.eos_token
         return text.removesuffix(end) if end else text
+
+
+def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
+    """Token ids of a conversation as a prompt, and the thinking tag if the template opened it there, else ""."""
+    text = tokenizer.apply_chat_template(
+        conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
+    )
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return tokens, OPEN + "\n" if opens_thinking(text) else ""
 
 
 def _fingerprint(folder: Path) -> str:

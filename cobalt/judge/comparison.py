@@ -2,7 +2,8 @@
 
 Three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances), for the
 text that a program prints and for the JSON value that a function returns. What passes under one rule passes under
-those after it. Outputs are bytes, because a program may print bytes that are no text. It runs nothing.
+those after it. Outputs are bytes, because a program may print bytes that are no text; texts are compared with the line
+ends that Python's text mode reads. It runs nothing.
 """
 
 import json
@@ -39,13 +40,19 @@ def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool
         expected: The test's expected output.
         settings: Names the rule and, for "float", the tolerances.
     """
-    mine, theirs = output.decode("utf-8", _ERRORS).strip(), expected.strip()
+    mine, theirs = _text(output.decode("utf-8", _ERRORS)), _text(expected)
     if settings.comparison == "strip" or mine == theirs:
         return mine == theirs
     if settings.comparison == "lines":
         return _lines_match(mine, theirs, _equal_tokens)
     absolute, relative = settings.float_absolute, settings.float_relative
     return _lines_match(mine, theirs, partial(_close_tokens, absolute=absolute, relative=relative))
+
+
+def _text(text: str) -> str:
+    r"""A text stripped, its line ends `\n` where they were `\r\n` or `\r`: as Python reads it in text mode (paper)."""
+    text = text.strip()
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:

@@ -204,6 +204,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         "output_bytes": min(base.output_bytes, MIB),
         "comparison": "strip",
         "concurrency": 1,
+        "paper_guard": False,  # it would hide what the sandbox lets through
     }
     brief = JudgeSettings.model_validate(
         {name: value for name, value in base if name in JudgeSettings.model_fields} | changes

@@ -5,6 +5,7 @@ asks the service. Nothing here knows Ray or HTTP.
 """
 
 import asyncio
+import heapq
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -28,6 +29,8 @@ from cobalt.problem import TestSuite
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+# Tests that the authors' judge runs at once, by which `suite_seconds` counts.
+PAPER_LANES = 4
 # A suite is spread over idle sandboxes in shares of at least this many tests: each share compiles again.
 TESTS_PER_SHARE = 4
 
@@ -258,6 +261,7 @@ class _Course:
         self._idle = [0.0] * len(suite)
         # What the finished tests at the head of the list have come to, so that each is looked at once.
         self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
+        self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
     def take(self) -> int | None:
@@ -288,17 +292,20 @@ class _Course:
             self._done[index] = compile_error(message, given, self.settings)
 
     def _cut(self) -> tuple[int, str] | None:
-        """After how many tests the rest count as not run, and why; judged on the finished ones in list order."""
+        """How many of the first tests count, and the others' feedback; judged on the finished ones in list order."""
         while self._end is None and self._counted < len(self._done):
             graded = self._done[self._counted]
             if graded is None:
                 return None
             self._cpu_spent += graded[0].cpu_seconds
             self._idle_spent += self._idle[self._counted]
+            heapq.heapreplace(self._lanes, self._lanes[0] + graded[0].cpu_seconds + self._idle[self._counted])
             self._counted += 1
-            reason = self._reason(graded[0])
-            if reason is not None:
-                self._end = self._counted, reason
+            limit = self.settings.suite_seconds
+            if limit is not None and max(self._lanes) > limit:
+                self._end = 0, f"TimeoutError: the program did not finish all tests within {limit:g} s."
+            elif (reason := self._reason(graded[0])) is not None:
+                self._end = self._counted, not_run_text(reason)
         return self._end
 
     def _reason(self, last: Verdict) -> str | None:
@@ -314,9 +321,9 @@ class _Course:
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
         """The whole suite's result. Tests that ran although the suite was cut before them count as not run."""
-        kept, reason = self._cut() or (len(self._done), "")
+        kept, text = self._cut() or (len(self._done), "")
         graded = [
-            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), not_run_text(reason))
+            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), text)
             for index, item in enumerate(self._done)
         ]
         return ExecResult(

@@ -317,6 +317,7 @@ class Sandbox:
             *(interpreter, "-S", "-s", "-P", "-X", "utf8", script, str(there.fileno())),
             f"kernel={int(self._cgroup is None)}",
             f"top_level_return={int(self._settings.allow_top_level_return)}",
+            f"paper_guard={int(self._settings.paper_guard)}",
         ]
 
     async def _execute(

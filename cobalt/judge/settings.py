@@ -38,6 +38,9 @@ class JudgeSettings(BaseModel):
             None: no budget besides that of each test.
         suite_wall_seconds: Time that the tests of a suite together may spend neither computing nor ready to, in
             seconds, counted in list order; tests beyond it are `not_run`. None: no budget besides that of each test.
+        suite_seconds: Time of a whole suite in seconds, as if four tests were run at a time on an idle machine, each
+            for its computing and its waiting (paper: 27 s). Beyond it no test of the suite counts: all are
+            `not_run`, and the pass rate is 0. None: no such limit.
         memory_bytes: Address space of each process, and resident memory of all of a test's processes
             together (paper: 1 GiB).
         output_bytes: Standard output of a test; more is the verdict `output_limit`.
@@ -49,6 +52,9 @@ class JudgeSettings(BaseModel):
             tolerances. The values of called functions are compared as values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends it.
+        paper_guard: Take from programs what the authors' guard takes, so that those which call `exit()`, import
+            `resource` or from `__future__`, use `os.system` or write below /tmp fail as they do there (paper: on).
+            The isolation is the same.
         concurrency: Sandboxes, and so tests at once; None: one for each usable core.
         python: Interpreter that programs run under; None: the one this process runs.
         site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
@@ -65,6 +71,7 @@ class JudgeSettings(BaseModel):
     wall_seconds: float | None = Field(None, gt=0)
     suite_cpu_seconds: float | None = Field(None, gt=0)
     suite_wall_seconds: float | None = Field(60.0, gt=0)
+    suite_seconds: float | None = Field(None, gt=0)
     memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
     output_bytes: int = Field(16 * MIB, ge=1024)
     file_bytes: int = Field(64 * MIB, ge=1024)
@@ -74,6 +81,7 @@ class JudgeSettings(BaseModel):
     float_absolute: float = Field(1e-6, ge=0)
     float_relative: float = Field(1e-6, ge=0)
     allow_top_level_return: bool = False
+    paper_guard: bool = False
     concurrency: int | None = Field(None, ge=1)
     python: Path | None = None
     site_packages: Path | None = None

@@ -1,7 +1,8 @@
 """R_format: whether a response has the form that was asked for, and how long its parts are (Cobalt, reward).
 
-Facts and their order are those of the authors' `code_reward_func_think.py`. Only the form is looked at here: which
-program is judged is decided by `cobalt.conversation`, more generously (a block that is not closed still counts there).
+Facts and their order are those of the authors' `code_reward_func_think.py`, but for the last flaw. Which program is
+judged is decided by `cobalt.conversation`, which knows more kinds of blocks. A response without a flaw has one program:
+the one that is looked at here is judged.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cobalt.conversation.extraction import extract_code
 from cobalt.conversation.thinking import CLOSE
 from cobalt.reward.lengths import TokenCounter
 from cobalt.reward.repetition import is_repetitive
@@ -47,6 +49,7 @@ class Flaw(StrEnum):
     CODE_BLOCK = "code_block"  # not exactly one ```python behind it
     CLOSING_FENCE = "closing_fence"  # not exactly one line behind that which begins with ```
     BACKTICK = "backtick"  # a back-tick in the code or on the line of the opening fence
+    OTHER_PROGRAM = "other_program"  # the program that is judged is not this block
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ def format_reward(
     code, _, explanation = block.partition(_CLOSING)
     if "`" in code:
         return FormatReward(FLAW, Flaw.BACKTICK)
+    if not _is_judged(code, answer):
+        return FormatReward(FLAW, Flaw.OTHER_PROGRAM)
 
     thinking_tokens = count_tokens(thinking)
     long_thinking = thinking_tokens > LONGEST_THINKING
@@ -108,6 +113,12 @@ def format_reward(
         value = TOO_LONG_AND_FAILED if long_thinking else _thinking_bonus(thinking, thinking_tokens)
         value += TOO_LONG_AND_FAILED * (long_answer + long_explanation)
     return FormatReward(value, None, long_thinking, long_answer, long_explanation)
+
+
+def _is_judged(code: str, answer: str) -> bool:
+    """Whether the program of the answer is what follows the first line of `code`, up to white space around it."""
+    judged = extract_code(answer)
+    return judged is not None and judged.strip() == code.replace("\r\n", "\n").partition("\n")[2].strip()
 
 
 def _thinking_bonus(thinking: str, tokens: int) -> float:

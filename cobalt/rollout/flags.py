@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from cobalt.conversation import TemplateThinking, TruncatedThinking
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
@@ -43,7 +44,13 @@ class InferenceFlags:
     max_tokens: int = 8192
     """Most tokens of one response."""
     enable_thinking: bool = False
-    """Switch thinking on in the chat template; the history then keeps answers only, cut to 6,000 characters."""
+    """Show later turns only the answer of each response, its first 6,000 characters. It does not reach the chat
+    template. Single turn has no later turns and takes the flag so that both commands can share theirs."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
+    6,000 characters (paper), or drop them, which leaves an empty message."""
+    chat_template_thinking: TemplateThinking = "default"
+    """Tell the chat template that the model thinks (on) or does not (off); default: tell it nothing (paper)."""
     prompts: str = "paper"
     """Prompt set: paper, pocket, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
     seed: int = 0
@@ -62,7 +69,7 @@ class InferenceFlags:
             top_p=self.top_p,
             max_tokens=self.max_tokens,
             n=self.num_completions,
-            enable_thinking=self.enable_thinking,
+            chat_template_thinking=self.chat_template_thinking,
             seed=self.seed,
         )
 
@@ -90,6 +97,8 @@ class MultiTurnFlags(InferenceFlags):
             self.generation(),
             turns=self.turns,
             public_tests=self.public_tests,
+            enable_thinking=self.enable_thinking,
+            truncated_thinking=self.truncated_thinking,
             prompts=self.prompts,
             concurrency=self.concurrency,
         )

@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, first_messages, history_text, load_prompts
+from cobalt.conversation import (
+    ALL_PUBLIC_PASSED,
+    Message,
+    PromptSet,
+    TruncatedThinking,
+    first_messages,
+    history_text,
+    load_prompts,
+)
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import UserError
 from cobalt.files import check_files
@@ -37,6 +45,7 @@ class MultiTurnRun:
         generation: Sampling; `n` is used only where the input has no `responses`.
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
         public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
+        enable_thinking, truncated_thinking: What later turns see of a response (`cobalt.conversation.history_text`).
         prompts: Prompt set, by name or folder.
         concurrency: Problems worked on at a time.
     """
@@ -46,6 +55,8 @@ class MultiTurnRun:
     generation: GenerationSettings
     turns: int = 8
     public_tests: PublicTests = "benign"
+    enable_thinking: bool = False
+    truncated_thinking: TruncatedThinking = "keep"
     prompts: str = "paper"
     concurrency: int = 64
 
@@ -117,6 +128,8 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
             "generation": run.generation.model_dump(),
             "turns": run.turns,
             "public_tests": run.public_tests,
+            "enable_thinking": run.enable_thinking,
+            "truncated_thinking": run.truncated_thinking,
             "prompts": prompts.digests,
             "engine": dict(await engine.describe()),
             "judge": dict(await judge.describe()),
@@ -174,8 +187,9 @@ async def _converse(
         done.completions.append(completion)
         done.results.append(result)
         feedback = result.first_failure()
+        shown = history_text(completion.text, run.enable_thinking, run.truncated_thinking)
         messages += [
-            {"role": "assistant", "content": history_text(completion.text, run.generation.enable_thinking)},
+            {"role": "assistant", "content": shown},
             {"role": "user", "content": prompts.feedback(ALL_PUBLIC_PASSED if feedback is None else feedback)},
         ]
     return done

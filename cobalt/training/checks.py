@@ -114,6 +114,8 @@ def _kind_errors(config: Any) -> Iterator[str]:
         value = OmegaConf.select(config, key)
         if not isinstance(value, str):
             yield f"{key} is {value!r}: it must be one path"
+    if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):
+        yield f"data.apply_chat_template_kwargs is {config.data.apply_chat_template_kwargs!r}: it must be a mapping"
 
 
 def _sampling_errors(config: Any) -> Iterator[str]:
@@ -176,6 +178,8 @@ def _batch_errors(config: Any) -> Iterator[str]:
 def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
     """Rows of both files, once their columns are right and their prompts are measured."""
     counter = _token_counter(config, findings)
+    if counter is not None:
+        findings.errors += _thinking_errors(config, counter)
     rows = {}
     for split in ("train", "val"):
         path = Path(config.data[f"{split}_files"])
@@ -225,14 +229,28 @@ def _check_file(path: Path, longest: int, counter: Any, findings: Findings) -> i
 
 
 def _token_counter(config: Any, findings: Findings) -> Any:
+    from omegaconf import OmegaConf
+
     from cobalt.conversation.token_count import PromptTokenCounter
 
     model = config.actor_rollout_ref.model
+    arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     try:
-        return PromptTokenCounter(model.tokenizer_path or model.path)
+        return PromptTokenCounter(model.tokenizer_path or model.path, arguments)
     except UserError as error:
         _missing(model.path, str(error), findings)
         return None
+
+
+def _thinking_errors(config: Any, counter: Any) -> Iterator[str]:
+    """The reward must know whether responses start inside their thinking, which their text does not show."""
+    from omegaconf import OmegaConf
+
+    key = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
+    opens = counter.opens_thinking()
+    if OmegaConf.select(config, key, default=opens) != opens:
+        says = "ends its prompts with <think>" if opens else "does not end its prompts with <think>"
+        yield f"the chat template of {counter.model_name} {says}: set {key}={str(opens).lower()}"
 
 
 def _check_model(config: Any, findings: Findings) -> None:

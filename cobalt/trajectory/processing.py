@@ -19,6 +19,7 @@ from typing import IO, Any, get_args
 from tqdm import tqdm
 
 from cobalt.conversation import Message, PromptSet, load_prompts
+from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
@@ -53,6 +54,7 @@ class ProcessingRun:
         input_file: Evaluated multi-turn records.
         output_file: Contextual prompts.
         model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
+        chat_template_thinking: What the template is told about thinking, as in collection and in training.
         num_turns: Programs of a trajectory that are read.
         max_trajectories: Most trajectories selected from a problem.
         max_prompt_tokens: Longest prompt, in tokens.
@@ -76,6 +78,7 @@ class ProcessingRun:
     perturbed_file: Path | None = None
     prompts: str = "paper"
     seed: int = 42
+    chat_template_thinking: TemplateThinking = "default"
 
     def __post_init__(self) -> None:
         for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
@@ -117,7 +120,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     prompts = load_prompts(run.prompts)
     if next(read_trajectories(run.input_file, run.num_turns), None) is None:  # before seconds go into a tokenizer
         raise UserError(f"{run.input_file}: the file holds no record")
-    counter = PromptTokenCounter(run.model_name)
+    counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
     arguments: dict[str, Any] = {
         "stage": "trajectories",

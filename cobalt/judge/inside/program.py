@@ -44,6 +44,15 @@ def prepare_top_level_return() -> None:
     from . import top_level_return as _top_level_return
 
 
+_paper_guard: Any = None
+
+
+def prepare_paper_guard() -> None:
+    """Load what gives the verdicts of the authors' guard, while its file can still be seen; from then on it guards."""
+    global _paper_guard
+    from . import paper_guard as _paper_guard
+
+
 def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType]:
     """Compile a program into one or two pieces, to be executed in order in one namespace.
 
@@ -56,13 +65,17 @@ def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType
     """
     stderr, sys.stderr = sys.stderr, None  # warnings about the source are printed there
     try:
-        return [compile(source, FILE_NAME, "exec", dont_inherit=True)]
-    except SyntaxError as error:
-        if not (allow_top_level_return and error.msg == "'return' outside function"):
-            raise
-        codes: list[CodeType] | None = _top_level_return.compile_with_return(source, FILE_NAME)
-        if codes is None:
-            raise
+        try:
+            codes = [compile(source, FILE_NAME, "exec", dont_inherit=True)]
+        except SyntaxError as error:
+            if not (allow_top_level_return and error.msg == "'return' outside function"):
+                raise
+            pieces = _top_level_return.compile_with_return(source, FILE_NAME)
+            if pieces is None:
+                raise
+            codes = pieces
+        if _paper_guard is not None:
+            _paper_guard.refuse_future(source, FILE_NAME)
         return codes
     finally:
         sys.stderr = stderr
@@ -93,6 +106,8 @@ def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
         folder: The script's.
         beside: Names of modules that lie beside the script, and so come before the library's.
     """
+    if _paper_guard is not None:
+        _paper_guard.apply()
     shadowed = set(beside) - _LOADED_FIRST - set(sys.builtin_module_names)
     if shadowed:
         for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
@@ -124,6 +139,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return _exit_status(error)
     _shorten(error)
+    if _paper_guard is not None:
+        _paper_guard.hide_itself(error.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:

@@ -82,7 +82,8 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
     Args:
         arguments: The script's; the second is the socket's descriptor, the others are options as `name=value`:
             isolated (1 or 0), uid (the user that programs run as; 0 to stay), kernel (1 to count what the kernel holds
-            for a program), packages (a folder, or empty), top_level_return (1 where programs may return).
+            for a program), packages (a folder, or empty), top_level_return (1 where programs may return),
+            paper_guard (1 where programs have what the authors' guard leaves).
     """
     _take_descriptors(int(arguments[1]))
     given = dict(argument.split("=", 1) for argument in arguments[2:])
@@ -94,6 +95,8 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
     }
     if given["top_level_return"] == "1":
         program.prepare_top_level_return()
+    if given["paper_guard"] == "1":
+        program.prepare_paper_guard()
     options["hidden"] = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
     _provide_exits()
     if options["isolated"]:

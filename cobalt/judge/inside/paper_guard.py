@@ -1,0 +1,88 @@
+"""What the authors' judge takes away from a program, for the setting `paper_guard`; loaded only with it.
+
+Their judge writes a guard before each program, so that some right programs fail there: those that call `exit()`, import
+`resource` or begin with `from __future__`. Here the same names are taken away in a test's own process, so that the
+program's lines keep their numbers. The names are those of `verl/remote_reward_server.py` in the authors' repository.
+A program can undo all of it, there as here: this gives the paper's verdicts and is not a part of the isolation.
+"""
+
+# pathlib would be loaded into every program's process.
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_BUILTINS = ("exit", "quit")
+_OS = (
+    "kill", "system", "putenv", "remove", "removedirs", "rmdir", "fchdir", "setuid", "fork", "forkpty", "killpg",
+    "rename", "renames", "truncate", "replace", "unlink", "fchmod", "fchown", "chmod", "chown", "chroot", "lchflags",
+    "lchmod", "lchown", "getcwd", "chdir",
+)  # fmt: skip
+_SHUTIL = ("rmtree", "move", "chown")
+_MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
+
+_ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without loading `ast`
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# A program's folder here. There the folder is another one, and /tmp is read-only like everything else.
+_FOLDER = "/tmp"
+
+
+def refuse_future(source: bytes, file_name: str) -> None:
+    """Raise for a program that compiles and imports from `__future__`: after a guard that is too late.
+
+    Raises:
+        SyntaxError: the one that Python raises for such an import after another statement.
+    """
+    if b"__future__" not in source:
+        return
+    tree: Any = compile(source, file_name, "exec", _ONLY_AST, dont_inherit=True)
+    for statement in tree.body:
+        if type(statement).__name__ == "ImportFrom" and statement.module == "__future__" and not statement.level:
+            line = source.splitlines()[statement.lineno - 1].decode("utf-8", "replace")
+            place = (file_name, statement.lineno, statement.col_offset + 1, line)
+            raise SyntaxError("from __future__ imports must occur at the beginning of the file", place)
+
+
+def apply() -> None:
+    """Take the names away in this process, for good."""
+    for name in _BUILTINS:
+        setattr(builtins, name, None)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in _OS:
+        setattr(os, name, None)
+    import shutil
+    import subprocess
+
+    for name in _SHUTIL:
+        setattr(shutil, name, None)
+    subprocess.Popen = None  # type: ignore[assignment,misc]
+    for name in _MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]
+    sys.addaudithook(_refuse_writing)
+
+
+def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse absolute paths below /tmp to what would write there; paths relative to the program's folder pass."""
+    if (event == "open" and arguments[2] & _WRITING) or event == "os.mkdir":
+        path = arguments[0]
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if isinstance(path, str) and path.startswith("/"):
+            path = os.path.normpath(path)
+            if path == _FOLDER or path.startswith(_FOLDER + "/"):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), arguments[0])
+
+
+def hide_itself(trace: Any) -> None:
+    """Take this file's frame out of a traceback: the error is the program's."""
+    while trace is not None:
+        if trace.tb_next is not None and trace.tb_next.tb_frame.f_code is _refuse_writing.__code__:
+            trace.tb_next = trace.tb_next.tb_next
+        trace = trace.tb_next
