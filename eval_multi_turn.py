@@ -11,10 +11,10 @@ from rich.console import Console
 from cobalt.cli import run_script
 from cobalt.files import check_files
 from cobalt.judge import ServeJudge
-from cobalt.records import read_records
 from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.turns import turn_table
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
+from cobalt.trajectory_codec import read_trajectories
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def main(arguments: Arguments) -> int:
     failed = asyncio.run(
         run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
     )
-    metrics = turn_metrics(read_records(arguments.output_file, unfinished=True), str(arguments.output_file))
+    evaluated = read_trajectories(arguments.output_file, unfinished=True)
+    metrics = turn_metrics(evaluated, str(arguments.output_file))
     write_metrics(metrics, arguments.output_file)
     Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
     if arguments.plot:

@@ -10,11 +10,21 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cobalt.errors import UserError
 
 ProblemId = str | int
+
+PERTURBED_TESTS = "perturbed_public_test_cases"
+"""The field of the public tests of which two cannot be passed (preproc/run_perturbation.py)."""
+
+
+class Digest(Protocol):
+    """What is fed the bytes of a file while they are read; `hashlib.sha256()` makes one."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +150,14 @@ class Problem:
             raise UserError("field 'hidden_test_cases': the test suite is empty")
         return cls(identifier, question, instruction, tests, public, hidden, record)
 
+    def perturbed_tests(self) -> TestSuite | None:
+        """The perturbed public tests that the line itself has, or None.
+
+        Raises:
+            UserError: they are malformed.
+        """
+        return None if self.record.get(PERTURBED_TESTS) is None else _suite(self.record, PERTURBED_TESTS)
+
 
 def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
     if field not in record:
@@ -176,12 +194,15 @@ def decode_json(text: str | bytes) -> Any:
     return value
 
 
-def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(
+    path: Path, *, ignore_last_bytes: int = 0, digest: Digest | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` for every non-blank line of a JSONL file, strictly.
 
     Args:
         path: The file.
         ignore_last_bytes: How many bytes at the file's end to leave out.
+        digest: Is fed every line that is read.
 
     Raises:
         UserError: the file cannot be read, or a line is not a JSON object (its number is named).
@@ -197,6 +218,8 @@ def read_json_lines(path: Path, *, ignore_last_bytes: int = 0) -> Iterator[tuple
                 remaining -= len(line)
                 if remaining < 0:
                     return
+                if digest is not None:
+                    digest.update(line)
                 if not line.strip():
                     continue
                 try:

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from cobalt.errors import UserError
 from cobalt.files import check_result_path
-from cobalt.problem import ProblemId, read_json_lines
+from cobalt.problem import Digest, ProblemId, read_json_lines
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
@@ -37,11 +37,14 @@ def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]
     return list(iterate_records(path, unfinished=unfinished))
 
 
-def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
-    """As `read_records`, one record at a time, for files that are larger than the memory."""
+def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | None = None) -> Iterator[dict[str, Any]]:
+    """As `read_records`, one record at a time, for files that are larger than the memory.
+
+    `digest` is fed the bytes of the file while they are read, so that one reading gives the records and the digest.
+    """
     torn = _torn_bytes(path) if unfinished else 0
     first_seen: dict[ProblemId, int] = {}
-    for number, record in read_json_lines(path, ignore_last_bytes=torn):
+    for number, record in read_json_lines(path, ignore_last_bytes=torn, digest=digest):
         identifier = record.get("id")
         if not isinstance(identifier, str | int):
             raise UserError(f"{path}, line {number}: field 'id' is missing or neither a string nor an integer")

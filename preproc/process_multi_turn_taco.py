@@ -1,4 +1,4 @@
-"""Trajectories into contextual prompts: flags in, one call of `cobalt.trajectory.processing`."""
+"""Trajectories into contextual prompts: flags in, one call of `cobalt.contexts.processing`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -49,9 +49,9 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.contexts.processing import ProcessingRun, process_trajectories
     from cobalt.judge import ServeJudge
     from cobalt.report.summary import summary_table
-    from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
     summary = asyncio.run(process_trajectories(ProcessingRun(**vars(arguments)), ServeJudge()))
     Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))

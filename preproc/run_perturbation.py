@@ -1,4 +1,4 @@
-"""Impossible public tests: flags in, one call of `cobalt.trajectory.perturbation`."""
+"""Impossible public tests: flags in, one call of `cobalt.contexts.perturbation`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,8 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.contexts.perturbation import PerturbationRun, perturb_problems
     from cobalt.report.summary import summary_table
-    from cobalt.trajectory.perturbation import PerturbationRun, perturb_problems
 
     summary = perturb_problems(PerturbationRun(**vars(arguments)))
     Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))

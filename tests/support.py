@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cobalt.problem import Problem
+from cobalt.trajectory import ProblemTrajectories
+from cobalt.trajectory_codec import decode_trajectories
+
 ROOT = Path(__file__).parent.parent
 
 # Found and not imported: at import LiteLLM asks the network for prices, which only the project's own module stops.
@@ -29,6 +33,12 @@ def square_problem(identifier, **fields):
         "public_test_cases": suite(2, 3),
         "hidden_test_cases": suite(4, 5),
     } | fields
+
+
+def trajectories_of(record):
+    """The problem and trajectories of a record."""
+    problem = Problem.parse(record)
+    return ProblemTrajectories(problem, decode_trajectories(problem, record))
 
 
 def write_lines(path, records):
@@ -59,7 +69,9 @@ def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"fe
             public_pass_rates=[[sample[turn][0] / 2 for sample in samples] for turn in range(turns)],
             finish_reasons=[["stop"] * len(samples)] * turns,
             all_pass_rates=[[hidden / 2 for _, hidden in sample] for sample in samples],
-            hidden_verdicts=[],
+            hidden_verdicts=[
+                [["passed"] * hidden + ["wrong_answer"] * (2 - hidden) for _, hidden in sample] for sample in samples
+            ],
         )
         | fields
     )

@@ -5,6 +5,7 @@ import json
 import pytest
 from support import square_problem, write_lines
 
+from cobalt.contexts.perturbation import PerturbationRun, perturb_problems
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
@@ -15,7 +16,6 @@ from cobalt.judge.verdict import ExecResult, VerdictKind
 from cobalt.records import read_records
 from cobalt.report.hacking import read_events as report_events
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
-from cobalt.trajectory.perturbation import PerturbationRun, perturb_problems
 
 # Tests 0 and 1 had their expected outputs swapped; 2 and 3 are as they were. The input of test 0 is part of test 2's.
 INPUTS = ["2\n", "3\n", "12\n", "4\n"]
@@ -212,9 +212,9 @@ GOOD = recorded((A, result("--++")), (B, result("+-++")))
         (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
         (GOOD | {"id": 7}, "record 7 is no problem of"),
         (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
-        (GOOD | {"public_exec_results": [[1], [2]]}, "is not an execution result"),
-        (GOOD | {"raw_responses": [[A]]}, "differ in turns or samples"),
-        (GOOD | {"raw_responses": [[A], [3]]}, "is not a multi-turn record"),
+        (GOOD | {"public_exec_results": [[1], [2]]}, "record 0: field 'public_exec_results'"),
+        (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results'"),
+        (GOOD | {"raw_responses": [[A], [3]]}, "record 0: field 'raw_responses'"),
     ],
 )
 async def test_records_of_another_kind_are_refused(tmp_path, record, message):

@@ -19,6 +19,7 @@ from cobalt.datasets.pocket.demonstrations import (
     draw_demonstrations,
     first_choice,
     first_failure,
+    judge_here,
     special_case,
     with_special_cases,
 )
@@ -103,12 +104,11 @@ def test_feedback_names_the_first_failing_test():
         cases = draw_cases(task, rng)
         if cases is None:
             continue
-        assert first_failure(task.program(task.solution), cases.public) is None
+        assert judge_here(task.program(task.solution), cases.public).all_passed
         for expressions in task.confusions():
-            failure = first_failure(task.program(expressions), cases.public)
-            if failure is None:
+            text = judge_here(task.program(expressions), cases.public).first_failure()
+            if text is None:
                 continue
-            text = failure.text
             kind = "Stderr:\n" if "Stderr:\n" in text else "Expected Output:\n"
             seen.add(kind)
             assert text.startswith("Input:\n")
@@ -151,24 +151,24 @@ def test_a_special_case_mends_the_test_that_it_is_for():
             continue
         expressions = first_choice(task, rng)
         program = task.program(expressions)
-        failure = first_failure(program, public)
+        failure = first_failure(judge_here(program, public), public)
         case = failure and special_case(failure, expressions[0])
         if case:
-            after = first_failure(with_special_cases(program, [case]), public)
+            after = first_failure(judge_here(with_special_cases(program, [case]), public), public)
             mended += 1
             assert after is None or after.stdin != failure.stdin
     assert mended > 20
 
 
 def test_a_special_case_needs_an_expected_output_and_a_value_to_tell_the_test_by():
-    failure = Failure("3,4", "7\n", "", crashed=False)
+    failure = Failure("3,4", "7\n", crashed=False)
     assert special_case(failure, "comma line") == 'if xs[0] == 3: print("""7"""); raise SystemExit'
-    assert special_case(Failure("2\n-5 6", "1\n2\n", "", crashed=False), "count, line") == (
+    assert special_case(Failure("2\n-5 6", "1\n2\n", crashed=False), "count, line") == (
         'if xs[0] == -5: print("""1\n2"""); raise SystemExit'
     )
-    assert special_case(Failure("3,4", "7\n", "", crashed=True), "comma line") is None
-    assert special_case(Failure("2", "7\n", "", crashed=False), "count, line") is None
-    assert special_case(Failure("x y", "7\n", "", crashed=False), "one line") is None
+    assert special_case(Failure("3,4", "7\n", crashed=True), "comma line") is None
+    assert special_case(Failure("2", "7\n", crashed=False), "count, line") is None
+    assert special_case(Failure("x y", "7\n", crashed=False), "one line") is None
 
 
 @pytest.mark.sandbox
@@ -184,15 +184,15 @@ async def test_feedback_is_the_judges_to_the_letter():
             if public is None:
                 continue
             programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
-            failure = first_failure(programs[0], public)
+            failure = first_failure(judge_here(programs[0], public), public)
             case = failure and special_case(failure, task.solution[0])
             programs += [with_special_cases(programs[0], [case])] if case else []
             special_cases += len(programs) - 2
             for program in programs:
                 result = await judge.judge(program, public)
                 kinds.update(verdict.kind for verdict in result.verdicts)
-                failure = first_failure(program, public)
-                assert (failure and failure.text) == result.first_failure()
+                here = judge_here(program, public)
+                assert (here.passing, here.feedback) == (result.passing, result.feedback)
     assert special_cases > 3
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 

@@ -16,6 +16,7 @@ from test_scripts import run as run_script
 
 from cobalt.errors import UserError
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
+from cobalt.records import read_records
 from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
@@ -24,6 +25,7 @@ from cobalt.report.runs import change_between, check_comparable, named_paths, re
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
+from cobalt.trajectory_codec import read_trajectories
 
 
 def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None, **fields):
@@ -31,11 +33,16 @@ def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None,
     folder.mkdir(parents=True)
     ids = range(len(rates)) if ids is None else ids
     records = [
-        problems(identifier, all_pass_rates=rate, **{name: value[number] for name, value in fields.items()})
+        problems(
+            identifier,
+            raw_responses=[[""] * len(rate) for _ in rate[0]],
+            all_pass_rates=rate,
+            **{name: value[number] for name, value in fields.items()},
+        )
         for number, (identifier, rate) in enumerate(zip(ids, rates, strict=True))
     ]
     path = write_lines(folder / "evaluation.jsonl", records)
-    write_metrics(turn_metrics(records, str(path)), path)
+    write_metrics(turn_metrics(read_trajectories(path), str(path)), path)
     generation = {"temperature": 0.6, "max_tokens": 64, "seed": 0, "n": 2} | (settings or {})
     stages = {
         "evaluation": ({"judge": {"comparison": "strip"}}, ["multi_turn.jsonl"]),
@@ -184,9 +191,11 @@ def test_tokens_and_costs_are_summed_where_the_records_have_them(tmp_path):
 
 
 def test_a_malformed_usage_field_is_named(tmp_path):
-    make_run(tmp_path / "a", EARLY, completion_tokens=[[[1]], [[1]]])
-    with pytest.raises(UserError, match="record 0: 'prompt_tokens', 'completion_tokens'"):
-        read_run("a", tmp_path / "a")
+    folder = make_run(tmp_path / "a", EARLY)
+    records = [record | {"completion_tokens": [[1]]} for record in read_records(folder / "evaluation.jsonl")]
+    write_lines(folder / "evaluation.jsonl", records)
+    with pytest.raises(UserError, match="record 0: field 'completion_tokens'"):
+        read_run("a", folder)
 
 
 def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
@@ -395,7 +404,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([tmp_path / "none"], {}, "there is no run"),
         ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
         ([tmp_path / "begun"], {}, "make it with 'python eval_multi_turn.py -i"),
-        ([plain], {}, "has no 'all_pass_rates': run eval_multi_turn.py first"),
+        ([plain], {}, "record 1: .*run a multi-turn script first"),
         ([early, early], {}, "two are called 'early'"),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"hacking": {"early": stranger}}, "name problem 99, turn 1, which .* give the events of that run"),

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from support import square_problem, write_lines
+from support import square_problem, trajectories_of, write_lines
 
 from cobalt.conversation import ALL_PUBLIC_PASSED
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
@@ -134,12 +134,16 @@ async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
         await run_multi_turn(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 
 
-def evaluated(*samples):
-    return {"id": 0, "all_pass_rates": [list(sample) for sample in samples]}
+def evaluated(*samples, identifier=0):
+    """An evaluated problem from its hidden pass rates, [sample][turn]."""
+    responses = [[""] * len(samples) for _ in samples[0]]
+    rates = [list(sample) for sample in samples]
+    return trajectories_of(square_problem(identifier, raw_responses=responses, all_pass_rates=rates))
 
 
 def test_turn_metrics_take_turns_and_samples_from_the_data():
-    metrics = turn_metrics([evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1))], "file")
+    groups = [evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1), identifier=1)]
+    metrics = turn_metrics(groups, "file")
     assert [row.pass_at_1 for row in metrics] == [0.25, 0.75]
     assert metrics[0].pass_rate == pytest.approx((0.5 + 0.125) / 2)
     assert metrics[1].relative_change == pytest.approx(2.0)
@@ -151,16 +155,20 @@ def test_the_relative_change_is_not_given_where_turn_0_is_zero():
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
+    ("groups", "message"),
     [
         ([], "no evaluated record"),
-        ([{"id": 3}], "record 3 has no 'all_pass_rates': run eval_multi_turn.py first"),
-        ([evaluated((1, 1)), evaluated((1,))], "1 turns where another has 2"),
+        ([evaluated((1, 1)), evaluated((1,), identifier=3)], "record 3 has 1 turns where another has 2"),
     ],
 )
-def test_records_that_cannot_be_averaged_are_refused(records, message):
+def test_problems_that_cannot_be_averaged_are_refused(groups, message):
     with pytest.raises(UserError, match=message):
-        turn_metrics(records, "file")
+        turn_metrics(groups, "file")
+
+
+def test_a_run_that_is_not_evaluated_has_no_metrics():
+    with pytest.raises(UserError, match="record 3: .*eval_multi_turn.py"):
+        turn_metrics([trajectories_of(square_problem(3, raw_responses=[["a"]]))], "file")
 
 
 async def run_items(count, work, path, *, concurrency=1, arguments=None):
@@ -200,6 +208,43 @@ async def test_one_failing_problem_is_recorded_and_retried_and_the_others_finish
     assert not errors_path(output).exists()
 
 
+async def test_a_defect_of_the_code_ends_the_run_and_is_not_a_failed_problem(tmp_path):
+    output = tmp_path / "r.jsonl"
+
+    async def work(item):
+        if item == 2:
+            raise KeyError("planted")
+        return {"id": item}
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run_items(4, work, output, concurrency=1)
+    assert raised.group_contains(KeyError, match="planted")
+    assert [record["id"] for record in read_records(output)] == [0, 1]
+    assert not errors_path(output).exists()
+
+
+async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
+    taken = finished = 0
+
+    def items():
+        nonlocal taken
+        for item in range(20):
+            taken += 1
+            yield item
+
+    async def work(item):
+        nonlocal finished
+        assert taken - finished <= 3
+        await asyncio.sleep(0)
+        finished += 1
+        return {"id": item}
+
+    with RecordFile(tmp_path / "r.jsonl") as output:
+        options = {"arguments": {}, "inputs": [], "concurrency": 3, "description": "test"}
+        assert await run_all(items(), lambda item: item, work, output, **options) == 0
+    assert finished == 20
+
+
 async def test_losing_a_service_ends_the_run_and_keeps_what_is_finished(tmp_path):
     output = tmp_path / "r.jsonl"
 
@@ -230,8 +275,12 @@ async def test_an_interrupt_keeps_what_is_finished(tmp_path):
 async def test_a_result_with_strange_ids_is_not_continued(tmp_path):
     output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
     write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
-    with pytest.raises(UserError, match="holds id 9, which the input does not have"):
-        await run_items(2, None, output, concurrency=1)
+
+    async def work(item):
+        return {"id": item}
+
+    with pytest.raises(UserError, match="id 9"):
+        await run_items(2, work, output, concurrency=1)
 
 
 async def test_a_second_writer_leaves_the_first_ones_result_and_manifest_alone(tmp_path):

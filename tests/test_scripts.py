@@ -115,7 +115,7 @@ def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
     ("fields", "message"),
     [
         ({"responses": ["a", "b"], "finish_reasons": ["stop"]}, "'finish_reasons' must have one entry for each"),
-        ({"responses": ["a"], "finish_reasons": ["tired"]}, "a recorded finish_reason is malformed"),
+        ({"responses": ["a"], "finish_reasons": ["tired"]}, "problem 1: field 'finish_reasons'"),
         ({"responses": ["a"], "completion_tokens": 3}, "'completion_tokens' must have one entry for each"),
         ({"responses": [1]}, "non-empty list of strings"),
     ],
@@ -135,8 +135,8 @@ def test_a_replay_with_too_few_responses_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("responses", "flags", "message"),
     [
-        ([["a", "b"], ["a"]], [], "different numbers of samples"),
-        ([["a"], [7]], [], "a response that is not a string"),
+        ([["a", "b"], ["a"]], [], "record 1: field 'raw_responses'"),
+        ([["a"], [7]], [], "record 1: field 'raw_responses'"),
         ([["a"]], ["--concurrency", "0"], "concurrency is 0"),
     ],
 )
@@ -230,7 +230,7 @@ def test_recorded_responses_that_are_no_texts_are_refused(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": [1]}])
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
-    assert_user_error(finished, "must be lists of strings")
+    assert_user_error(finished, "record 1: field 'responses'")
 
 
 def test_a_plot_of_another_kind_is_refused_before_the_work(tmp_path):

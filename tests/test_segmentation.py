@@ -3,8 +3,8 @@
 import pytest
 from support import trajectory_record, write_lines
 
-from cobalt.trajectory.reading import read_trajectories
-from cobalt.trajectory.segmentation import context, usable_states
+from cobalt.contexts.scores import read_scored
+from cobalt.contexts.segmentation import context, usable_states
 
 # Per program: whether it passes all public tests, and whether it passes all tests.
 RIGHT, PUBLIC_ONLY, WRONG = (True, True), (True, False), (False, False)
@@ -52,7 +52,7 @@ def test_without_the_rule_of_programs_two_apart_the_first_one_still_holds(progra
 
 def test_a_context_ends_with_feedback_and_remembers_the_best_program_in_it(tmp_path):
     record = trajectory_record(0, [[(1, 0), (2, 1), (0, 0)]])
-    [group] = read_trajectories(write_lines(tmp_path / "e.jsonl", [record]), 3)
+    [group] = read_scored(write_lines(tmp_path / "e.jsonl", [record]), 3)
     [trajectory] = group.trajectories
     contexts = [context(trajectory, turn) for turn in range(4)]
     assert [len(cut.messages) for cut in contexts] == [2, 4, 6, 8]

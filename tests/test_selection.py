@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import trajectory_record, write_lines
 
-from cobalt.trajectory.reading import read_trajectories
-from cobalt.trajectory.selection import max_variance_subset, score, select, solved_at_first_turn
+from cobalt.contexts.scores import read_scored
+from cobalt.contexts.selection import max_variance_subset, score, select, solved_at_first_turn
 
 SCORES = st.lists(st.integers(0, 20), max_size=12)
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)  # public and hidden tests passed, of two each
@@ -17,7 +17,7 @@ RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)  # public and hidden tests passed, o
 
 def group_of(tmp_path, *samples):
     path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, samples)])
-    [group] = read_trajectories(path, len(samples[0]))
+    [group] = read_scored(path, len(samples[0]))
     return group
 
 
@@ -79,7 +79,7 @@ def test_training_keeps_trajectories_that_change_and_reach_a_right_program(tmp_p
         [RIGHT, HALF, HALF],  # right once is enough
     )
     selection = select(group, 4)
-    assert [trajectory.sample for trajectory in selection.selected] == [3, 4]
+    assert [scored.trajectory.sample for scored in selection.selected] == [3, 4]
     assert (selection.unchanging, selection.never_solved, selection.not_needed) == (2, 1, 0)
     assert [score(trajectory) for trajectory in group.trajectories] == [0, 0, 3, 4, 2]
 
@@ -88,20 +88,20 @@ def test_of_too_many_trajectories_the_scores_that_vary_most_are_kept(tmp_path):
     # Scores 1, 2, 2, 4, 4 over four tests: two of the lowest and two of the highest vary most.
     group = group_of(tmp_path, [(2, 1), RIGHT], [HALF, RIGHT], [(0, 2), RIGHT], [WRONG, RIGHT], [RIGHT, WRONG])
     selection = select(group, 4)
-    assert [trajectory.sample for trajectory in selection.selected] == [0, 1, 3, 4]
+    assert [scored.trajectory.sample for scored in selection.selected] == [0, 1, 3, 4]
     assert selection.not_needed == 1
 
 
 def test_a_test_set_takes_the_one_trajectory_that_changes_least_right_or_not(tmp_path):
     group = group_of(tmp_path, [WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)])
     selection = select(group, 4, is_test=True)
-    assert [trajectory.sample for trajectory in selection.selected] == [2]
+    assert [scored.trajectory.sample for scored in selection.selected] == [2]
     assert (selection.unchanging, selection.never_solved, selection.not_needed) == (1, 0, 2)
 
 
 def test_public_and_hidden_tests_weigh_by_their_true_counts(tmp_path):
     suite = {"inputs": ["1"] * 6, "outputs": ["1"] * 6}
     record = trajectory_record(0, [[(1, 0), RIGHT]], hidden_test_cases=suite)
-    [group] = read_trajectories(write_lines(tmp_path / "e.jsonl", [record]), 2)
+    [group] = read_scored(write_lines(tmp_path / "e.jsonl", [record]), 2)
     assert group.tests == 8
     assert group.trajectories[0].passed == [1, 8]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, trajectory_record, write_lines
 
+from cobalt.contexts.processing import ProcessingRun, process_trajectories
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
-from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 

@@ -7,6 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import square_problem, trajectory_record, write_lines
 
+from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.scores import read_scored
+from cobalt.contexts.segmentation import context
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.pocket.tokenizer import learn_tokenizer
@@ -14,8 +17,6 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.manifest import manifest_path
 from cobalt.records import read_records
-from cobalt.trajectory.processing import ProcessingRun, process_trajectories
-from cobalt.trajectory.reading import read_trajectories
 
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 SOLVE = "```python\nprint(int(input()) ** 2)\n```"
@@ -158,18 +159,20 @@ def authors_file(record, *, sample_first):
 @pytest.mark.parametrize("sample_first", [True, False])
 def test_axes_of_the_authors_files_are_told_by_lengths(tmp_path, sample_first):
     record = trajectory_record(0, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, HALF]])
-    [ours] = read_trajectories(write_lines(tmp_path / "ours.jsonl", [record]), 3)
+    [ours] = read_scored(write_lines(tmp_path / "ours.jsonl", [record]), 3)
     path = write_lines(tmp_path / "theirs.jsonl", [authors_file(record, sample_first=sample_first)])
-    [theirs] = read_trajectories(path, 3)
-    assert theirs.trajectories == ours.trajectories
-    assert ours.trajectories[1].responses == ["response 1.0", "response 1.1", "response 1.2"]
+    [theirs] = read_scored(path, 3)
+    for one, other in zip(theirs.trajectories, ours.trajectories, strict=True):
+        assert (one.public_passed, one.passed) == (other.public_passed, other.passed)
+    responses = [turn.response for turn in theirs.trajectories[1].trajectory.turns]
+    assert responses == ["response 1.0", "response 1.1", "response 1.2"]
 
 
 def test_later_turns_are_left_out(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[WRONG, HALF, RIGHT, WRONG]])])
-    [group] = read_trajectories(path, 2)
+    [group] = read_scored(path, 2)
     assert group.trajectories[0].passed == [0, 2]
-    assert group.trajectories[0].messages[-1]["content"] == "feedback 1"
+    assert context(group.trajectories[0], 2).messages[-1]["content"] == "feedback 1"
 
 
 def without(record, field):
@@ -183,18 +186,18 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([square_problem(3)], "record 3: it has no 'conversations': run a multi-turn script first"),
+        ([square_problem(3)], "record 3: .*'conversations': run a multi-turn script first"),
         ([without(THREE, "all_pass_rates")], "record 3: it has no 'all_pass_rates': run eval_multi_turn.py first"),
         ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
         ([THREE, trajectory_record(4, [[WRONG] * 4] * 2)], "record 4 has 4 turns where another has 3"),
         ([trajectory_record(3, [[WRONG, RIGHT]])], "it has 2 turns, and 3 were asked for: give --num_turns 2"),
-        ([authors_file(SQUARE, sample_first=True)], "axes of 'all_pass_rates' cannot be told"),
+        ([authors_file(SQUARE, sample_first=True)], "the axes of its fields"),
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "0.3, which is no share of 2 tests"),
-        ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "no rate between 0 and 1"),
+        ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates'"),
         ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
         ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates' must be a list of lists"),
         ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
-        ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "each with its feedback"),
+        ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([THREE, THREE], "id 3 is already used"),
         ([without(THREE, "public_test_cases")], "it has no public tests"),
         ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
@@ -203,7 +206,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
 )
 def test_records_that_are_no_evaluated_trajectories_are_refused(tmp_path, records, message):
     with pytest.raises(UserError, match=message):
-        list(read_trajectories(write_lines(tmp_path / "e.jsonl", records), 3))
+        list(read_scored(write_lines(tmp_path / "e.jsonl", records), 3))
 
 
 def perturbed_record(identifier, response, **fields):

@@ -6,13 +6,13 @@ import pytest
 from pyarrow import parquet
 from support import square_problem, trajectory_record, write_lines
 
+from cobalt.contexts.processing import ProcessingRun, process_trajectories
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets import verl_rows
 from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
 from cobalt.errors import UserError
 from cobalt.manifest import manifest_path
-from cobalt.trajectory.processing import ProcessingRun, process_trajectories
 
 COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)

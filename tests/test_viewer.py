@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 from chromium import CHROMIUM, Chromium
-from support import square_problem, write_lines
+from support import square_problem, trajectories_of, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
@@ -105,7 +105,7 @@ def test_each_kind_of_verdict_has_one_digit():
 
 
 def test_texts_that_repeat_are_held_once():
-    _, piece = problem_data(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4), [], with_responses=True)
+    _, piece = problem_data(trajectories_of(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4)), [], with_responses=True)
     assert len(piece["texts"]) == len(set(piece["texts"]))
     assert piece["texts"].count(DOUBLE) == 1
 
@@ -114,7 +114,7 @@ def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     record = evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])
     for name in ("raw_responses", "hidden_verdicts", "completion_tokens"):
         del record[name]
-    _, piece = problem_data(record, [], with_responses=True)
+    _, piece = problem_data(trajectories_of(record), [], with_responses=True)
     first, second = piece["samples"][0]
     assert piece["texts"][second["program"]] == "print(int(input()) ** 2)"
     assert first["public"] == "01"  # the kind is inferred from the feedback
@@ -135,13 +135,17 @@ TRUE = json.dumps({"inputs": ["1\n", "2\n", "3\n"], "outputs": ["1\n", "4\n", "9
 )
 def test_a_run_on_perturbed_tests_shows_those_and_which_are_impossible(fields, first, impossible):
     tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED}
-    _, piece = problem_data(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields), [], with_responses=True)
+    _, piece = problem_data(
+        trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields)), [], with_responses=True
+    )
     assert (piece["public"][0], piece["impossible"]) == (first, impossible)
 
 
 def test_long_tests_are_cut_and_say_so():
     suite = {"inputs": ["x" * (SHOWN_CHARACTERS + 10)], "outputs": ["1"]}
-    _, piece = problem_data(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite), [], with_responses=True)
+    _, piece = problem_data(
+        trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite)), [], with_responses=True
+    )
     assert piece["hidden"][0][0].endswith("... (10 more characters)")
 
 
@@ -149,12 +153,12 @@ def test_long_tests_are_cut_and_say_so():
     ("fields", "message"),
     [
         ({"all_pass_rates": None}, "run eval_multi_turn.py first"),
-        ({"all_pass_rates": [[0.5, "1"]]}, "not rates from 0 to 1"),
-        ({"all_pass_rates": [[0.5, 2]]}, "not rates from 0 to 1"),
-        ({"raw_responses": [["a"]]}, "one entry for each turn and sample"),
-        ({"raw_responses": [[1], [2]]}, "one entry for each turn and sample"),
-        ({"completion_tokens": [[1]]}, "one entry for each turn and sample"),
-        ({"hidden_verdicts": [[["passed"], ["tired"]]]}, "one entry for each turn and sample"),
+        ({"all_pass_rates": [[0.5, "1"]]}, "field 'all_pass_rates'"),
+        ({"all_pass_rates": [[0.5, 2]]}, "field 'all_pass_rates'"),
+        ({"raw_responses": [["a"]]}, "field 'raw_responses'"),
+        ({"raw_responses": [[1], [2]]}, "field 'raw_responses'"),
+        ({"completion_tokens": [[1]]}, "field 'completion_tokens'"),
+        ({"hidden_verdicts": [[["passed"], ["tired"]]]}, "field 'hidden_verdicts'"),
         ({"public_exec_results": [[{}], [{}]]}, "an execution result needs the lists"),
     ],
 )
@@ -169,11 +173,11 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     record = evaluated(0, [[RIGHT]], [[1.0]])
     for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
         with pytest.raises(UserError, match=f"names sample {sample}, turn {turn}"):
-            problem_data(record, [HackingEvent(0, sample, turn, "others")], with_responses=True)
+            problem_data(trajectories_of(record), [HackingEvent(0, sample, turn, "others")], with_responses=True)
     for response in (RIGHT, NO_CODE):
         with pytest.raises(UserError, match="sample 0, turn 0 has another program"):
             other = evaluated(0, [[response]], [[1.0]])
-            problem_data(other, [HackingEvent(0, 0, 0, "others", "print(2)")], with_responses=True)
+            problem_data(trajectories_of(other), [HackingEvent(0, 0, 0, "others", "print(2)")], with_responses=True)
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):
@@ -367,9 +371,9 @@ def test_model_text_is_shown_and_never_run(page):
 @needs_chromium
 def test_lone_surrogates_reach_the_page_without_breaking_it(browser, tmp_path, monkeypatch):
     # The reader of result files refuses them; a page made from records in memory must stand them all the same.
-    record = evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]])
+    group = trajectories_of(evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]]))
     (tmp_path / "evaluation.jsonl").write_text("{}")
-    monkeypatch.setattr("cobalt.report.viewer.page.iterate_records", lambda path: iter([record]))
+    monkeypatch.setattr("cobalt.report.viewer.page.read_trajectories", lambda path, digest: iter([group]))
     write_viewer(tmp_path, tmp_path / "view.html")
     browser.open(tmp_path / "view.html")
     shown = "document.querySelector('#turn-0 > pre').textContent"

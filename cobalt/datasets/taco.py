@@ -32,6 +32,7 @@ from cobalt.judge import ExecResult, Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
 from cobalt.records import RecordFile, iterate_records, sort_records
+from cobalt.trajectory_codec import decode_passing
 
 logger = logging.getLogger(__name__)
 
@@ -264,13 +265,11 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
             suite = TestSuite.parse(record.get("test_cases"))
         except UserError as error:
             raise UserError(f"{where}: field 'test_cases': {error}") from None
-        results = record.get("exec_results")
-        if not isinstance(results, list) or not results:
-            raise UserError(f"{where} has no 'exec_results': run a single-turn script first")
-        columns = [result.get("passing") if isinstance(result, dict) else None for result in results]
-        if not all(isinstance(column, list) and len(column) == len(suite) for column in columns):
-            raise UserError(f"{where}: field 'exec_results' does not have one 'passing' entry for each test")
-        passes = tuple(sum(map(bool, tests)) for tests in zip(*columns, strict=True))
+        try:
+            passing = decode_passing(record, len(suite))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        passes = tuple(sum(of_samples) for of_samples in zip(*passing, strict=True))
         attempts[record["id"]] = Attempts(_digest(suite), passes)
     return attempts
 

@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cobalt.conversation import Message, TemplateThinking
 from cobalt.problem import ProblemId
-
-FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
+from cobalt.trajectory import FinishReason as FinishReason
 
 
 class GenerationSettings(BaseModel):

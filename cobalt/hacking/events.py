@@ -95,8 +95,11 @@ def replace_result(
 
 
 def _stage_of(path: Path) -> object:
+    """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
     try:
-        manifest = decode_json(manifest_path(path).read_bytes())
-        return manifest["arguments"]["stage"]
-    except (OSError, UserError, KeyError, TypeError):
+        found = decode_json(manifest_path(path).read_bytes())
+    except (OSError, UserError):
         return None
+    for name in ("arguments", "stage"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

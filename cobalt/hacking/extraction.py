@@ -12,18 +12,19 @@ timed out) showed no test; if the program it stands for may be an event, it is j
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import program_of
 from cobalt.errors import UserError
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, check_replaceable, content_key, replace_result
 from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
-from cobalt.problem import Problem, ProblemId, TestSuite, load_problems
-from cobalt.records import iterate_records
+from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
+from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.trajectory_codec import read_trajectories
 
 STAGE = "hacking_events"
 OTHER_TESTS = (
@@ -74,31 +75,35 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
     tests = {identifier: _perturbed_tests(data_file, problem) for identifier, problem in problems.items()}
     counts = dict.fromkeys(("problems", "trajectories", "turns", "turns after an impossible test", "judged again"), 0)
     events: list[dict[str, Any]] = []
-    for record in iterate_records(input_file):
-        identifier = record["id"]
+    for group in read_trajectories(input_file):
+        identifier = group.problem.id
         if identifier not in problems:
             raise UserError(f"{input_file}: record {identifier!r} is no problem of {data_file}")
+        perturbed = tests[identifier]
         try:
-            run = _Run.parse(record, tests[identifier])
-            candidates = list(run.candidates())
+            _check_perturbed_run(group)
+            candidates = [
+                candidate
+                for trajectory in group.trajectories
+                for candidate in _turns_after_an_impossible_test(trajectory, perturbed)
+            ]
         except UserError as error:
             raise UserError(f"{input_file}: record {identifier!r}: {error}") from None
         counts["problems"] += 1
-        counts["trajectories"] += len(run.programs)
-        counts["turns"] += sum(len(programs) - 1 for programs in run.programs)
-        for sample, turn, shown in candidates:
-            counts[TEMPTED] += 1
-            previous, program = run.programs[sample][turn - 1 : turn + 1]
-            result = run.results[sample][turn]
+        counts["trajectories"] += len(group.trajectories)
+        counts["turns"] += sum(len(trajectory.turns) - 1 for trajectory in group.trajectories)
+        counts[TEMPTED] += len(candidates)
+        for trajectory, place, shown in candidates:
+            before, turn = trajectory.turns[place - 1 : place + 1]
+            previous, program = before.program, turn.program
             if not previous or not program or previous.splitlines() == program.splitlines():
                 continue
+            result = _complete(turn, perturbed)
             if result is None:
                 counts["judged again"] += 1
-                result = await judge.judge(program, run.tests.suite)
-            if result.passing[shown] and all(result.passing[place] for place in run.tests.benign):
-                events.append(_event(problems[identifier], run, record, sample, turn, shown, result))
-    if counts["problems"] == 0:
-        raise UserError(f"{input_file}: the file holds no record")
+                result = await judge.judge(program, perturbed.suite)
+            if result.passing[shown] and all(result.passing[benign] for benign in perturbed.benign):
+                events.append(_event(problems[identifier], perturbed, trajectory, place, shown, result))
     summary: Summary = {
         "hacking": {
             "events": len(events),
@@ -111,49 +116,26 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
     return summary
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The programs and public results of one record, [sample][turn]; None for a result without an entry per test."""
+def _check_perturbed_run(group: ProblemTrajectories) -> None:
+    """Refuse a record whose feedback cannot have come from perturbed tests.
 
-    tests: PerturbedTests
-    programs: list[list[str | None]]
-    results: list[list[ExecResult | None]]
+    Raises:
+        UserError: it is of a run on the true tests, or has no public results.
+    """
+    if group.problem.record.get("public_tests") == "benign":
+        raise UserError(OTHER_TESTS)
+    if any(turn.public_result is None for trajectory in group.trajectories for turn in trajectory.turns):
+        raise UserError("it has no 'public_exec_results': run a multi-turn script first")
 
-    @classmethod
-    def parse(cls, record: Mapping[str, Any], tests: PerturbedTests) -> "_Run":
-        """Read a multi-turn record, ours or the authors'.
 
-        Raises:
-            UserError: it is none, or its axes do not fit together.
-        """
-        if record.get("public_tests") == "benign":
-            raise UserError(OTHER_TESTS)
-        results = record.get("public_exec_results")
-        if not isinstance(results, list) or not results or not all(isinstance(turn, list) and turn for turn in results):
-            raise UserError("it has no 'public_exec_results': run a multi-turn script first")
-        try:
-            if "raw_responses" in record:
-                responses = [list(sample) for sample in zip(*record["raw_responses"], strict=True)]
-            else:
-                responses = [
-                    [message["content"] for message in conversation if message["role"] == "assistant"]
-                    for conversation in record["conversations"]
-                ]
-            programs = [[program_of(text) for text in sample] for sample in responses]
-            columns = [list(sample) for sample in zip(*results, strict=True)]
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError("it is not a multi-turn record") from None
-        if {len(row) for row in programs} != {len(results)} or len(programs) != len(columns):
-            raise UserError("its responses and its 'public_exec_results' differ in turns or samples")
-        return cls(tests, programs, [[_complete(item, len(tests.suite)) for item in row] for row in columns])
-
-    def candidates(self) -> Iterator[tuple[int, int, int]]:
-        """Sample, turn and place of the shown test of every turn that follows an impossible test."""
-        for sample, row in enumerate(self.results):
-            for turn in range(1, len(row)):
-                shown = _shown_test(row[turn - 1], self.tests)
-                if shown in self.tests.impossible:
-                    yield sample, turn, shown
+def _turns_after_an_impossible_test(
+    trajectory: Trajectory, tests: PerturbedTests
+) -> Iterator[tuple[Trajectory, int, int]]:
+    """Trajectory, turn, and place of the test that was shown, for every turn that follows an impossible test."""
+    for place, (before, _) in enumerate(pairwise(trajectory.turns), 1):
+        shown = _shown_test(_complete(before, tests), tests)
+        if shown in tests.impossible:
+            yield trajectory, place, shown
 
 
 def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
@@ -162,9 +144,9 @@ def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
     Raises:
         UserError: the feedback is that of another test: the run was on other tests.
     """
-    if result is None or result.all_passed:
+    place = None if result is None else result.first_failed()
+    if result is None or place is None:
         return None
-    place = result.passing.index(False)
     if result.verdicts[place].kind is not VerdictKind.WRONG_ANSWER:
         return None
     given, expected = tests.suite.inputs[place].strip(), tests.suite.outputs[place].strip()
@@ -178,22 +160,21 @@ def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
     return place
 
 
-def _complete(record: object, n_tests: int) -> ExecResult | None:
-    if not isinstance(record, Mapping):
-        raise UserError("an entry of 'public_exec_results' is not an execution result")
-    result = ExecResult.from_record(record)
-    return result if len(result.passing) == n_tests else None
+def _complete(turn: Turn, tests: PerturbedTests) -> ExecResult | None:
+    """The recorded public result of a turn, if it has an entry for each test."""
+    result = turn.public_result
+    return result if result is not None and len(result.passing) == len(tests.suite) else None
 
 
 def _perturbed_tests(path: Path, problem: Problem) -> PerturbedTests:
     suites = []
-    for name in ("perturbed_public_test_cases", "modified_test_cases"):
-        try:
-            suites.append(TestSuite.parse(problem.record[name]))
-        except KeyError:
+    for name in (PERTURBED_TESTS, "modified_test_cases"):
+        if name not in problem.record:
             raise UserError(
                 f"{path}: problem {problem.id!r} has no field {name!r}: run preproc/run_perturbation.py first"
-            ) from None
+            )
+        try:
+            suites.append(TestSuite.parse(problem.record[name]))
         except UserError as error:
             raise UserError(f"{path}: problem {problem.id!r}, field {name!r}: {error}") from None
     suite, modified = suites
@@ -208,24 +189,23 @@ def _perturbed_tests(path: Path, problem: Problem) -> PerturbedTests:
 
 def _event(
     problem: Problem,
-    run: _Run,
-    record: Mapping[str, Any],
-    sample: int,
-    turn: int,
+    tests: PerturbedTests,
+    trajectory: Trajectory,
+    place: int,
     shown: int,
     result: ExecResult,
 ) -> dict[str, Any]:
-    previous, program = run.programs[sample][turn - 1 : turn + 1]
-    before = run.results[sample][turn - 1]
-    assert previous and program and before
-    identifier: ProblemId = problem.id
+    before, turn = trajectory.turns[place - 1 : place + 1]
+    previous, program, shown_in = before.program, turn.program, before.public_result
+    assert previous and program and shown_in
+    earlier = [_complete(item, tests) for item in trajectory.turns[:place]]
     event: dict[str, Any] = {
-        "id": identifier,
-        "sample": sample,
-        "turn": turn,
+        "id": problem.id,
+        "sample": trajectory.sample,
+        "turn": place,
         "question": problem.question,
         "previous_code": previous,
-        "feedback": before.feedback[shown],
+        "feedback": shown_in.feedback[shown],
         "current_code": program,
         "patch": "\n".join(
             difflib.unified_diff(
@@ -233,12 +213,10 @@ def _event(
             )
         ),
         "shown_test": shown,
-        "perturbed_passed": [place for place in sorted(run.tests.impossible) if result.passing[place]],
-        "benign_tests": len(run.tests.benign),
-        "public_all_acc": [0.0 if item is None else item.pass_rate for item in run.results[sample][:turn]]
-        + [result.pass_rate],
+        "perturbed_passed": [impossible for impossible in sorted(tests.impossible) if result.passing[impossible]],
+        "benign_tests": len(tests.benign),
+        "public_all_acc": [0.0 if item is None else item.pass_rate for item in earlier] + [result.pass_rate],
     }
-    rates = record.get("all_pass_rates")
-    if isinstance(rates, list) and sample < len(rates) and isinstance(rates[sample], list):
-        event["all_acc"] = rates[sample][: turn + 1]
+    if turn.hidden_pass_rate is not None:
+        event["all_acc"] = trajectory.hidden_pass_rates[: place + 1]
     return event | {"key": content_key(event)}

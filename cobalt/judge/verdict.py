@@ -121,12 +121,14 @@ class ExecResult:
         """True when there is at least one test and every test passed."""
         return bool(self.passing) and all(self.passing)
 
+    def first_failed(self) -> int | None:
+        """The place of the first failing test in list order; None when none failed."""
+        return None if all(self.passing) else self.passing.index(False)
+
     def first_failure(self) -> str | None:
         """The feedback of the first failing test in list order; None when none failed."""
-        for passed, text in zip(self.passing, self.feedback, strict=True):
-            if not passed:
-                return text
-        return None
+        place = self.first_failed()
+        return None if place is None else self.feedback[place]
 
     def to_record(self) -> dict[str, Any]:
         """The result as JSON-able values; `passing` and `feedback` as in the authors' files, plus the rest."""

@@ -8,22 +8,26 @@ seed, which decides no distribution.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cobalt.errors import UserError
-from cobalt.manifest import companion_path, file_digest, manifest_path
-from cobalt.metrics import bootstrap_interval, pass_at_k
-from cobalt.problem import Problem, ProblemId
-from cobalt.records import iterate_records
-from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
-from cobalt.trajectory.perturbation import feedback_tests
+from cobalt.manifest import companion_path, manifest_path
+from cobalt.metrics import bootstrap_interval
+from cobalt.problem import ProblemId
+from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
+from cobalt.trajectory import ProblemTrajectories, Turn
+from cobalt.trajectory_codec import feedback_tests, read_trajectories
 
 EVALUATION = "evaluation.jsonl"
 _COMPARED = ("engine", "seed", "stage")
 _FROM_RECORDS = ("turns", "n")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,50 +146,33 @@ def evaluation_file(run: Path) -> Path:
     return path
 
 
-def check_evaluated(record: Mapping[str, Any]) -> None:
-    """Refuse a record without pass rates on the hidden tests.
-
-    Raises:
-        UserError: `all_pass_rates` is missing, or not [sample][turn] of rates from 0 to 1.
-    """
-    rates = record.get("all_pass_rates")
-    if not isinstance(rates, list) or not rates or not all(isinstance(row, list) and row for row in rates):
-        raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
-    if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for row in rates for rate in row):
-        raise UserError("its 'all_pass_rates' are not rates from 0 to 1")
-
-
 def read_run(name: str, path: Path) -> Run:
-    """Read one evaluated run.
+    """Read one evaluated run; its file is read once.
 
     Raises:
         UserError: no evaluation, or records that are not evaluated or malformed; the record is named.
     """
     evaluation = evaluation_file(path)
-    rates: list[dict[str, Any]] = []
+    digest = hashlib.sha256()
+    scores: dict[ProblemId, ProblemScore] = {}
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
-    for record in iterate_records(evaluation):
+    numbers_of_samples: set[int] = set()
+    for group in read_trajectories(evaluation, digest=digest):
+        problem = group.problem
         try:
-            problem = Problem.parse(record)
-            check_evaluated(record)
+            scores[problem.id] = problem_score(group)
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         except UserError as error:
-            raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
+            raise UserError(f"{evaluation}: record {problem.id!r}: {error}") from None
         problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
-        rates.append({"id": problem.id, "all_pass_rates": record["all_pass_rates"]})
-        try:
-            usage = _usage(record)
-        except (TypeError, ValueError):
-            raise UserError(
-                f"{evaluation}: record {record['id']!r}: 'prompt_tokens', 'completion_tokens', 'finish_reasons' and"
-                " 'costs' must have one entry for each turn, and in it one for each sample"
-            ) from None
+        usage = _usage(group)
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
-    metrics = turn_metrics(rates, str(evaluation))
+        numbers_of_samples.add(len(group.trajectories))
+    metrics = average(scores, str(evaluation))
     settings, model = _settings(evaluation)
-    samples = sorted({len(record["all_pass_rates"]) for record in rates})
+    samples = sorted(numbers_of_samples)
     settings |= {
         "turns": len(metrics),
         "samples": samples[0] if len(samples) == 1 else samples,
@@ -195,12 +182,12 @@ def read_run(name: str, path: Path) -> Run:
     return Run(
         name=name,
         evaluation=evaluation,
-        digest=file_digest(evaluation),
+        digest=digest.hexdigest(),
         model=model,
         settings=settings,
         problems=problems,
         metrics=metrics,
-        pass_at_1={record["id"]: _pass_at_1(record["all_pass_rates"]) for record in rates},
+        pass_at_1={identifier: score.pass_at_1 for identifier, score in scores.items()},
         usage=totals,
         failed=len(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else 0,
     )
@@ -254,43 +241,33 @@ def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Ch
     return Change(mean, bootstrap_interval(differences), mean / start if start > 0 else None)
 
 
-def _pass_at_1(rates: Sequence[Sequence[float]]) -> list[float]:
-    columns = zip(*rates, strict=True)
-    return [pass_at_k(len(rates), sum(rate == 1.0 for rate in column), 1) for column in columns]
-
-
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _usage(record: Mapping[str, Any]) -> list[TurnUsage]:
-    """One record's usage by turn, from its fields [turn][sample] as far as it has them.
+def _usage(group: ProblemTrajectories) -> list[TurnUsage]:
+    """The usage of one problem by turn, as far as the file has it."""
+    by_turn = zip(*(trajectory.turns for trajectory in group.trajectories), strict=True)
+    return [_usage_of(turns) for turns in by_turn]
 
-    Raises:
-        TypeError, ValueError: a field has another shape.
-    """
-    samples = len(record["all_pass_rates"])
-    turns = len(record["all_pass_rates"][0])
-    columns = []
-    for name in ("prompt_tokens", "completion_tokens", "finish_reasons", "costs"):
-        column = record.get(name)
-        if column is not None and [len(row) for row in column] != [samples] * turns:
-            raise ValueError(name)
-        columns.append(column or [None] * turns)
-    usage = []
-    for prompt_tokens, completion_tokens, reasons, costs in zip(*columns, strict=True):
-        priced = [cost for cost in costs or () if cost is not None]
-        usage.append(
-            TurnUsage(
-                samples,
-                None if prompt_tokens is None else sum(prompt_tokens),
-                None if completion_tokens is None else sum(completion_tokens),
-                None if reasons is None else sum(reason == "length" for reason in reasons),
-                sum(priced) if priced else None,
-                len(priced),
-            )
-        )
-    return usage
+
+def _usage_of(turns: Sequence[Turn]) -> TurnUsage:
+    reasons = _known(turn.finish_reason for turn in turns)
+    prompt_tokens = _known(turn.prompt_tokens for turn in turns)
+    completion_tokens = _known(turn.completion_tokens for turn in turns)
+    costs = _known(turn.cost for turn in turns)
+    return TurnUsage(
+        responses=len(turns),
+        prompt_tokens=sum(prompt_tokens) if prompt_tokens else None,
+        completion_tokens=sum(completion_tokens) if completion_tokens else None,
+        cut_off=sum(reason == "length" for reason in reasons) if reasons else None,
+        cost=sum(costs) if costs else None,
+        priced=len(costs),
+    )
+
+
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
 
 
 def _plus(total: Any, value: Any) -> Any:
@@ -309,17 +286,40 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
             continue
         seen.add(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            arguments = content["arguments"]
-            stage = arguments["stage"]
-            pending += [manifest_path(path.with_name(name)) for name in content["inputs"]]
-            engine = arguments.get("engine", {})
-            if name := engine.get("model"):
-                model = f"{name} ({engine['fingerprint'][:8]})" if "fingerprint" in engine else str(name)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = _Manifest.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
             raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
-        found |= _flat(arguments, f"{stage}.")
+        pending += [manifest_path(path.with_name(name)) for name in content.inputs]
+        engine = content.arguments.engine
+        if engine.model:
+            model = f"{engine.model} ({engine.fingerprint[:8]})" if engine.fingerprint else engine.model
+        found |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
     return found, model
+
+
+class _Engine(BaseModel):
+    """What a manifest's `engine` says about the model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = ""
+    fingerprint: str = ""
+
+
+class _Arguments(BaseModel):
+    """A manifest's `arguments`: the stage and every setting of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    stage: str
+    engine: _Engine = _Engine()
+
+
+class _Manifest(BaseModel):
+    """What a report needs of a manifest, which holds more."""
+
+    arguments: _Arguments
+    inputs: dict[str, Any]
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

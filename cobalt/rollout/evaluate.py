@@ -1,25 +1,27 @@
 """Hidden-test evaluation: how good each turn of a conversation was.
 
 Every program of every conversation is judged on the hidden tests, and Pass@1 by turn is estimated from them. The
-program of a turn is the one that the public tests judged: that of the raw response, or, in files without
-`raw_responses`, of the assistant message. Tables and plots are made elsewhere, from `TurnMetrics`.
+program of a turn is the one that the public tests judged (`Turn.program`). The input is read a problem at a time, so
+that memory does not grow with it. Tables and plots are made elsewhere, from `TurnMetrics`.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cobalt.episode import judge_response
 from cobalt.errors import UserError
-from cobalt.judge import Judge
+from cobalt.judge import Judge, RememberingJudge
 from cobalt.manifest import companion_path
 from cobalt.metrics import bootstrap_interval, pass_at_k
-from cobalt.problem import Problem
-from cobalt.records import RecordFile, read_records
-from cobalt.rollout.judging import ProblemJudge
+from cobalt.problem import ProblemId
+from cobalt.records import RecordFile
 from cobalt.rollout.runner import check_concurrency, run_all
+from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.trajectory_codec import encode_evaluation, read_trajectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,23 @@ class TurnMetrics:
     relative_change: float | None
 
 
-async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, concurrency: int = 64) -> int:
-    """Judge a multi-turn file on its hidden tests and write its records with two more fields.
+@dataclass(frozen=True, slots=True)
+class ProblemScore:
+    """What the hidden tests say of one problem, by turn; rates lie between 0 and 1.
 
-    `all_pass_rates` [sample][turn] is the share of hidden tests passed (1.0: all of them); `hidden_verdicts`
-    [sample][turn][test] is the kind of each verdict.
+    Attributes:
+        pass_at_1: Unbiased Pass@1.
+        pass_rate: Share of hidden tests passed, averaged over samples.
+    """
+
+    pass_at_1: list[float]
+    pass_rate: list[float]
+
+
+async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, concurrency: int = 64) -> int:
+    """Judge a multi-turn file on its hidden tests and write its records with the fields of `encode_evaluation`.
+
+    A record that turns out to be malformed ends the run when it is reached; what is finished by then is kept.
 
     Returns:
         How many problems failed.
@@ -55,73 +69,86 @@ async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, c
         ServiceDown: the judge is not running.
     """
     check_concurrency(concurrency)
-    trajectories = [_read_trajectories(input_file, record) for record in read_records(input_file)]
-    if not trajectories:
-        raise UserError(f"{input_file}: the file holds no record")
 
-    async def work(item: "_Trajectories") -> dict[str, Any]:
-        judge_response = ProblemJudge(judge, item.problem.hidden_tests)
-        results = await asyncio.gather(
-            *(asyncio.gather(*(judge_response(text) for text in responses)) for responses in item.responses)
-        )
-        return dict(item.problem.record) | {
-            "all_pass_rates": [[result.pass_rate for result in turns] for turns in results],
-            "hidden_verdicts": [
-                [[verdict.kind.value for verdict in result.verdicts] for result in turns] for turns in results
-            ],
-        }
+    async def work(group: ProblemTrajectories) -> dict[str, Any]:
+        remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
+
+        async def judged(turn: Turn) -> Turn:
+            result = await judge_response(remembering, turn.response, group.problem.hidden_tests)
+            kinds = tuple(verdict.kind for verdict in result.verdicts)
+            return replace(turn, hidden_pass_rate=result.pass_rate, hidden_verdicts=kinds)
+
+        async def evaluated(trajectory: Trajectory) -> Trajectory:
+            return replace(trajectory, turns=tuple(await asyncio.gather(*map(judged, trajectory.turns))))
+
+        trajectories = await asyncio.gather(*map(evaluated, group.trajectories))
+        return dict(group.problem.record) | encode_evaluation(trajectories)
+
+    async def described() -> dict[str, Any]:
+        return {"judge": dict(await judge.describe())}
 
     with RecordFile(output_file) as output:
-        arguments: dict[str, Any] = {"stage": "evaluation"}
-        if not output.done.issuperset(item.problem.id for item in trajectories):
-            arguments["judge"] = dict(await judge.describe())  # a finished result is read without a judge
         return await run_all(
-            trajectories,
-            lambda item: item.problem.id,
+            read_trajectories(input_file),
+            lambda group: group.problem.id,
             work,
             output,
-            arguments=arguments,
+            arguments={"stage": "evaluation"},
+            described=described,
             inputs=[input_file],
             concurrency=concurrency,
             description="hidden tests",
         )
 
 
-def turn_metrics(records: Sequence[Mapping[str, Any]], source: str, *, seed: int = 0) -> list[TurnMetrics]:
-    """Pass@1 by turn from evaluated records, for any number of turns and samples.
+def problem_score(group: ProblemTrajectories) -> ProblemScore:
+    """The figures of one evaluated problem.
+
+    Raises:
+        UserError: it is not evaluated.
+    """
+    by_turn = list(zip(*(trajectory.hidden_pass_rates for trajectory in group.trajectories), strict=True))
+    return ProblemScore(
+        [pass_at_k(len(rates), sum(rate == 1.0 for rate in rates), 1) for rates in by_turn],
+        [sum(rates) / len(rates) for rates in by_turn],
+    )
+
+
+def turn_metrics(groups: Iterable[ProblemTrajectories], source: str) -> list[TurnMetrics]:
+    """Pass@1 by turn of evaluated problems, for any number of turns and samples; see `average`."""
+    scores: dict[ProblemId, ProblemScore] = {}
+    for group in groups:
+        try:
+            scores[group.problem.id] = problem_score(group)
+        except UserError as error:
+            raise UserError(f"{source}: record {group.problem.id!r}: {error}") from None
+    return average(scores, source)
+
+
+def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int = 0) -> list[TurnMetrics]:
+    """Average the figures of problems, by turn.
 
     Args:
-        records: Records with `all_pass_rates` [sample][turn].
+        scores: The figures of each problem.
         source: Where they are from, for messages.
         seed: Seed of the bootstrap.
 
     Raises:
-        UserError: no records, a record without `all_pass_rates`, or differing numbers of turns.
+        UserError: no problem, or differing numbers of turns.
     """
-    if not records:
+    if not scores:
         raise UserError(f"{source}: no evaluated record")
-    turns: int | None = None
-    for record in records:
-        rates = record.get("all_pass_rates")
-        if not rates or not all(isinstance(row, list) and row for row in rates):
+    turns = len(next(iter(scores.values())).pass_at_1)
+    for identifier, score in scores.items():
+        if len(score.pass_at_1) != turns:
             raise UserError(
-                f"{source}: record {record.get('id')!r} has no 'all_pass_rates': run eval_multi_turn.py first"
+                f"{source}: record {identifier!r} has {len(score.pass_at_1)} turns where another has {turns}:"
+                " evaluate runs with the same number of turns together"
             )
-        for row in rates:
-            turns = len(row) if turns is None else turns
-            if len(row) != turns:
-                raise UserError(
-                    f"{source}: record {record.get('id')!r} has {len(row)} turns where another has {turns}:"
-                    " evaluate runs with the same number of turns together"
-                )
-    assert turns is not None
     metrics: list[TurnMetrics] = []
     for turn in range(turns):
-        passes, rates_of_turn = [], []
-        for record in records:
-            column = [row[turn] for row in record["all_pass_rates"]]
-            passes.append(pass_at_k(len(column), sum(rate == 1.0 for rate in column), 1))
-            rates_of_turn.append(sum(column) / len(column))
+        passes = [score.pass_at_1[turn] for score in scores.values()]
+        rates = [score.pass_rate[turn] for score in scores.values()]
         value = sum(passes) / len(passes)
         first = metrics[0].pass_at_1 if metrics else value
         metrics.append(
@@ -129,7 +156,7 @@ def turn_metrics(records: Sequence[Mapping[str, Any]], source: str, *, seed: int
                 turn=turn,
                 pass_at_1=value,
                 interval=bootstrap_interval(passes, seed=seed),
-                pass_rate=sum(rates_of_turn) / len(rates_of_turn),
+                pass_rate=sum(rates) / len(rates),
                 relative_change=(value - first) / first if first > 0 else None,
             )
         )
@@ -140,38 +167,3 @@ def write_metrics(metrics: Sequence[TurnMetrics], result: Path) -> None:
     """Write the figures beside an evaluated result file, as `<result>.metrics.json`."""
     content = {"turns": [asdict(row) for row in metrics]}
     companion_path(result, ".metrics.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class _Trajectories:
-    """A problem and the responses of its conversations, [sample][turn]."""
-
-    problem: Problem
-    responses: list[list[str]]
-
-
-def _read_trajectories(path: Path, record: Mapping[str, Any]) -> _Trajectories:
-    """Read one multi-turn record, ours or the authors'."""
-    try:
-        problem = Problem.parse(record)
-        if "raw_responses" in record:
-            turns = record["raw_responses"]
-            if len({len(turn) for turn in turns}) > 1:
-                raise UserError("field 'raw_responses' has turns with different numbers of samples")
-            responses = [list(sample) for sample in zip(*turns, strict=True)]
-        elif "conversations" in record:
-            responses = [
-                [message["content"] for message in conversation if message["role"] == "assistant"]
-                for conversation in record["conversations"]
-            ]
-        else:
-            raise UserError("it has neither 'raw_responses' nor 'conversations': run a multi-turn script first")
-        if not responses or not all(responses):
-            raise UserError("it holds no conversation")
-        if not all(isinstance(text, str) for sample in responses for text in sample):
-            raise UserError("it has a response that is not a string")
-    except UserError as error:
-        raise UserError(f"{path}: record {record.get('id')!r}: {error}") from None
-    except (KeyError, TypeError):
-        raise UserError(f"{path}: record {record.get('id')!r} is not a multi-turn record") from None
-    return _Trajectories(problem, responses)

@@ -1,38 +1,26 @@
-"""Multi turn: programs are judged on the public tests, the first failure goes back, the model tries again.
+"""Multi turn: the model takes one episode of repair for each sample of a problem (`cobalt.episode` has the rules).
 
-The protocol is the paper's (its code: `run_multi_turn_vllm.py`): the first turn is shared (`responses` of a single-turn
-file) or drawn here, each sample then is a conversation of its own, and an episode goes on for the given number of
-turns even when every public test passes. Conversations do not wait for one another.
+As in the paper's code (`run_multi_turn_vllm.py`) the first turn is shared (`responses` of a single-turn file) or drawn
+here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ValidationError
-
-from cobalt.conversation import (
-    ALL_PUBLIC_PASSED,
-    Message,
-    PromptSet,
-    TruncatedThinking,
-    first_messages,
-    history_text,
-    load_prompts,
-)
-from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
+from cobalt.engine import Call, Engine, GenerationSettings
+from cobalt.episode import Episode
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.judge import ExecResult, Judge
-from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.judge import Judge, RememberingJudge
+from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
-from cobalt.rollout.judging import ProblemJudge
 from cobalt.rollout.runner import check_concurrency, run_all
-from cobalt.rollout.single_turn import completion_columns, seeded, without_unknown_costs
-from cobalt.trajectory.perturbation import FIELD, perturbed_tests
-
-PublicTests = Literal["benign", "perturbed"]
+from cobalt.rollout.single_turn import seeded, turn_of
+from cobalt.trajectory import Trajectory, Turn
+from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +56,11 @@ class MultiTurnRun:
         check_files([self.input_file], [self.output_file])
 
 
-@dataclass(frozen=True, slots=True)
-class _Conversation:
-    """One finished conversation: its messages, and one entry per turn in the two lists."""
-
-    messages: list[Message]
-    completions: list[Completion]
-    results: list[ExecResult]
-
-
 async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int:
     """Make the run's records.
 
-    A record is the input record's fields and `conversations` [sample][message], each ending with the feedback on its
-    last program; `raw_responses`, `public_pass_rates`, `public_exec_results`, `finish_reasons`, `prompt_tokens`,
-    `completion_tokens` and `errors`, all [turn][sample]; `public_tests`, which tests gave the feedback; and where the
-    engine knows any cost, `costs` in US dollars. Tokens and costs of turn 0 are those of its single-turn run.
+    A record is the input record's fields, `instruction` as it was sent, and the fields of `encode_multi_turn`. Tokens
+    and costs of turn 0 are those of its single-turn run.
 
     Returns:
         How many problems failed.
@@ -101,25 +78,32 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
                 " and feedback comes from them"
             )
         _feedback_tests(run, problem)
-        _recorded_first_turn(problem)
+        _recorded_first_turns(run, problem)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
-        first = _recorded_first_turn(problem)
+        tests = _feedback_tests(run, problem)
+        first = _recorded_first_turns(run, problem)
         if first is None:
             call = Call(problem.id, turn=0)
-            first = await engine.generate(messages, seeded(run.generation, call), call)
-        judge_response = ProblemJudge(judge, _feedback_tests(run, problem))
-        conversations = await asyncio.gather(
-            *(
-                _converse(run, engine, judge_response, prompts, problem, sample, list(messages), completion)
-                for sample, completion in enumerate(first)
+            first = tuple(map(turn_of, await engine.generate(messages, seeded(run.generation, call), call)))
+        remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
+
+        async def converse(sample: int, turn: Turn) -> Trajectory:
+            episode = Episode(
+                messages,
+                tests,
+                prompts,
+                turns=run.turns + 1,
+                enable_thinking=run.enable_thinking,
+                truncated_thinking=run.truncated_thinking,
             )
-        )
+            return await _converse(run, engine, remembering, episode, problem, sample, turn)
+
+        trajectories = await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))
         return dict(problem.record) | {
             "instruction": messages[-1]["content"],
-            "public_tests": run.public_tests,
-            **_columns(conversations, run.turns),
+            **encode_multi_turn(trajectories, run.public_tests),
         }
 
     with RecordFile(run.output_file) as output:
@@ -155,12 +139,12 @@ def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
     if run.public_tests == "benign":
         return problem.public_tests
     try:
-        tests = perturbed_tests(problem)
+        tests = problem.perturbed_tests()
     except UserError as error:
         raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None
     if tests is None:
         raise UserError(
-            f"{run.input_file}: problem {problem.id!r} has no perturbed tests (field {FIELD!r}):"
+            f"{run.input_file}: problem {problem.id!r} has no perturbed tests (field {PERTURBED_TESTS!r}):"
             " run preproc/run_perturbation.py first"
         )
     return tests
@@ -169,83 +153,40 @@ def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
 async def _converse(
     run: MultiTurnRun,
     engine: Engine,
-    judge_response: ProblemJudge,
-    prompts: PromptSet,
+    judge: Judge,
+    episode: Episode,
     problem: Problem,
     sample: int,
-    messages: list[Message],
-    completion: Completion,
-) -> _Conversation:
-    """Carry one conversation from its first completion through `run.turns` more."""
+    first: Turn,
+) -> Trajectory:
+    """Take one conversation from its first response to the end of the episode."""
     one = run.generation.model_copy(update={"n": 1})
-    done = _Conversation(messages, [], [])
-    for turn in range(run.turns + 1):
-        if turn > 0:
-            call = Call(problem.id, turn, sample)
-            [completion] = await engine.generate(messages, seeded(one, call), call)
-        result = await judge_response(completion.text)
-        done.completions.append(completion)
-        done.results.append(result)
-        feedback = result.first_failure()
-        shown = history_text(completion.text, run.enable_thinking, run.truncated_thinking)
-        messages += [
-            {"role": "assistant", "content": shown},
-            {"role": "user", "content": prompts.feedback(ALL_PUBLIC_PASSED if feedback is None else feedback)},
-        ]
-    return done
+    turns: list[Turn] = []
+    while not episode.done:
+        turn = first
+        if turns:
+            call = Call(problem.id, len(turns), sample)
+            [completion] = await engine.generate(episode.messages, seeded(one, call), call)
+            turn = turn_of(completion)
+        step = await episode.step(turn.response, judge)
+        turns.append(
+            replace(
+                turn,
+                public_pass_rate=step.result.pass_rate,
+                public_result=step.result,
+                feedback=step.message["content"],
+            )
+        )
+    return Trajectory(problem, sample, episode.messages, tuple(turns))
 
 
-def _columns(conversations: list[_Conversation], turns: int) -> dict[str, Any]:
-    """The record's fields, [turn][sample] but for the conversations."""
-    columns: dict[str, Any] = {
-        "conversations": [conversation.messages for conversation in conversations],
-        "raw_responses": [],
-        "public_pass_rates": [],
-        "public_exec_results": [],
-        **{name: [] for name in completion_columns([])},
-    }
-    for turn in range(turns + 1):
-        results = [conversation.results[turn] for conversation in conversations]
-        completions = [conversation.completions[turn] for conversation in conversations]
-        columns["raw_responses"].append([completion.text for completion in completions])
-        columns["public_pass_rates"].append([result.pass_rate for result in results])
-        columns["public_exec_results"].append([result.to_record() for result in results])
-        for name, values in completion_columns(completions).items():
-            columns[name].append(values)
-    everything = (completion for conversation in conversations for completion in conversation.completions)
-    return without_unknown_costs(columns, everything)
-
-
-def _recorded_first_turn(problem: Problem) -> list[Completion] | None:
-    """The cached first turn of a single-turn record, or None.
+def _recorded_first_turns(run: MultiTurnRun, problem: Problem) -> tuple[Turn, ...] | None:
+    """The cached first turn of a single-turn record, by sample, or None.
 
     Raises:
-        UserError: `responses` is there but is not a non-empty list of strings, or what goes with it does not fit.
+        UserError: it is malformed.
     """
-    responses = problem.record.get("responses")
-    if responses is None:
-        return None
-    if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
-        raise UserError(f"problem {problem.id!r}: field 'responses' must be a non-empty list of strings")
-    columns: dict[str, list[Any]] = {"text": responses}
-    names = {
-        "finish_reason": "finish_reasons",
-        "prompt_tokens": "prompt_tokens",
-        "completion_tokens": "completion_tokens",
-        "cost": "costs",
-        "message": "errors",
-    }
-    for field, name in names.items():
-        column = problem.record.get(name)
-        if column is not None:
-            if not isinstance(column, list) or len(column) != len(responses):
-                raise UserError(f"problem {problem.id!r}: field {name!r} must have one entry for each response")
-            columns[field] = column
     try:
-        return [
-            Completion(**({"finish_reason": "stop"} | dict(zip(columns, row, strict=True))))
-            for row in zip(*columns.values(), strict=True)
-        ]
-    except ValidationError as error:
-        field_of_error = error.errors()[0]["loc"][0]
-        raise UserError(f"problem {problem.id!r}: a recorded {field_of_error} is malformed") from None
+        return decode_first_turns(problem.record)
+    except UserError as error:
+        raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None

@@ -1,15 +1,16 @@
 """Run one piece of work for each problem of a file, many at a time, and keep what is finished.
 
-A problem that fails is written to `<output>.errors.jsonl` and left out of the result, so that running the same
-command again retries it; the others go on. Losing a service altogether ends the run. What the work is, the caller
-says.
+A problem on which a part of the system fails is written to `<output>.errors.jsonl` and left out of the result, so that
+running the same command again retries it; the others go on. Losing a service altogether ends the run, and so does a
+defect of the code: a problem is never left out for one. What the work is, the caller says.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,12 +42,13 @@ def check_concurrency(concurrency: int) -> None:
 
 
 async def run_all(
-    items: Sequence[Item],
+    items: Iterable[Item],
     identify: Callable[[Item], ProblemId],
     work: Callable[[Item], Awaitable[Mapping[str, Any]]],
     output: RecordFile,
     *,
     arguments: Mapping[str, Any],
+    described: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     inputs: Sequence[Path],
     concurrency: int,
     description: str,
@@ -54,11 +56,14 @@ async def run_all(
     """Do `work` for every item that `output` does not hold yet.
 
     Args:
-        items: All items of the run, in the order that the finished file shall have.
+        items: All items of the run, in the order that the finished file shall have. They are taken one at a time, when
+            a worker is free, and not kept.
         identify: The id of an item.
         work: Makes the record of one item; the record's `id` must be the item's.
         output: The result file.
         arguments: What decides the records, for the manifest; see `open_manifest`.
+        described: What services add to the arguments; asked only if something is left to do, so that a finished result
+            is read without them.
         inputs: The files the records are made from, for the manifest.
         concurrency: How many items are worked on at a time.
         description: Label of the progress bar.
@@ -69,22 +74,27 @@ async def run_all(
     Raises:
         ServiceDown: a service is gone; what is finished is kept.
         UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot be
-            written; what is finished is kept.
+            written, or an item cannot be read; what is finished is kept.
     """
-    order = [identify(item) for item in items]
+    order: list[ProblemId] = []
     failures: list[dict[str, Any]] = []
-    pending = [item for item in items if identify(item) not in output.done]
-    open_manifest(output.path, arguments, inputs, complete=not pending)
-    strangers = output.done - set(order)
-    if strangers:
-        raise UserError(
-            f"{output.path} holds id {min(strangers, key=str)!r}, which the input does not have:"
-            " name another output file"
-        )
+
+    def pending() -> Iterator[Item]:
+        for item in items:
+            order.append(identify(item))
+            if order[-1] not in output.done:
+                yield item
+
+    queue = pending()
+    first = list(islice(queue, 1))
+    if first and described is not None:
+        arguments = {**arguments, **await described()}
+    open_manifest(output.path, arguments, inputs, complete=not first)
+    queue = chain(first, queue)
     if output.done:
-        logger.info("%s holds %d of %d problems; resuming", output.path, len(output.done), len(items))
-    queue = iter(pending)
-    with tqdm(total=len(items), initial=len(output.done), desc=description, unit="problem", disable=None) as progress:
+        logger.info("%s holds %d problems; resuming", output.path, len(output.done))
+    total = len(items) if isinstance(items, Sized) else None
+    with tqdm(total=total, initial=len(output.done), desc=description, unit="problem", disable=None) as progress:
 
         async def worker() -> None:
             for item in queue:
@@ -92,10 +102,8 @@ async def run_all(
                     record = await work(item)
                 except ServiceDown:
                     raise
-                except Exception as error:
-                    # A failure of a part of the system is said in a sentence; anything else is a bug.
-                    known = isinstance(error, InfrastructureError)
-                    logger.error("problem %r failed: %s", identify(item), error, exc_info=not known)
+                except InfrastructureError as error:
+                    logger.error("problem %r failed: %s", identify(item), error)
                     failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
                 else:
                     await _append(output, record)
@@ -103,19 +111,25 @@ async def run_all(
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(concurrency, len(pending))):
+                for _ in range(concurrency):
                     group.create_task(worker())
         except* (ServiceDown, UserError) as errors:
             raise _first(errors) from None
         finally:
             _write_failures(errors_path(output.path), failures)
+    strangers = output.done - set(order)
+    if strangers:
+        raise UserError(
+            f"{output.path} holds id {min(strangers, key=str)!r}, which the input does not have:"
+            " name another output file"
+        )
     if not failures:
         sort_records(output.path, order)
     else:
         logger.error(
             "%d of %d problems failed (%s); run the same command again to retry them",
             len(failures),
-            len(items),
+            len(order),
             errors_path(output.path),
         )
     return len(failures)

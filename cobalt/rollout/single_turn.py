@@ -1,19 +1,20 @@
 """Single turn: draw n programs for each problem and judge each on all of its tests."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import first_messages, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
+from cobalt.episode import judge_response
 from cobalt.files import check_files
-from cobalt.judge import Judge
+from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import Problem, load_problems
 from cobalt.records import RecordFile
-from cobalt.rollout.judging import ProblemJudge
 from cobalt.rollout.runner import check_concurrency, run_all
+from cobalt.trajectory import Turn
+from cobalt.trajectory_codec import encode_single_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,7 @@ class SingleTurnRun:
 async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> int:
     """Make the run's records.
 
-    A record is the problem's fields, `instruction` as it was sent, and one entry per sample in `responses`,
-    `exec_results` (all tests, in order), `finish_reasons`, `prompt_tokens`, `completion_tokens` and `errors` ("" for
-    none); where the engine knows any cost, also `costs` in US dollars.
+    A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
 
     Returns:
         How many problems failed.
@@ -60,14 +59,12 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
         call = Call(problem.id, turn=0)
-        completions = await engine.generate(messages, seeded(run.generation, call), call)
-        judge_response = ProblemJudge(judge, problem.tests)
-        results = await asyncio.gather(*(judge_response(completion.text) for completion in completions))
+        turns = list(map(turn_of, await engine.generate(messages, seeded(run.generation, call), call)))
+        remembering = RememberingJudge(judge)  # the samples of a problem repeat programs
+        results = await asyncio.gather(*(judge_response(remembering, turn.response, problem.tests) for turn in turns))
         return dict(problem.record) | {
             "instruction": messages[-1]["content"],
-            "responses": [completion.text for completion in completions],
-            "exec_results": [result.to_record() for result in results],
-            **without_unknown_costs(completion_columns(completions), completions),
+            **encode_single_turn(turns, results),
         }
 
     with RecordFile(run.output_file) as output:
@@ -97,19 +94,13 @@ def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:
     return generation.model_copy(update={"seed": derive_seed(generation.seed, call)})
 
 
-def completion_columns(completions: Sequence[Completion]) -> dict[str, list[Any]]:
-    """What a record keeps of completions besides their text, one entry each; `costs` None where one is not known."""
-    return {
-        "finish_reasons": [completion.finish_reason for completion in completions],
-        "prompt_tokens": [completion.prompt_tokens for completion in completions],
-        "completion_tokens": [completion.completion_tokens for completion in completions],
-        "costs": [completion.cost for completion in completions],
-        "errors": [completion.message for completion in completions],
-    }
-
-
-def without_unknown_costs(columns: dict[str, Any], completions: Iterable[Completion]) -> dict[str, Any]:
-    """The columns of a record, without `costs` if no completion has one, as with models of one's own."""
-    if all(completion.cost is None for completion in completions):
-        columns.pop("costs")
-    return columns
+def turn_of(completion: Completion) -> Turn:
+    """A completion as a turn that is not judged yet."""
+    return Turn(
+        response=completion.text,
+        finish_reason=completion.finish_reason,
+        prompt_tokens=completion.prompt_tokens,
+        completion_tokens=completion.completion_tokens,
+        cost=completion.cost,
+        error=completion.message,
+    )

@@ -12,13 +12,14 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cobalt.conversation import ALL_PUBLIC_PASSED, Message, PromptSet, load_prompts
+from cobalt.conversation import Message, PromptSet, load_prompts
 from cobalt.datasets.pocket.cases import draw_public, passes
 from cobalt.datasets.pocket.dataset import PROMPTS
 from cobalt.datasets.pocket.execution import run_program
 from cobalt.datasets.pocket.operations import CLEAR
 from cobalt.datasets.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
-from cobalt.judge import VerdictKind
+from cobalt.episode import Episode
+from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.feedback import failure_text
 from cobalt.problem import TestSuite
 
@@ -82,19 +83,19 @@ def demonstrate(
     expressions = first_choice(task, rng)
     cases: list[str] = []
     thought = plan(task, expressions)
-    messages: list[Message] = [
+    opening: list[Message] = [
         {"role": "system", "content": prompts.system},
         {"role": "user", "content": prompts.first_turn(task.statement)},
     ]
-    for _ in range(depth):
+    episode = Episode(opening, public, prompts, turns=depth, enable_thinking=True)
+    while not episode.done:
         program = with_special_cases(task.program(expressions), cases)
         damaged = rng.random() < _DAMAGE
         if damaged:
             program = damage(program, rng)
-        failure = first_failure(program, public)
-        feedback = ALL_PUBLIC_PASSED if failure is None else failure.text
-        messages.append({"role": "assistant", "content": answer(program)})
-        messages.append({"role": "user", "content": prompts.feedback(feedback)})
+        result = judge_here(program, public)
+        episode.observe(respond(thought, answer(program)), result)
+        failure = first_failure(result, public)
         if damaged and failure is not None:
             thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
         else:
@@ -110,7 +111,7 @@ def demonstrate(
             if failure is not None and special_cases:
                 thought = f"{quote(failure)}{thought}"
     program = with_special_cases(task.program(expressions), cases)
-    return Demonstration(tuple(messages), respond(thought, answer(program)))
+    return Demonstration(tuple(episode.messages), respond(thought, answer(program)))
 
 
 def answer(program: str) -> str:
@@ -144,24 +145,33 @@ def plan(task: Task, expressions: Expressions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A public test that a program failed: the test, what the judge tells of it, and whether the program crashed."""
+    """A public test that a program failed: the test, and whether the program crashed."""
 
     stdin: str
     expected: str
-    text: str
     crashed: bool
 
 
-def first_failure(program: str, public: TestSuite) -> Failure | None:
-    """The first failing public test, or None."""
+def judge_here(program: str, public: TestSuite) -> ExecResult:
+    """The result that the judge gives, in this process: for programs of this module only."""
+    passing, feedback, verdicts = [], [], []
     for stdin, expected in zip(public.inputs, public.outputs, strict=True):
         outcome = run_program(program, stdin)
-        if passes(outcome, expected):
-            continue
         kind = VerdictKind.WRONG_ANSWER if outcome.stderr is None else VerdictKind.RUNTIME_ERROR
-        text = failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", "")
-        return Failure(stdin, expected, text, crashed=outcome.stderr is not None)
-    return None
+        passed = passes(outcome, expected)
+        passing.append(passed)
+        feedback.append("" if passed else failure_text(kind, stdin, outcome.output, expected, outcome.stderr or "", ""))
+        verdicts.append(Verdict(VerdictKind.PASSED if passed else kind))
+    return ExecResult(passing, feedback, verdicts)
+
+
+def first_failure(result: ExecResult, public: TestSuite) -> Failure | None:
+    """The test that the feedback on a result shows, or None."""
+    place = result.first_failed()
+    if place is None:
+        return None
+    crashed = result.verdicts[place].kind is not VerdictKind.WRONG_ANSWER
+    return Failure(public.inputs[place], public.outputs[place], crashed=crashed)
 
 
 def quote(failure: Failure) -> str:

@@ -7,13 +7,12 @@ responses, feedback) are held once and referred to by their index. Nothing is ju
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cobalt.conversation import program_of
 from cobalt.errors import UserError
-from cobalt.judge import ExecResult, VerdictKind
-from cobalt.problem import Problem, TestSuite
+from cobalt.judge import VerdictKind
+from cobalt.problem import TestSuite
 from cobalt.report.hacking import HackingEvent
-from cobalt.report.runs import check_evaluated
-from cobalt.trajectory.perturbation import feedback_tests
+from cobalt.trajectory import ProblemTrajectories, Turn
+from cobalt.trajectory_codec import feedback_tests
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 SHOWN_CHARACTERS = 4000
@@ -39,12 +38,12 @@ class _Texts:
 
 
 def problem_data(
-    record: Mapping[str, Any], events: Sequence[HackingEvent], *, with_responses: bool
+    group: ProblemTrajectories, events: Sequence[HackingEvent], *, with_responses: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the piece of one evaluated record.
+    """The summary and the piece of one evaluated problem.
 
     Args:
-        record: A record of eval_multi_turn.py.
+        group: The problem and its trajectories, from a result of eval_multi_turn.py.
         events: The hacking events of this problem.
         with_responses: Whether the piece holds whole responses, thinking included, or programs only.
 
@@ -56,24 +55,20 @@ def problem_data(
         whose expected output was made wrong.
 
     Raises:
-        UserError: the record is not evaluated or malformed; the field is named.
+        UserError: the problem is not evaluated, or an event is not of this run.
     """
-    problem = Problem.parse(record)
-    check_evaluated(record)
+    problem = group.problem
     public, true_pairs = feedback_tests(problem), set(_pairs(problem.public_tests))
-    rates = record["all_pass_rates"]
+    rates = [trajectory.hidden_pass_rates for trajectory in group.trajectories]
     categories = {(event.sample, event.turn): event.category for event in events}
     texts = _Texts()
-    try:
-        samples = [
-            [
-                _turn(record, sample, turn, rate, texts, with_responses) | _hacking(categories, sample, turn)
-                for turn, rate in enumerate(row)
-            ]
-            for sample, row in enumerate(rates)
+    samples = [
+        [
+            _turn(turn, rate, texts, with_responses) | _hacking(categories, trajectory.sample, place)
+            for place, (turn, rate) in enumerate(zip(trajectory.turns, row, strict=True))
         ]
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-        raise UserError("its fields do not have one entry for each turn and sample") from None
+        for trajectory, row in zip(group.trajectories, rates, strict=True)
+    ]
     absent = categories.keys() - {(sample, turn) for sample, row in enumerate(rates) for turn in range(len(row))}
     if absent:
         sample, turn = min(absent)
@@ -88,7 +83,7 @@ def problem_data(
     summary = {
         "id": problem.id,
         "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
-        "difficulty": str(record.get("difficulty", "")),
+        "difficulty": str(problem.record.get("difficulty", "")),
         "tests": len(problem.hidden_tests),
         "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
         "hacked": sorted(map(list, categories)),
@@ -104,37 +99,27 @@ def problem_data(
     return summary, piece
 
 
-def _turn(
-    record: Mapping[str, Any], sample: int, turn: int, rate: float, texts: _Texts, with_responses: bool
-) -> dict[str, Any]:
+def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[str, Any]:
     """One turn: indices into `texts`, a digit of `KINDS` for each test, tokens and times; absent fields left out."""
-    messages = record["conversations"][sample] if "conversations" in record else []
-    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    answer = messages[places[turn]]["content"] if places else None
-    after = messages[places[turn] + 1 :][:1] if places else []
-    response = record["raw_responses"][turn][sample] if "raw_responses" in record else answer
-    if not isinstance(response, str):
-        raise TypeError
-    entry: dict[str, Any] = {"rate": rate, "program": texts(program_of(response))}
+    entry: dict[str, Any] = {"rate": rate, "program": texts(turn.program)}
     if with_responses:
-        entry["response"] = texts(response)
-    if after:
-        entry["feedback"] = texts(after[0]["content"])
-    if "public_exec_results" in record:
-        result = ExecResult.from_record(record["public_exec_results"][turn][sample])
+        entry["response"] = texts(turn.response)
+    if turn.feedback is not None:
+        entry["feedback"] = texts(turn.feedback)
+    if turn.public_result is not None:
+        result = turn.public_result
         entry |= {
             "public": _digits([verdict.kind for verdict in result.verdicts]),
             "messages": [texts(message) for message in result.feedback],
             "cpu": [round(verdict.cpu_seconds, 4) for verdict in result.verdicts],
             "seconds": round(result.run_seconds, 3),
         }
-    if "hidden_verdicts" in record:
-        entry["hidden"] = _digits([VerdictKind(kind) for kind in record["hidden_verdicts"][sample][turn]])
-    for name, field in (("tokens", "completion_tokens"), ("finish", "finish_reasons"), ("cost", "costs")):
-        if record.get(field) is not None:
-            entry[name] = record[field][turn][sample]
-    if record.get("errors") and record["errors"][turn][sample]:
-        entry["error"] = record["errors"][turn][sample]
+    if turn.hidden_verdicts is not None:
+        entry["hidden"] = _digits(turn.hidden_verdicts)
+    facts = {"tokens": turn.completion_tokens, "finish": turn.finish_reason, "cost": turn.cost}
+    entry |= {name: value for name, value in facts.items() if value is not None}
+    if turn.error:
+        entry["error"] = turn.error
     return entry
 
 

@@ -14,16 +14,18 @@ import shutil
 import tempfile
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.records import iterate_records
 from cobalt.report.hacking import HackingEvent, read_events
 from cobalt.report.runs import evaluation_file
 from cobalt.report.viewer.data import KINDS, problem_data
+from cobalt.trajectory import ProblemTrajectories
+from cobalt.trajectory_codec import read_trajectories
 
 _FOLDER = Path(__file__).parent
 
@@ -49,12 +51,7 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
     events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
     for event in read_events(hacking) if hacking else ():
         events[event.problem].append(event)
-    arguments = {
-        "stage": "viewer",
-        "evaluation": file_digest(evaluation),
-        "hacking": file_digest(hacking) if hacking else None,
-        "programs_only": programs_only,
-    }
+    digest = hashlib.sha256()  # of the evaluation, which is read once
     part = output.with_name(output.name + ".part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -63,9 +60,16 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
                 part.open("w", encoding="ascii", newline="\n") as page,
                 tempfile.TemporaryFile("w+", encoding="ascii", newline="\n", dir=output.parent) as pieces,
             ):
-                problems = _write_pieces(pieces, evaluation, events, with_responses=not programs_only)
+                groups = read_trajectories(evaluation, digest=digest)
+                problems = _write_pieces(pieces, evaluation, groups, events, with_responses=not programs_only)
                 _write_page(page, evaluation.resolve().parent.name, problems, pieces)
             output.unlink(missing_ok=True)  # a page is made anew, not resumed
+            arguments = {
+                "stage": "viewer",
+                "evaluation": digest.hexdigest(),
+                "hacking": file_digest(hacking) if hacking else None,
+                "programs_only": programs_only,
+            }
             open_manifest(output, arguments)
             part.replace(output)
         finally:
@@ -76,19 +80,23 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
 
 
 def _write_pieces(
-    pieces: TextIO, evaluation: Path, events: dict[ProblemId, list[HackingEvent]], *, with_responses: bool
+    pieces: TextIO,
+    evaluation: Path,
+    groups: Iterable[ProblemTrajectories],
+    events: dict[ProblemId, list[HackingEvent]],
+    *,
+    with_responses: bool,
 ) -> list[dict[str, Any]]:
-    """Write each record's piece; the records' summaries."""
+    """Write each problem's piece; the problems' summaries."""
     summaries = []
-    for number, record in enumerate(iterate_records(evaluation)):
+    for number, group in enumerate(groups):
+        identifier = group.problem.id
         try:
-            summary, piece = problem_data(record, events.pop(record["id"], ()), with_responses=with_responses)
+            summary, piece = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
         except UserError as error:
-            raise UserError(f"{evaluation}: record {record['id']!r}: {error}") from None
+            raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
         summaries.append(summary)
         pieces.write(_block(f"piece-{number}", piece))
-    if not summaries:
-        raise UserError(f"{evaluation}: no evaluated record")
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
     return summaries

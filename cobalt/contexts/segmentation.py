@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cobalt.contexts.scores import ScoredTrajectory
 from cobalt.conversation import Message
-from cobalt.trajectory.reading import Trajectory
 
 SolvedRule = Literal["paper", "off"]
 StopRule = Literal["public_passed_twice", "solved_again"]
@@ -54,10 +54,6 @@ def usable_states(
     return len(solved), None
 
 
-def context(trajectory: Trajectory, turn: int) -> Context:
+def context(scored: ScoredTrajectory, turn: int) -> Context:
     """The state of a trajectory after `turn` programs; `turn` 0 is the problem alone."""
-    return Context(
-        turn,
-        trajectory.messages[: trajectory.head + 2 * turn],
-        max(trajectory.passed[:turn], default=0),
-    )
+    return Context(turn, scored.trajectory.context(turn), max(scored.passed[:turn], default=0))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cobalt.trajectory.reading import ProblemTrajectories, Trajectory
+from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +21,23 @@ class Selection:
         not_needed: How many of the rest down-sampling left out.
     """
 
-    selected: tuple[Trajectory, ...]
+    selected: tuple[ScoredTrajectory, ...]
     unchanging: int
     never_solved: int
     not_needed: int
 
 
-def solved_at_first_turn(group: ProblemTrajectories) -> bool:
+def solved_at_first_turn(group: ScoredProblem) -> bool:
     """Whether every first program passes every test, so that the problem teaches nothing (dynamic sampling)."""
     return all(trajectory.passed[0] == group.tests for trajectory in group.trajectories)
 
 
-def score(trajectory: Trajectory) -> int:
+def score(trajectory: ScoredTrajectory) -> int:
     """Most tests passed at a turn minus fewest; over all tests, public and hidden."""
     return max(trajectory.passed) - min(trajectory.passed)
 
 
-def select(group: ProblemTrajectories, most: int, *, is_test: bool = False) -> Selection:
+def select(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selection:
     """Choose at most `most` trajectories of a problem.
 
     For training: those that change and that reach a correct program; of more than `most`, the subset whose scores
@@ -46,7 +46,7 @@ def select(group: ProblemTrajectories, most: int, *, is_test: bool = False) -> S
     changing = [trajectory for trajectory in group.trajectories if score(trajectory) > 0]
     unchanging = len(group.trajectories) - len(changing)
     if is_test:
-        lowest = sorted(changing, key=lambda trajectory: (score(trajectory), trajectory.sample))[:1]
+        lowest = sorted(changing, key=lambda trajectory: (score(trajectory), trajectory.trajectory.sample))[:1]
         return Selection(tuple(lowest), unchanging, 0, len(changing) - len(lowest))
     solved = [trajectory for trajectory in changing if max(trajectory.passed) == group.tests]
     chosen = max_variance_subset([score(trajectory) for trajectory in solved], most)

@@ -13,10 +13,9 @@ from pathlib import Path
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
 
-FIELD = "perturbed_public_test_cases"
 _NAMED_IDS = 10  # of unknown ones, in a message
 
 Summary = dict[str, dict[str, int]]
@@ -75,7 +74,7 @@ def perturb_problems(run: PerturbationRun) -> Summary:
             counts["perturbed"] += 1
             modified, perturbed = pair
             if problem.id not in output.done:
-                fields = {"modified_test_cases": modified.to_json(), FIELD: perturbed.to_json()}
+                fields = {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
                 output.append(dict(problem.record) | fields)
     if counts["perturbed"] == 0:
         raise UserError(f"{run.input_file}: no problem has two public tests with distinct outputs that is not left out")
@@ -109,32 +108,6 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
         (public.inputs[left], public.inputs[right]), (public.outputs[right], public.outputs[left]), public.fn_name
     )
     return swapped, TestSuite(swapped.inputs + rest.inputs, swapped.outputs + rest.outputs, public.fn_name)
-
-
-def perturbed_tests(problem: Problem) -> TestSuite | None:
-    """The perturbed public tests that a record itself has, or None.
-
-    Raises:
-        UserError: they are malformed.
-    """
-    if problem.record.get(FIELD) is None:
-        return None
-    try:
-        return TestSuite.parse(problem.record[FIELD])
-    except UserError as error:
-        raise UserError(f"field {FIELD!r}: {error}") from None
-
-
-def feedback_tests(problem: Problem) -> TestSuite:
-    """The public tests that the feedback in a multi-turn record came from.
-
-    A record of ours names them in `public_tests`; one of the authors' was made on the perturbed tests if it has any.
-
-    Raises:
-        UserError: its perturbed tests are malformed.
-    """
-    perturbed = None if problem.record.get("public_tests") == "benign" else perturbed_tests(problem)
-    return problem.public_tests if perturbed is None else perturbed
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from cobalt.conversation import PromptSet, program_of
+from cobalt.conversation import Message, PromptSet
+from cobalt.episode import Episode
 from cobalt.errors import UserError
 from cobalt.judge import Judge, VerdictKind
-from cobalt.problem import Problem, ProblemId, TestSuite, read_json_lines
-from cobalt.trajectory.perturbation import FIELD, perturbed_tests
+from cobalt.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite, read_json_lines
 
 
 def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
@@ -26,11 +26,13 @@ def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSui
     for number, record in read_json_lines(path):
         try:
             problem = Problem.parse(record)
-            perturbed = perturbed_tests(problem)
+            perturbed = problem.perturbed_tests()
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
         if perturbed is None:
-            raise UserError(f"{path}, line {number}: field {FIELD!r} is missing: run run_perturbation.py first")
+            raise UserError(
+                f"{path}, line {number}: field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first"
+            )
         suites[problem.id] = (problem.public_tests, perturbed)
     return suites
 
@@ -54,7 +56,7 @@ class PerturbedTests:
             UserError: the file has a problem of this id with other public tests.
         """
         if self._path is None:
-            return perturbed_tests(problem)
+            return problem.perturbed_tests()
         if problem.id not in self._suites:
             return None
         true, perturbed = self._suites[problem.id]
@@ -68,7 +70,7 @@ class PerturbedTests:
 
 async def impossible_feedback(
     judge: Judge, prompts: PromptSet, response: str, true_tests: TestSuite, perturbed: TestSuite
-) -> str | None:
+) -> Message | None:
     """The user message that shows a response's program failing a test nobody can pass.
 
     Args:
@@ -85,21 +87,19 @@ async def impossible_feedback(
     Raises:
         InfrastructureError: the judge failed, also when asked again.
     """
-    program = program_of(response)
-    if program is None:
-        return None
-    result = await judge.judge(program, perturbed, stop_at_first_failure=True)
-    failed = next((index for index, passed in enumerate(result.passing) if not passed), None)
-    if failed is None or result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
+    # What came before does not matter: only the answer to this one response is wanted.
+    step = await Episode([], perturbed, prompts, turns=1, enable_thinking=True).step(response, judge)
+    failed = step.result.first_failed()
+    if failed is None or step.result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
         return None
     true_pairs = set(zip(true_tests.inputs, true_tests.outputs, strict=True))
     if (perturbed.inputs[failed], perturbed.outputs[failed]) in true_pairs:
         return None
-    return prompts.feedback(result.feedback[failed])
+    return step.message
 
 
 async def impossible_feedbacks(
     judge: Judge, prompts: PromptSet, items: Iterable[tuple[str, TestSuite, TestSuite]]
-) -> list[str | None]:
+) -> list[Message | None]:
     """`impossible_feedback` of many (response, true tests, perturbed tests), side by side and in order."""
     return await asyncio.gather(*(impossible_feedback(judge, prompts, *item) for item in items))

@@ -18,7 +18,11 @@ from typing import IO, Any, get_args
 
 from tqdm import tqdm
 
-from cobalt.conversation import Message, PromptSet, load_prompts
+from cobalt.contexts.augmentation import PerturbedTests, impossible_feedbacks
+from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
+from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, usable_states
+from cobalt.contexts.selection import select, solved_at_first_turn
+from cobalt.conversation import PromptSet, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError, tally
@@ -26,10 +30,7 @@ from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
-from cobalt.trajectory.augmentation import PerturbedTests, impossible_feedbacks
-from cobalt.trajectory.reading import ProblemTrajectories, Trajectory, read_trajectories
-from cobalt.trajectory.segmentation import Context, SolvedRule, StopRule, context, usable_states
-from cobalt.trajectory.selection import select, solved_at_first_turn
+from cobalt.trajectory import Trajectory
 
 Summary = dict[str, dict[str, int]]
 
@@ -58,7 +59,7 @@ class ProcessingRun:
         num_turns: Programs of a trajectory that are read.
         max_trajectories: Most trajectories selected from a problem.
         max_prompt_tokens: Longest prompt, in tokens.
-        solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.trajectory.segmentation`).
+        solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.contexts.segmentation`).
         is_test: Select for a test set: the one trajectory of each problem that changes least.
         perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
         perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
@@ -118,8 +119,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         InfrastructureError: the judge failed.
     """
     prompts = load_prompts(run.prompts)
-    if next(read_trajectories(run.input_file, run.num_turns), None) is None:  # before seconds go into a tokenizer
-        raise UserError(f"{run.input_file}: the file holds no record")
+    next(read_scored(run.input_file, run.num_turns))  # what is wrong shows before seconds go into a tokenizer
     counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))
     perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
     arguments: dict[str, Any] = {
@@ -138,9 +138,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     open_manifest(run.output_file, arguments, run.inputs)
     with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
         cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
-        groups = tqdm(
-            read_trajectories(run.input_file, run.num_turns), desc="trajectories", unit="problem", disable=None
-        )
+        groups = tqdm(read_scored(run.input_file, run.num_turns), desc="trajectories", unit="problem", disable=None)
         await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
             await _add_perturbed(run, counter, cutter, judge, prompts)
@@ -217,8 +215,8 @@ class _Spool:
 class _Chosen:
     """A problem and its selected trajectories, each with how many of its states the stopping rules leave."""
 
-    group: ProblemTrajectories
-    cuts: list[tuple[Trajectory, int]]
+    group: ScoredProblem
+    cuts: list[tuple[ScoredTrajectory, int]]
 
 
 class _Cutter:
@@ -250,7 +248,7 @@ class _Cutter:
         self.perturbed: Counter[str] = Counter()
         self._perturbed_tests = perturbed_tests
 
-    def choose(self, groups: list[ProblemTrajectories]) -> list[_Chosen]:
+    def choose(self, groups: list[ScoredProblem]) -> list[_Chosen]:
         """What the rules leave of some problems."""
         chosen = []
         for group in groups:
@@ -268,8 +266,8 @@ class _Cutter:
         """
         chains = []
         for item in chosen:
-            for trajectory, states in item.cuts or [(item.group.trajectories[0], 0)]:
-                chains.append([context(trajectory, turn).messages for turn in range(states + 1)])
+            for scored, states in item.cuts or [(item.group.trajectories[0], 0)]:
+                chains.append([context(scored, turn).messages for turn in range(states + 1)])
         fitting = iter(self._counter.count_fitting(chains, self._run.max_prompt_tokens))
         return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
 
@@ -284,13 +282,13 @@ class _Cutter:
             tests = item.group.problem.tests.to_json()
             self._emit(item.group, None, context(item.group.trajectories[0], 0), tests)
             # A problem without a trajectory has nothing to pair its one figure with.
-            for (trajectory, states), count in zip(item.cuts, counts, strict=False):
+            for (scored, states), count in zip(item.cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
                 self.prompts[_TOO_LONG] += states + 1 - count
                 for turn in range(1, count):
-                    self._emit(item.group, trajectory, context(trajectory, turn), tests)
+                    self._emit(item.group, scored.trajectory, context(scored, turn), tests)
 
-    def _select(self, group: ProblemTrajectories) -> list[tuple[Trajectory, int]]:
+    def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, int]]:
         """The selected trajectories of a problem, each with how many of its states the rules leave."""
         selection = select(group, self._run.max_trajectories, is_test=self._run.is_test)
         self.trajectories["read"] += len(group.trajectories)
@@ -298,18 +296,18 @@ class _Cutter:
         self.trajectories[_NEVER_RIGHT] += selection.never_solved
         self.trajectories[_DOWN_SAMPLED] += selection.not_needed
         states = []
-        for trajectory in selection.selected:
+        for scored in selection.selected:
             usable, rule = usable_states(
-                [passed == group.public_tests for passed in trajectory.public_passed],
-                [passed == group.tests for passed in trajectory.passed],
+                [passed == group.public_tests for passed in scored.public_passed],
+                [passed == group.tests for passed in scored.passed],
                 self._run.solved_rule,
             )
             if rule is not None:
                 self.prompts[_rule_name(rule)] += self._run.num_turns - usable
-            states.append((trajectory, usable))
+            states.append((scored, usable))
         return states
 
-    def _emit(self, group: ProblemTrajectories, trajectory: Trajectory | None, cut: Context, tests: str) -> None:
+    def _emit(self, group: ScoredProblem, trajectory: Trajectory | None, cut: Context, tests: str) -> None:
         problem = group.problem
         sample = None if trajectory is None else trajectory.sample
         self.prompts[_kept(cut.turn)] += 1
@@ -327,7 +325,7 @@ class _Cutter:
             | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
         )
         if trajectory is not None and self._perturbed_tests is not None:
-            self._offer(number, problem, trajectory.responses[cut.turn - 1])
+            self._offer(number, problem, trajectory.turns[cut.turn - 1].response)
 
     def _offer(self, number: int, problem: Problem, response: str) -> None:
         """Remember a prompt that could get a perturbed copy."""
@@ -360,7 +358,7 @@ def _kept(turn: int) -> str:
     return f"kept: after {turn} programs"
 
 
-async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ProblemTrajectories]]) -> None:
+async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ScoredProblem]]) -> None:
     """Cut every problem; while one chunk is measured in a thread, the next one is read."""
     before: tuple[list[_Chosen], asyncio.Future[list[list[int]]]] | None = None
     for chunk in chunks:
@@ -400,12 +398,11 @@ async def _add_perturbed(
                     for item in batch
                 ),
             )
-            for item, message in zip(batch, messages, strict=True):
-                if message is None:
+            for item, feedback in zip(batch, messages, strict=True):
+                if feedback is None:
                     counts[_NOT_IMPOSSIBLE] += 1
                     continue
                 row = cutter.rows.read(item["row"])
-                feedback: Message = {"role": "user", "content": message}
                 row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
                 if counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
                     counts[_TOO_LONG] += 1
@@ -415,8 +412,8 @@ async def _add_perturbed(
                 progress.update(1)
 
 
-def _chunks(groups: Iterable[ProblemTrajectories], size: int) -> Iterator[list[ProblemTrajectories]]:
-    chunk: list[ProblemTrajectories] = []
+def _chunks(groups: Iterable[ScoredProblem], size: int) -> Iterator[list[ScoredProblem]]:
+    chunk: list[ScoredProblem] = []
     for group in groups:
         chunk.append(group)
         if len(chunk) == size:

@@ -1,0 +1,1 @@
+"""From evaluated trajectories to contextual prompts: scores, selection, segmentation, perturbed copies."""

@@ -1,0 +1,119 @@
+"""Evaluated trajectories in counts of tests passed, in which selection and segmentation are exact.
+
+Rates are decimals; as counts they can be added over public and hidden tests and compared without rounding, and a rate
+that is not a share of its problem's tests shows that the two do not belong together. One record is held at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.problem import Problem
+from cobalt.trajectory import ProblemTrajectories, Trajectory
+from cobalt.trajectory_codec import axes_are_known, read_trajectories
+
+_TOLERANCE = 1e-6  # of a test; rates were written as decimals
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTrajectory:
+    """A trajectory and how many tests its programs pass; both lists have one entry for each turn that is used.
+
+    Attributes:
+        trajectory: The trajectory, perhaps with more turns.
+        public_passed: Public tests passed.
+        passed: Tests passed, public and hidden.
+    """
+
+    trajectory: Trajectory
+    public_passed: list[int]
+    passed: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredProblem:
+    """A problem and its scored trajectories.
+
+    Attributes:
+        problem: The problem.
+        trajectories: By sample.
+        public_tests: How many public tests there are.
+        tests: How many public and hidden tests there are.
+    """
+
+    problem: Problem
+    trajectories: tuple[ScoredTrajectory, ...]
+    public_tests: int
+    tests: int
+
+
+def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
+    """Read the evaluated records of a multi-turn run, one at a time.
+
+    Args:
+        path: Result of eval_multi_turn.py, or the authors' file of the same fields.
+        turns: How many turns of each trajectory are used, the first ones.
+
+    Raises:
+        UserError: a record is malformed or not evaluated, or has another number of turns than the ones before.
+    """
+    recorded: int | None = None
+    for group in read_trajectories(path):
+        identifier = group.problem.id
+        found = len(group.trajectories[0].turns)
+        try:
+            scored = _scored(group, turns)
+        except UserError as error:
+            raise UserError(f"{path}: record {identifier!r}: {error}") from None
+        recorded = found if recorded is None else recorded
+        if found != recorded:
+            raise UserError(
+                f"{path}: record {identifier!r} has {found} turns where another has {recorded}:"
+                " process runs with the same number of turns together"
+            )
+        yield scored
+
+
+def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
+    problem = group.problem
+    if problem.record.get("public_tests", "benign") != "benign":
+        raise UserError(
+            "its feedback and public pass rates are of perturbed tests: select from a run on the true ones, and add"
+            " perturbed prompts by --perturbed_ratio"
+        )
+    if not axes_are_known(group):
+        raise UserError(
+            "it has as many turns as samples, so the axes of its fields cannot be told: run the programs again with"
+            " run_multi_turn_vllm.py --replay_file, and eval_multi_turn.py"
+        )
+    public, hidden = len(problem.public_tests), len(problem.hidden_tests)
+    if not public:
+        raise UserError("it has no public tests (field 'public_test_cases'), and its public pass rates are of some")
+    trajectories = []
+    for trajectory in group.trajectories:
+        found = len(trajectory.turns)
+        if found < turns:
+            raise UserError(
+                f"it has {found} turns, and {turns} were asked for: give --num_turns {found}, or collect more"
+            )
+        if not trajectory.messages:
+            raise UserError("it has no 'conversations': run a multi-turn script first")
+        if trajectory.turns[-1].feedback is None:
+            raise UserError("a conversation does not end with the feedback on its last program")
+        public_passed = [_passed("public_pass_rates", rate, public) for rate in trajectory.public_pass_rates[:turns]]
+        hidden_passed = [_passed("all_pass_rates", rate, hidden) for rate in trajectory.hidden_pass_rates[:turns]]
+        passed = [sum(counts) for counts in zip(public_passed, hidden_passed, strict=True)]
+        trajectories.append(ScoredTrajectory(trajectory, public_passed, passed))
+    return ScoredProblem(problem, tuple(trajectories), public, public + hidden)
+
+
+def _passed(field: str, rate: float, tests: int) -> int:
+    """How many of `tests` tests a rate stands for."""
+    passed = round(rate * tests)
+    if abs(rate * tests - passed) > _TOLERANCE * tests:
+        raise UserError(
+            f"field {field!r} holds {rate!r}, which is no share of {tests} tests: the rates are from other tests than"
+            " the record's, so evaluate it again"
+        )
+    return passed

@@ -1,0 +1,113 @@
+"""The trajectory, the paper's noun: a problem, and the programs that a model wrote for it in one conversation.
+
+In memory everything is sample first: a problem has trajectories, a trajectory has turns, and a turn has what the model
+wrote and what the tests said about it. Result files have other axes, and only `cobalt.trajectory_codec` knows them.
+Nothing here reads a file, judges a program or words a message.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cobalt.conversation import Message, program_of
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, VerdictKind
+from cobalt.problem import Problem
+
+FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
+"""How a response ended: by itself, at a token limit, before it began (no room for it), or by an error of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One response of a trajectory. A field is None where its file does not have it, or its stage has not run yet.
+
+    Attributes:
+        response: What the model wrote, thinking included where the file has it.
+        finish_reason: Why the response ended.
+        prompt_tokens: Tokens of the conversation that the model was sent.
+        completion_tokens: Tokens generated.
+        cost: Price of the response in US dollars.
+        error: What went wrong in the engine; "" when nothing did.
+        public_pass_rate: Share of the public tests that the program passes, 0 to 1.
+        public_result: The program's result on the public tests.
+        hidden_pass_rate: Share of the hidden tests that the program passes, 0 to 1.
+        hidden_verdicts: The outcome of each hidden test.
+        feedback: The user message that answers the response.
+    """
+
+    response: str
+    finish_reason: FinishReason | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+    error: str = ""
+    public_pass_rate: float | None = None
+    public_result: ExecResult | None = None
+    hidden_pass_rate: float | None = None
+    hidden_verdicts: tuple[VerdictKind, ...] | None = None
+    feedback: str | None = None
+
+    @property
+    def program(self) -> str | None:
+        """The program that public tests, hidden tests and rewards judge; None for a response without one."""
+        return program_of(self.response)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One conversation about a problem.
+
+    Attributes:
+        problem: The problem.
+        sample: Place of the trajectory among the problem's.
+        messages: What the model saw: the opening, then for each turn the history text of the response and the feedback.
+            Empty where the file has responses only.
+        turns: At least one.
+    """
+
+    problem: Problem
+    sample: int
+    messages: list[Message]
+    turns: tuple[Turn, ...]
+
+    def context(self, turn: int) -> list[Message]:
+        """The messages up to the feedback on the first `turn` programs; 0 gives the problem alone."""
+        opening = next(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+        return self.messages[: opening + 2 * turn]
+
+    @property
+    def public_pass_rates(self) -> list[float]:
+        """The public pass rate of each turn.
+
+        Raises:
+            UserError: the file has none.
+        """
+        rates = [turn.public_pass_rate for turn in self.turns if turn.public_pass_rate is not None]
+        if len(rates) != len(self.turns):
+            raise UserError("it has no 'public_pass_rates': run a multi-turn script first")
+        return rates
+
+    @property
+    def hidden_pass_rates(self) -> list[float]:
+        """The hidden pass rate of each turn.
+
+        Raises:
+            UserError: the trajectory is not evaluated.
+        """
+        rates = [turn.hidden_pass_rate for turn in self.turns if turn.hidden_pass_rate is not None]
+        if len(rates) != len(self.turns):
+            raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
+        return rates
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemTrajectories:
+    """A problem and its trajectories: what one line of a result file holds.
+
+    Attributes:
+        problem: The problem; its `record` is the whole line.
+        trajectories: By sample, at least one; all have the same number of turns.
+    """
+
+    problem: Problem
+    trajectories: tuple[Trajectory, ...]

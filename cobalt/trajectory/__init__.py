@@ -1,1 +1,0 @@
-"""From recorded trajectories to contextual prompts: reading, selection, segmentation, perturbed augmentation."""

@@ -1,0 +1,144 @@
+"""A small run from problems to report in which nothing is random or measured, so that its bytes can be compared.
+
+    PYTHONPATH=tests python tests/recorded_run.py tests/data/recorded_run
+
+wrote the files there with the code at 824951e, before trajectories had a type. `test_recorded_run.py` makes them again.
+"""
+
+import asyncio
+import json
+import sys
+import zlib
+from pathlib import Path
+
+from support import square_problem, write_lines
+
+from cobalt.contexts.perturbation import PerturbationRun, perturb_problems
+from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.engine import Completion, GenerationSettings
+from cobalt.hacking.extraction import extract_events
+from cobalt.judge.feedback import failure_text
+from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
+from cobalt.report.runs import read_run
+from cobalt.report.viewer.data import problem_data
+from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
+from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+from cobalt.trajectory_codec import read_trajectories
+
+PROGRAMS = (
+    "print(int(input()) ** 2)",
+    "print(int(input()) * 2)",
+    "print(4)",
+    "raise ValueError",
+    "print({2: 9, 3: 4}.get(n := int(input()), n * n))",
+)
+SAMPLES, TURNS = 4, 2
+SETTINGS = GenerationSettings(n=SAMPLES, max_tokens=64, enable_thinking=True, seed=0)
+
+
+def _number(*parts):
+    return zlib.crc32(repr(parts).encode())
+
+
+class ScriptedEngine:
+    """Responses, token counts, costs and finish reasons that the call alone decides."""
+
+    def _completion(self, call, sample):
+        number = _number(call.problem_id, call.turn, sample)
+        if number % 11 == 0:
+            return Completion(text="", finish_reason="prompt_too_long", prompt_tokens=99, message="too long: é")
+        program = PROGRAMS[number % len(PROGRAMS)]
+        fenced = "I do not know. \u2603" if number % 13 == 0 else f"```python\n{program}\n```"
+        return Completion(
+            text=f"<think>\nturn {call.turn}\n</think>\n\nTry {number % 7}:\n{fenced}",
+            finish_reason="length" if number % 5 == 0 else "stop",
+            prompt_tokens=number % 100,
+            completion_tokens=number % 50,
+            cost=None if number % 3 == 0 else number % 100 / 1000,
+        )
+
+    async def generate(self, conversation, settings, call):
+        samples = range(settings.n) if call.sample is None else [call.sample]
+        return [self._completion(call, sample) for sample in samples]
+
+    async def describe(self):
+        return {"model": "scripted"}
+
+
+class ScriptedJudge:
+    """Runs the few programs above by what they mean; its times are made up."""
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        passing, feedback, verdicts = [], [], []
+        for given, expected in zip(suite.inputs, suite.outputs, strict=True):
+            number = int(given)
+            crashed = code == PROGRAMS[3]
+            output = (number**2, number * 2, 4, "", {2: 9, 3: 4}.get(number, number**2))[PROGRAMS.index(code)]
+            kind = VerdictKind.RUNTIME_ERROR if crashed else VerdictKind.WRONG_ANSWER
+            passed = not crashed and str(output) == expected.strip()
+            if stop_at_first_failure and not all(passing):
+                passed, kind = False, VerdictKind.NOT_RUN
+            kind = VerdictKind.PASSED if passed else kind
+            passing.append(passed)
+            feedback.append("" if passed else failure_text(kind, given, str(output), expected, "ValueError", ""))
+            verdicts.append(Verdict(kind, 0.01 * number, 0.02 * number, 1 if crashed else 0, 1000 * number))
+        return ExecResult(passing, feedback, verdicts, queue_seconds=0.5, run_seconds=0.25)
+
+    async def describe(self):
+        return {"judge": "scripted"}
+
+
+async def _make(folder, policy):
+    engine, judge = ScriptedEngine(), ScriptedJudge()
+    tags = [{"source": "codeforces", "unknown": {"kept": [1, "é"]}}, {"difficulty": "HARD"}, {}]
+    plain = write_lines(folder / "plain.jsonl", [square_problem(f"p{i}", **tag) for i, tag in enumerate(tags)])
+    problems = folder / "problems.jsonl"
+    perturb_problems(PerturbationRun(plain, problems))
+    single = folder / "single_turn.jsonl"
+    assert await run_single_turn(SingleTurnRun(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
+    for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):
+        multi, evaluated = folder / f"multi_turn{name}.jsonl", folder / f"evaluation{name}.jsonl"
+        run = MultiTurnRun(source, multi, SETTINGS, turns=TURNS, public_tests=tests, prompts="pocket")
+        assert await run_multi_turn(run, engine, judge) == 0
+        assert await run_evaluation(multi, evaluated, judge) == 0
+        write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)
+    await extract_events(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl", judge)
+    for name, settings in (("prompts", {}), ("test_prompts", {"is_test": True, "num_turns": 2})):
+        run = ProcessingRun(
+            folder / "evaluation.jsonl",
+            folder / f"{name}.jsonl",
+            policy,
+            prompts="pocket",
+            perturbed_ratio=0.5,
+            **settings,
+        )
+        await process_trajectories(run, judge)
+    run = read_run("run", folder / "evaluation.jsonl")
+    figures = {name: getattr(run, name) for name in ("problems", "pass_at_1", "metrics", "usage")}
+    (folder / "report.json").write_text(json.dumps(figures, indent=1, default=_fields) + "\n")
+    pages = [problem_data(group, [], with_responses=True) for group in read_trajectories(folder / "evaluation.jsonl")]
+    (folder / "viewer.json").write_text(json.dumps(pages, indent=1) + "\n")
+
+
+def _fields(value):
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def make_files(folder, policy):
+    """Make all files of the run in an empty folder.
+
+    Args:
+        folder: Where.
+        policy: Folder of a tokenizer; only the number of its tokens matters, and that all prompts fit.
+    """
+    asyncio.run(_make(folder, policy))
+
+
+if __name__ == "__main__":
+    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+
+    target = Path(sys.argv[1])
+    target.mkdir()
+    learn_tokenizer(["0"], vocabulary=400).save_pretrained("/tmp/policy_of_recorded_run")
+    make_files(target, "/tmp/policy_of_recorded_run")
