@@ -1,5 +1,6 @@
 """The seed model's side of the pocket world: demonstrations, tokenizer, chat template, a short training."""
 
+import hashlib
 import json
 import random
 import re
@@ -59,6 +60,20 @@ def test_demonstrations_keep_the_format(demonstrations):
         program = program_of(item.response)
         assert program is not None
         compile(program, "main.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("special_cases", "digest"),
+    [
+        (0.0, "c363cfefd218bb2ffccdffdf4e186ed95e0ad8ed4f5e036dfaee9c75cc818cfc"),
+        (0.5, "a31258ec67dbcae5048757e351c697652f00f570a29475ebcf240ee5592e6ba9"),
+    ],
+)
+def test_demonstrations_are_those_that_published_worlds_were_made_with(special_cases, digest):
+    drawn = hashlib.sha256()
+    for item in draw_demonstrations(400, 0, special_cases):
+        drawn.update(json.dumps([list(item.messages), item.response]).encode())
+    assert drawn.hexdigest() == digest
 
 
 def test_conversations_are_those_of_a_rollout(demonstrations):

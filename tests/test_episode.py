@@ -1,0 +1,109 @@
+"""The episode: the paper's rules of a repair conversation, stepped with and without a judge."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem
+
+from cobalt.conversation import ALL_PUBLIC_PASSED, first_messages, history_text, load_prompts
+from cobalt.episode import Episode, judge_response
+from cobalt.errors import InfrastructureError
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.problem import Problem
+
+PROBLEM = Problem.parse(square_problem(0))
+PROMPTS = load_prompts("pocket")
+OPENING = first_messages(PROBLEM, PROMPTS)
+RESPONSE = "<think>why</think>\n```python\nprint(1)\n```"
+OUTCOMES = st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=6)
+
+
+def result_of(passing):
+    kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
+    feedback = ["" if passed else f"test {place} fails" for place, passed in enumerate(passing)]
+    return ExecResult(list(passing), feedback, [Verdict(kind) for kind in kinds])
+
+
+def episode_of(turns, *, enable_thinking=True):
+    return Episode(OPENING, PROBLEM.public_tests, PROMPTS, turns=turns, enable_thinking=enable_thinking)
+
+
+@given(OUTCOMES)
+def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(outcomes):
+    episode = episode_of(len(outcomes))
+    rates = []
+    for number, passing in enumerate(outcomes, 1):
+        assert not episode.done
+        step = episode.observe(RESPONSE, result_of(passing))
+        rates.append(sum(passing) / 2)
+        assert step.program == "print(1)"
+        assert step.done == episode.done == (number == len(outcomes))
+        assert step.best_pass_rate == episode.best_pass_rate == max(rates)
+        shown = ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails"
+        assert step.message == {"role": "user", "content": PROMPTS.feedback(shown)}
+        assert sum(f"test {place} fails" in step.message["content"] for place in (0, 1)) == (not all(passing))
+        assert episode.messages[-1] == step.message
+        assert len(episode.messages) == len(OPENING) + 2 * number
+
+
+@pytest.mark.parametrize("enable_thinking", [True, False])
+def test_the_history_keeps_what_the_rule_for_it_says(enable_thinking):
+    episode = episode_of(1, enable_thinking=enable_thinking)
+    episode.observe(RESPONSE, result_of([False, True]))
+    assert episode.messages[: len(OPENING)] == OPENING
+    assert episode.messages[-2] == {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
+
+
+def test_an_episode_leaves_the_messages_it_began_with_alone():
+    before = list(OPENING)
+    episode_of(1).observe(RESPONSE, result_of([True, True]))
+    assert before == OPENING
+
+
+def test_an_episode_that_is_done_takes_no_further_response():
+    episode = episode_of(1)
+    episode.observe(RESPONSE, result_of([True, True]))
+    with pytest.raises(ValueError):
+        episode.observe(RESPONSE, result_of([True, True]))
+
+
+class ScriptedJudge:
+    """Answers with the given results, and raises those that are errors."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.asked.append((code, suite))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def describe(self):
+        return {}
+
+
+async def test_a_step_judges_the_program_on_the_tests_of_the_episode():
+    judge = ScriptedJudge(result_of([True, False]))
+    step = await episode_of(1).step(RESPONSE, judge)
+    assert judge.asked == [("print(1)", PROBLEM.public_tests)]
+    assert step.result == result_of([True, False])
+
+
+async def test_a_response_without_a_program_fails_every_test_and_is_not_judged():
+    step = await episode_of(1).step("I do not know.", ScriptedJudge())
+    assert step.program is None
+    assert step.result == ExecResult.no_code(2)
+    assert (step.result.pass_rate, step.done) == (0.0, True)
+    assert await judge_response(ScriptedJudge(), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
+
+
+async def test_a_failure_of_the_judge_leaves_the_episode_as_it_was():
+    judge = ScriptedJudge(InfrastructureError("the sandbox died"), result_of([True, True]))
+    episode = episode_of(1)
+    with pytest.raises(InfrastructureError):
+        await episode.step(RESPONSE, judge)
+    assert (episode.messages, episode.done) == (OPENING, False)
+    assert (await episode.step(RESPONSE, judge)).done

@@ -1,0 +1,224 @@
+"""Result files and trajectories: reading is the inverse of writing, files with fewer fields load, bugs are not data."""
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem, trajectories_of, trajectory_record, write_lines
+
+from cobalt.errors import UserError
+from cobalt.hacking.extraction import extract_events
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.problem import Problem
+from cobalt.report.runs import read_run
+from cobalt.report.viewer.page import write_viewer
+from cobalt.rollout.evaluate import run_evaluation
+from cobalt.trajectory import Trajectory, Turn
+from cobalt.trajectory_codec import (
+    axes_are_known,
+    decode_first_turns,
+    decode_responses,
+    decode_trajectories,
+    encode_evaluation,
+    encode_multi_turn,
+    encode_single_turn,
+    read_trajectories,
+)
+
+PROBLEM = Problem.parse(square_problem("p"))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+KINDS = st.sampled_from(list(VerdictKind))
+
+
+@st.composite
+def results(draw):
+    kinds = draw(st.lists(KINDS, min_size=2, max_size=2))
+    passing = [kind is VerdictKind.PASSED for kind in kinds]
+    return ExecResult(passing, [draw(TEXT) for _ in kinds], [Verdict(kind, 0.5) for kind in kinds])
+
+
+@st.composite
+def judged_turns(draw):
+    result = draw(results())
+    kinds = tuple(draw(st.lists(KINDS, min_size=2, max_size=2)))
+    return Turn(
+        response=draw(TEXT),
+        finish_reason=draw(st.sampled_from(["stop", "length", "prompt_too_long", "error"])),
+        prompt_tokens=draw(st.integers(0, 99)),
+        completion_tokens=draw(st.integers(0, 99)),
+        cost=draw(st.none() | st.floats(0, 1)),
+        error=draw(TEXT),
+        public_pass_rate=result.pass_rate,
+        public_result=result,
+        hidden_pass_rate=kinds.count(VerdictKind.PASSED) / 2,
+        hidden_verdicts=kinds,
+        feedback=draw(TEXT),
+    )
+
+
+@st.composite
+def groups(draw):
+    samples, turns = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    trajectories = []
+    for sample in range(samples):
+        own = tuple(draw(judged_turns()) for _ in range(turns))
+        messages = [{"role": "user", "content": "go"}]
+        for turn in own:
+            messages += [{"role": "assistant", "content": "kept"}, {"role": "user", "content": turn.feedback}]
+        trajectories.append(Trajectory(PROBLEM, sample, messages, own))
+    return tuple(trajectories)
+
+
+@given(groups())
+def test_what_is_written_is_read_back_as_it_was(trajectories):
+    record = dict(PROBLEM.record) | encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+    read = json.loads(json.dumps(record))
+    assert decode_trajectories(PROBLEM, read) == trajectories
+    assert decode_responses(read) == [tuple(turn.response for turn in one.turns) for one in trajectories]
+
+
+@given(st.lists(judged_turns(), min_size=1, max_size=4))
+def test_first_turns_are_read_back_as_they_were(turns):
+    record = json.loads(json.dumps(encode_single_turn(turns, [turn.public_result for turn in turns])))
+    found = decode_first_turns(record)
+    for turn, other in zip(turns, found, strict=True):
+        for name in ("response", "finish_reason", "prompt_tokens", "completion_tokens", "cost", "error"):
+            assert getattr(turn, name) == getattr(other, name)
+
+
+@given(groups(), st.booleans())
+def test_axes_are_those_of_the_paper(trajectories, costly):
+    record = encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+    for sample, trajectory in enumerate(trajectories):
+        assert record["conversations"][sample] == trajectory.messages
+        for turn, item in enumerate(trajectory.turns):
+            assert record["raw_responses"][turn][sample] == item.response
+            assert record["public_pass_rates"][turn][sample] == item.public_pass_rate
+            assert record["public_exec_results"][turn][sample]["feedback"] == item.public_result.feedback
+            assert record["all_pass_rates"][sample][turn] == item.hidden_pass_rate
+            assert record["hidden_verdicts"][sample][turn] == [kind.value for kind in item.hidden_verdicts]
+
+
+def test_a_record_with_conversations_alone_has_responses_and_feedback_and_nothing_else():
+    conversation = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "```python\nprint(1)\n```"},
+        {"role": "user", "content": "f"},
+        {"role": "assistant", "content": "no program"},
+    ]
+    [trajectory] = trajectories_of(square_problem(0, conversations=[conversation])).trajectories
+    first, last = trajectory.turns
+    assert first == Turn("```python\nprint(1)\n```", feedback="f")
+    assert (first.program, last.program, last.feedback) == ("print(1)", None, None)
+    assert trajectory.context(1) == conversation[:4]
+    for name in ("public_pass_rates", "hidden_pass_rates"):
+        with pytest.raises(UserError):
+            getattr(trajectory, name)
+
+
+THREE_BY_TWO = trajectory_record(0, [[(0, 0), (1, 1)], [(1, 2), (2, 2)], [(0, 1), (1, 0)]])
+
+
+def others(record, *transposed):
+    """The record as another project would write it, with some fields in the other order."""
+    record = {name: value for name, value in record.items() if name not in ("finish_reasons", "hidden_verdicts")}
+    return record | {name: [list(row) for row in zip(*record[name], strict=True)] for name in transposed}
+
+
+@pytest.mark.parametrize("transposed", [(), ("all_pass_rates",), ("raw_responses", "public_pass_rates")])
+def test_the_other_order_of_axes_is_read_where_lengths_tell_it(transposed):
+    def figures(record):
+        return [
+            [(turn.response, turn.public_pass_rate, turn.hidden_pass_rate) for turn in trajectory.turns]
+            for trajectory in trajectories_of(record).trajectories
+        ]
+
+    assert figures(others(THREE_BY_TWO, *transposed)) == figures(THREE_BY_TWO)
+
+
+def test_records_of_this_project_are_read_in_their_own_order_only():
+    swapped = [list(row) for row in zip(*THREE_BY_TWO["all_pass_rates"], strict=True)]
+    with pytest.raises(UserError, match="'all_pass_rates'"):
+        trajectories_of(THREE_BY_TWO | {"all_pass_rates": swapped})
+
+
+def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples():
+    square = trajectory_record(0, [[(0, 0), (1, 1)], [(1, 2), (2, 2)]])
+    assert axes_are_known(trajectories_of(square))
+    assert axes_are_known(trajectories_of(others(THREE_BY_TWO)))
+    assert not axes_are_known(trajectories_of(others(square)))
+    responses = [[turn.response for turn in one.turns] for one in trajectories_of(others(square)).trajectories]
+    assert responses == [["response 0.0", "response 0.1"], ["response 1.0", "response 1.1"]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("raw_responses", [["a"]] * 2),
+        ("raw_responses", [["a", "b", 3]] * 2),
+        ("public_pass_rates", [[0.0, 0.5, 1.5]] * 2),
+        ("public_exec_results", [[None] * 3] * 2),
+        ("all_pass_rates", [[0.5, "1"]] * 3),
+        ("all_pass_rates", "1"),
+        ("hidden_verdicts", [[["tired"], []]] * 3),
+        ("hidden_verdicts", [[[1], []]] * 3),
+        ("finish_reasons", [["stop", "stop", ["stop"]]] * 2),
+        ("prompt_tokens", [[1, 2, -3]] * 2),
+        ("completion_tokens", [[1, 2, True]] * 2),
+        ("costs", [[0.1, None, "1"]] * 2),
+        ("errors", [["", "", None]] * 2),
+        ("conversations", [[]]),
+        ("conversations", [[{"role": "assistant", "content": "a"}]]),
+    ],
+)
+def test_a_malformed_field_is_named(field, value):
+    with pytest.raises(UserError, match=field.removesuffix("s")):
+        trajectories_of(THREE_BY_TWO | {field: value})
+
+
+def test_a_file_is_read_one_record_at_a_time_and_its_digest_comes_with_it(tmp_path):
+    records = [trajectory_record(identifier, [[(0, 0)]]) for identifier in range(3)]
+    path = write_lines(tmp_path / "e.jsonl", [*records, {"id": 3, "question": "no tests"}])
+    digest = hashlib.sha256()
+    reading = read_trajectories(path, digest=digest)
+    assert [next(reading).problem.id for _ in range(3)] == [0, 1, 2]  # the malformed record is not reached
+    with pytest.raises(UserError, match="record 3"):
+        next(reading)
+    assert digest.hexdigest() == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_without_a_record_is_refused(tmp_path):
+    (tmp_path / "e.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="no record"):
+        list(read_trajectories(tmp_path / "e.jsonl"))
+
+
+class NoJudge:
+    async def describe(self):
+        return {}
+
+
+@pytest.mark.parametrize("bug", [TypeError, AttributeError, KeyError, ValueError, IndexError])
+async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path, monkeypatch, bug):
+    record = trajectory_record(0, [[(0, 0), (1, 1)]])
+    result = ExecResult.no_code(2).to_record()
+    record |= {"public_exec_results": [[result]] * 2, "public_tests": "perturbed"}
+    suite = record["public_test_cases"]
+    record |= {"perturbed_public_test_cases": suite, "modified_test_cases": suite}
+    path = write_lines(tmp_path / "evaluation.jsonl", [record])
+
+    def planted(_):
+        raise bug("planted")
+
+    monkeypatch.setattr(ExecResult, "from_record", planted)
+    with pytest.raises(bug, match="planted"):
+        read_run("run", path)
+    with pytest.raises(bug, match="planted"):
+        write_viewer(path, tmp_path / "view.html")
+    with pytest.raises(bug, match="planted"):
+        await extract_events(path, path, tmp_path / "events.jsonl", NoJudge())
+    with pytest.raises(bug, match="planted"):
+        await run_evaluation(path, tmp_path / "again.jsonl", NoJudge())
