@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.cli import run_script
+from cobalt.conversation import Message
 from cobalt.engine import GenerationSettings
 from cobalt.engine.vllm_client import ServeEngine
 from cobalt.judge import ServeJudge
 from cobalt.problem import load_problems
-from cobalt.records import read_records
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
 from cobalt.services import running_services
+from cobalt.trajectory_codec import read_trajectories
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,19 @@ async def _collect(problems: Path, output: Path, turns: int) -> None:
         raise SystemExit("a problem failed; nothing was measured")
 
 
-def _requests(path: Path) -> tuple[list[list[dict[str, str]]], list[int]]:
+def _requests(path: Path) -> tuple[list[list[Message]], list[int]]:
     """Every prompt of a run and how many tokens answered it."""
     conversations, lengths = [], []
-    for record in read_records(path):
-        for turn, counts in enumerate(record["completion_tokens"]):
-            for conversation, count in zip(record["conversations"], counts, strict=True):
-                if count > 0:
-                    conversations.append(conversation[: 2 + 2 * turn])
-                    lengths.append(count)
+    for group in read_trajectories(path):
+        requests = [
+            (place, trajectory.context(place), turn.completion_tokens)
+            for trajectory in group.trajectories
+            for place, turn in enumerate(trajectory.turns)
+            if turn.completion_tokens
+        ]
+        for _, conversation, length in sorted(requests, key=lambda request: request[0]):
+            conversations.append(conversation)
+            lengths.append(length)
     return conversations, lengths
 
 

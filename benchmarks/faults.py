@@ -52,9 +52,10 @@ from watched import (
 from cobalt.cli import run_script
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite
+from cobalt.problem import Problem, TestSuite
 from cobalt.records import RecordFile, read_records
 from cobalt.services import terminations_as_interrupts
+from cobalt.trajectory_codec import decode_passing, decode_responses, decode_trajectories
 
 JUDGE = {"cpu_seconds": "2", "concurrency": "2", "num_replicas": "1"}
 PROBLEMS = 24
@@ -217,9 +218,9 @@ class Load:
     """
 
     EXPECTED = (
-        (("passed", "passed"), ("passed", "wrong_answer")),
-        (("runtime_error", "runtime_error"), ("passed", "passed")),
-    )  # [turn][sample][test]
+        (("passed", "passed"), ("runtime_error", "runtime_error")),
+        (("passed", "wrong_answer"), ("passed", "passed")),
+    )  # [sample][turn][test]
 
     def __init__(self, folder: Path, output: Path, *, padding: int = 0, pause: float = 0.05) -> None:
         self.output = output
@@ -277,8 +278,10 @@ class Load:
         except ValueError as error:
             raise Broken(f"a finished line is no JSON: {error}") from None
         for record in records:
-            results = record["public_exec_results"]
-            kinds = tuple(tuple(tuple(v["kind"] for v in result["verdicts"]) for result in turn) for turn in results)
+            kinds = tuple(
+                tuple(tuple(verdict.kind.value for verdict in turn.public_result.verdicts) for turn in trajectory.turns)
+                for trajectory in decode_trajectories(Problem.parse(record), record)
+            )
             if kinds != self.EXPECTED:
                 raise Broken(f"problem {record['id']} has wrong verdicts: {kinds}")
         missing = set(kept) - set(self.lines())
@@ -738,7 +741,7 @@ def provider(stage: Stage) -> Outcome:
     records = read_records(output)
     if [record["id"] for record in records] != list(range(8)) or any(record not in records for record in before):
         raise Broken("records are missing or were changed")
-    if any(result["passing"] != [True, True] for record in records for result in record["exec_results"]):
+    if any(passing != [True, True] for record in records for passing in decode_passing(record, 2)):
         raise Broken("a wrong verdict")
     if state["answered"] != 16:
         raise Broken(f"{state['answered']} answers were paid for, and 16 are needed")
@@ -952,9 +955,15 @@ def engine(prefix: str, stage: Stage) -> Outcome:
         raise Broken("records are missing")
     if not set(kept.splitlines()) <= set(output.read_bytes().splitlines()):
         raise Broken("finished records were lost or changed")
-    if any(message for record in records for turn in record["errors"] for message in turn):
+    turns = [
+        turn
+        for record in records
+        for trajectory in decode_trajectories(Problem.parse(record), record)
+        for turn in trajectory.turns
+    ]
+    if any(turn.error for turn in turns):
         raise Broken("a failed engine became a response")
-    same = sum(one["raw_responses"] == other["raw_responses"] for one, other in zip(records, expected, strict=True))
+    same = sum(decode_responses(one) == decode_responses(other) for one, other in zip(records, expected, strict=True))
     return Outcome(
         f"{first}; {same} of {PROBLEMS} problems have the responses of an undisturbed run",
         "by itself" if code == 0 else "the same command again",

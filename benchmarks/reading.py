@@ -6,8 +6,8 @@ Writes evaluated files (`synthetic.py`) of a quarter of the problems and of all 
 in a process of its own. Memory that is flat in the number of problems shows that files are read as a stream. A row has
 the peak memory, the wall time, and the bytes that the process read, as the kernel counts them, in sizes of the file. A
 report reads its file once. An evaluation decodes its file once and hashes it before, for the manifest; at the end it
-reads its result twice more, to put it in order. The judge is a stand-in that passes everything, so that what is measured
-is everything else.
+reads its result twice more, to put it in order. The judge is a stand-in that passes everything, so that what is
+measured is everything else.
 """
 
 import asyncio

@@ -9,9 +9,10 @@ SystemExit` behind a print. The source of the shares in docs/training.md and of 
 
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
-from cobalt.records import read_records
+from cobalt.trajectory_codec import read_trajectories
 
 
 def answer(response: str) -> str:
@@ -22,24 +23,21 @@ def answer(response: str) -> str:
 def count(run: Path) -> Counter[tuple[str, str]]:
     """Transitions of a run by group of turns and kind."""
     counts: Counter[tuple[str, str]] = Counter()
-    for record in read_records(run / "evaluation.jsonl"):
-        responses, public = record["raw_responses"], record["public_pass_rates"]
-        for sample, hidden in enumerate(record["all_pass_rates"]):
-            for turn in range(len(hidden) - 1):
-                turns = "turn 0" if turn == 0 else "turns 1 to 2" if turn < 3 else "turns 3 on"
-                solved_next = hidden[turn + 1] == 1
-                cases, cases_next = (answer(responses[at][sample]).count("raise SystemExit") for at in (turn, turn + 1))
+    for group in read_trajectories(run / "evaluation.jsonl"):
+        for trajectory in group.trajectories:
+            for place, (before, after) in enumerate(pairwise(trajectory.turns)):
+                turns = "turn 0" if place == 0 else "turns 1 to 2" if place < 3 else "turns 3 on"
+                solved_next = after.hidden_pass_rate == 1
+                cases, cases_next = (answer(turn.response).count("raise SystemExit") for turn in (before, after))
                 counts[turns, "turns"] += 1
                 counts[turns, "special case added"] += cases_next > cases
-                if hidden[turn] == 1:
+                if before.hidden_pass_rate == 1:
                     counts[turns, "right"] += 1
                     counts[turns, "kept right"] += solved_next
-                elif public[turn][sample] < 1:
+                elif before.public_pass_rate is not None and before.public_pass_rate < 1:
                     counts[turns, "failing"] += 1
                     counts[turns, "repaired"] += solved_next
-                    counts[turns, "same again"] += answer(responses[turn][sample]) == answer(
-                        responses[turn + 1][sample]
-                    )
+                    counts[turns, "same again"] += answer(before.response) == answer(after.response)
     return counts
 
 

@@ -180,6 +180,9 @@ def test_importing_the_lower_floors_is_light():
         "metrics",
         "conversation",
         "judge",
+        "trajectory",
+        "trajectory_codec",
+        "episode",
         "serve_client",
     ]
     heavy = {"ray", "torch", "vllm", "transformers", "datasets", "matplotlib"}
