@@ -246,15 +246,27 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     return passing
 
 
+def recorded_public_tests(problem: Problem) -> PublicTests | None:
+    """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors.
+
+    Raises:
+        UserError: the record names tests that are neither.
+    """
+    value = problem.record.get("public_tests")
+    if value is None or value == "benign" or value == "perturbed":
+        return value
+    raise UserError(f"field 'public_tests' is {value!r}: it must be 'benign' or 'perturbed'")
+
+
 def feedback_tests(problem: Problem) -> TestSuite:
     """The tests that the feedback in a problem's multi-turn record came from.
 
-    A record of ours names them in `public_tests`; one of the authors' was made on perturbed tests if it has any.
+    A record of the authors', which does not name them, was made on perturbed tests if it has any.
 
     Raises:
-        UserError: the perturbed tests are malformed.
+        UserError: the perturbed tests are malformed, or the record names tests that there are not.
     """
-    perturbed = None if problem.record.get("public_tests") == "benign" else problem.perturbed_tests()
+    perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
     return problem.public_tests if perturbed is None else perturbed
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,20 @@ def test_a_malformed_usage_field_is_named(tmp_path):
     write_lines(folder / "evaluation.jsonl", records)
     with pytest.raises(UserError, match="record 0: field 'completion_tokens'"):
         read_run("a", folder)
+
+
+def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "early", EARLY)
+    opened = []
+    whole = Path.open
+
+    def counted(self, *arguments, **options):
+        opened.append(self.name)
+        return whole(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", counted)
+    write_report({"early": folder}, tmp_path / "report")
+    assert opened.count("evaluation.jsonl") == 1
 
 
 def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):

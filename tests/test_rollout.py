@@ -10,8 +10,9 @@ from cobalt.conversation import ALL_PUBLIC_PASSED
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.records import RecordFile, read_records
+from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
 from cobalt.rollout.runner import errors_path, run_all
@@ -132,6 +133,46 @@ async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
     run = MultiTurnRun(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", SETTINGS)
     with pytest.raises(UserError, match="problem 0 has no public tests"):
         await run_multi_turn(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
+
+
+class PassingJudge:
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        return ExecResult([True] * len(suite), [""] * len(suite), [Verdict(VerdictKind.PASSED)] * len(suite))
+
+    async def describe(self):
+        return {}
+
+
+async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_before_it_is_kept(tmp_path):
+    records = [square_problem(number, raw_responses=[[RIGHT]]) for number in range(2)]
+    path = write_lines(tmp_path / "m.jsonl", [*records, square_problem(2)])
+    with pytest.raises(UserError, match="record 2"):
+        await run_evaluation(path, tmp_path / "e.jsonl", PassingJudge(), concurrency=1)
+    assert [record["id"] for record in read_records(tmp_path / "e.jsonl")] == [0, 1]
+
+
+async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "m.jsonl", [square_problem(number, raw_responses=[[RIGHT]]) for number in range(20)])
+    read = 0
+    whole = evaluate.read_trajectories
+
+    def counted(source):
+        nonlocal read
+        for group in whole(source):
+            read += 1
+            yield group
+
+    class CountingJudge(PassingJudge):
+        judged = 0
+
+        async def judge(self, code, suite, *, stop_at_first_failure=False):
+            assert read - CountingJudge.judged <= 2
+            CountingJudge.judged += 1
+            return await super().judge(code, suite)
+
+    monkeypatch.setattr(evaluate, "read_trajectories", counted)
+    assert await run_evaluation(path, tmp_path / "e.jsonl", CountingJudge(), concurrency=2) == 0
+    assert read == CountingJudge.judged == 20
 
 
 def evaluated(*samples, identifier=0):

@@ -11,7 +11,7 @@ from pathlib import Path
 from cobalt.errors import UserError
 from cobalt.problem import Problem
 from cobalt.trajectory import ProblemTrajectories, Trajectory
-from cobalt.trajectory_codec import axes_are_known, read_trajectories
+from cobalt.trajectory_codec import axes_are_known, read_trajectories, recorded_public_tests
 
 _TOLERANCE = 1e-6  # of a test; rates were written as decimals
 
@@ -77,7 +77,7 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
 
 def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
     problem = group.problem
-    if problem.record.get("public_tests", "benign") != "benign":
+    if recorded_public_tests(problem) == "perturbed":
         raise UserError(
             "its feedback and public pass rates are of perturbed tests: select from a run on the true ones, and add"
             " perturbed prompts by --perturbed_ratio"

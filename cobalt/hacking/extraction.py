@@ -24,7 +24,7 @@ from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.trajectory_codec import read_trajectories, recorded_public_tests
 
 STAGE = "hacking_events"
 OTHER_TESTS = (
@@ -122,7 +122,7 @@ def _check_perturbed_run(group: ProblemTrajectories) -> None:
     Raises:
         UserError: it is of a run on the true tests, or has no public results.
     """
-    if group.problem.record.get("public_tests") == "benign":
+    if recorded_public_tests(group.problem) == "benign":
         raise UserError(OTHER_TESTS)
     if any(turn.public_result is None for trajectory in group.trajectories for turn in trajectory.turns):
         raise UserError("it has no 'public_exec_results': run a multi-turn script first")
