@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+_CHUNK = 1_000  # resamples that are in memory as 64-bit numbers at a time
+
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of pass@k for one problem (Chen et al. 2021, arXiv 2107.03374, equation 1).
@@ -51,7 +53,9 @@ def bootstrap_interval(
     if len(values) == 0:
         raise ValueError("an interval needs at least one value")
     array = np.asarray(values, dtype=np.float64)
-    means = _resamples(len(array), resamples, seed) @ array / len(array)
+    counts = _resamples(len(array), resamples, seed)
+    sums = [counts[start : start + _CHUNK] @ array for start in range(0, resamples, _CHUNK)]
+    means = np.concatenate(sums) / len(array)
     lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
 
@@ -96,5 +100,13 @@ def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 
 @lru_cache(maxsize=1)  # a report asks for many intervals over the same problems
 def _resamples(problems: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else."""
-    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=resamples)
+    """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else.
+
+    In the smallest type that holds the counts, for 10,000 resamples of 6,000 problems are 60 million of them.
+    """
+    generator, shares = np.random.default_rng(seed), np.full(problems, 1 / problems)
+    counts = np.empty((resamples, problems), np.min_scalar_type(problems))
+    for start in range(0, resamples, _CHUNK):
+        rows = counts[start : start + _CHUNK]
+        rows[:] = generator.multinomial(problems, shares, size=len(rows))
+    return counts
