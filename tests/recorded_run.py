@@ -34,7 +34,7 @@ PROGRAMS = (
     "print({2: 9, 3: 4}.get(n := int(input()), n * n))",
 )
 SAMPLES, TURNS = 4, 2
-SETTINGS = GenerationSettings(n=SAMPLES, max_tokens=64, enable_thinking=True, seed=0)
+SETTINGS = GenerationSettings(n=SAMPLES, max_tokens=64, seed=0)
 
 
 def _number(*parts):
@@ -99,7 +99,8 @@ async def _make(folder, policy):
     assert await run_single_turn(SingleTurnRun(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
     for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):
         multi, evaluated = folder / f"multi_turn{name}.jsonl", folder / f"evaluation{name}.jsonl"
-        run = MultiTurnRun(source, multi, SETTINGS, turns=TURNS, public_tests=tests, prompts="pocket")
+        options = {"turns": TURNS, "public_tests": tests, "prompts": "pocket", "enable_thinking": True}
+        run = MultiTurnRun(source, multi, SETTINGS, **options)
         assert await run_multi_turn(run, engine, judge) == 0
         assert await run_evaluation(multi, evaluated, judge) == 0
         write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)

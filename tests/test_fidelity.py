@@ -12,6 +12,8 @@ from test_extraction_of_errors import A, B, extract, recorded, result
 from test_scripts import assert_user_error, run
 from test_taco import row
 
+from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.selection import max_variance_subset
 from cobalt.conversation import history_text, load_prompts, program_of
 from cobalt.conversation.chat_template import template_arguments
 from cobalt.datasets.taco import TacoRun, preprocess_taco
@@ -30,8 +32,6 @@ from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import turn_metrics
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
-from cobalt.trajectory.processing import ProcessingRun, process_trajectories
-from cobalt.trajectory.selection import max_variance_subset
 
 ROWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
 RIGHT, WRONG = (2, 2), (0, 0)
