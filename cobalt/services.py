@@ -9,6 +9,7 @@ ends the command, Ray and all that they started, and removes their folder. The c
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -18,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -149,6 +151,64 @@ def running_services(
                     for name, _ in apps:
                         serve.delete(name)
                 ray.shutdown()
+
+
+_HOLD = (
+    "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
+    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
+)
+"""A program that prints the variables which lead to the services, and ends with its standard input."""
+
+
+@contextlib.contextmanager
+def services_process(
+    flags: Sequence[str],
+    log: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Iterator[dict[str, str]]:
+    """`python -m cobalt.services` in a process of its own, for as long as the block runs or this process lives.
+
+    Unlike `running_services` it brings no Ray into this process.
+
+    Args:
+        flags: Flags of the command, such as `--model`.
+        log: Descriptor of a file for its messages; None: standard error.
+        environment: Its environment; None: this process's.
+        cwd: Its working folder; None: this process's.
+
+    Yields:
+        Environment variables that lead a child process to the services.
+
+    Raises:
+        InfrastructureError: the services did not start; their messages say why.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cobalt.services", *flags, "--", sys.executable, "-c", _HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=environment,
+        cwd=cwd,
+        text=True,
+        process_group=0,  # Ctrl-C ends the commands first
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    line = ""
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise InfrastructureError(f"the services did not start (exit code {process.wait()})")
+        variables: dict[str, str] = json.loads(line)
+        yield variables
+    finally:
+        if not line:
+            process.terminate()  # it may be starting still
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
 
 
 @contextlib.contextmanager
