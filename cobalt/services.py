@@ -30,6 +30,7 @@ import tyro
 
 from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
+from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.cgroups import enter_delegated
 
@@ -84,25 +85,17 @@ def running_services(
         UserError: the port is in use, or a setting is wrong.
         InfrastructureError: Ray or an app did not come up.
     """
-    # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public address in
-    # place of 127.0.0.1, and listens on every interface.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the proxy that
-    # misses them is killed and begins again.
-    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
-    import ray
-    from ray import serve
-    from ray.exceptions import RayError
-
-    from cobalt.engine import vllm_service
-    from cobalt.judge import service as judge_service
-
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     port = _free_port(http_port)
     cluster.keep_token_private(create=True)
     with (
         _watched_folder() as folder,
-        _environment(
+        environment_variables(
+            # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public
+            # address in place of 127.0.0.1, and listens on every interface.
+            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+            # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the
+            # proxy that misses them is killed and begins again.
+            RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=os.environ.get("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"),
             # Kept from being joined: Ray reads it even when told "local".
             RAY_ADDRESS=None,
             # Ray's default for a new cluster is its token, which nothing shall switch off.
@@ -115,6 +108,14 @@ def running_services(
             PYTHONDONTWRITEBYTECODE=None,
         ),
     ):
+        import ray
+        from ray import serve
+        from ray.exceptions import RayError
+
+        from cobalt.engine import vllm_service
+        from cobalt.judge import service as judge_service
+
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
         try:
@@ -295,25 +296,6 @@ def _react_to_sigterm(reaction: Any) -> None:
     """Put a handler back: Ray, when it starts, installs some of its own, the last of which prints stacks and aborts."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, reaction)
-
-
-@contextlib.contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Set environment variables, or unset those that are None, and put back what was there."""
-    before = {name: os.environ.get(name) for name in values}
-    try:
-        _set_environment(values)
-        yield
-    finally:
-        _set_environment(before)
-
-
-def _set_environment(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def run_beside_services(arguments: Arguments) -> int:

@@ -177,6 +177,9 @@ def test_only_the_output_of_shown_steps_is_for_the_terminal(tmp_path):
     planned = study(tmp_path, step("a", script="echo hidden"), step("b", script="echo table", shown=True))
     assert run_study(planned, shown.append) == 0
     assert "".join(shown) == "table\n"
+    (tmp_path / "b").unlink()
+    assert run_study(planned, shown.append) == 0
+    assert shown == ["table\n"] * 2, "each time what that run has said"
 
 
 def test_commands_see_the_users_environment_without_the_variables_that_the_plan_decides(tmp_path, monkeypatch):
