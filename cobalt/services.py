@@ -154,7 +154,7 @@ def running_services(
                 ray.shutdown()
 
 
-_HOLD = (
+HOLD = (
     "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
     " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
 )
@@ -186,7 +186,7 @@ def services_process(
         InfrastructureError: the services did not start; their messages say why.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "cobalt.services", *flags, "--", sys.executable, "-c", _HOLD],
+        [sys.executable, "-m", "cobalt.services", *flags, "--", sys.executable, "-c", HOLD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -313,6 +313,7 @@ def services(monkeypatch):
     @contextlib.contextmanager
     def stub(flags, log, *, environment, cwd):
         if "broken" in flags:
+            os.write(log, b"no such model\n")
             raise InfrastructureError("the services did not start")
         assert "TURNS" not in environment
         notes.append(("start", *flags))
@@ -358,6 +359,7 @@ def test_services_that_do_not_start_fail_the_step(tmp_path, services, caplog):
     planned = study(tmp_path, served("a", "broken"), served("b", "m"))
     assert run(planned) == (1, [])
     assert "step a" in caplog.text
+    assert "no such model" in caplog.text, "what the services have said"
 
 
 # --- plans that contradict themselves

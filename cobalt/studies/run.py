@@ -117,7 +117,8 @@ class _Runner:
         try:
             running = self._start(step)
         except InfrastructureError as error:
-            return self._fail(step, 1, str(error))
+            said = self._study.log_file(step).read_text(encoding="utf-8", errors="replace")
+            return self._fail(step, 1, f"{_last_lines(said)}\n{error}")
         return 0 if step.beside else self._finish(running)
 
     def join_background(self, after: Step) -> int:
