@@ -21,6 +21,7 @@ from cobalt import cli
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.records import RecordFile, read_records
 from cobalt.services import Arguments as ServicesArguments
+from cobalt.services import services_process
 from cobalt.studies import hacking_study, pocket_data, quickstart
 from cobalt.studies import run as running
 from cobalt.studies.flags import plan_table
@@ -360,6 +361,42 @@ def test_services_that_do_not_start_fail_the_step(tmp_path, services, caplog):
     assert run(planned) == (1, [])
     assert "step a" in caplog.text
     assert "no such model" in caplog.text, "what the services have said"
+
+
+@pytest.fixture
+def stub_python(tmp_path, monkeypatch):
+    """A Python whose `cobalt.services` starts nothing: it notes its arguments, runs the command, and notes its end."""
+    stub = tmp_path / "python"
+    stub.write_text(
+        f"""#!/bin/sh
+        if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
+        echo "$@" >>{tmp_path}/calls
+        if [ "$3" = --wrong ]; then exit 2; fi
+        export COBALT_SERVICES=folder RAY_ADDRESS=address OTHER=variable
+        while [ "$1" != -- ]; do shift; done
+        shift
+        "$@"
+        echo ended >>{tmp_path}/calls
+        """
+    )
+    stub.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    return tmp_path / "calls"
+
+
+def test_services_in_a_process_of_their_own_run_as_long_as_the_block_and_say_how_they_are_reached(stub_python):
+    with pytest.raises(KeyError), services_process(["--model", "m"]) as variables:
+        assert (variables["COBALT_SERVICES"], variables["RAY_ADDRESS"]) == ("folder", "address")
+        assert "OTHER" not in variables
+        assert stub_python.read_text().startswith("-m cobalt.services --model m --")
+        assert "ended" not in stub_python.read_text()
+        raise KeyError
+    assert stub_python.read_text().endswith("ended\n")
+
+
+def test_services_that_end_before_they_answer_are_an_infrastructure_error(stub_python):
+    with pytest.raises(InfrastructureError), services_process(["--wrong"]):
+        pass
 
 
 # --- plans that contradict themselves
