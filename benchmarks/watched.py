@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
+from cobalt import services
+
 ROOT = Path(__file__).parent.parent
 PAUSE = 0.02
 """Seconds between two looks at something that tells nobody when it changes, such as another process's file."""
@@ -120,12 +122,6 @@ def end(processes: list[Process]) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-_ANNOUNCE = (
-    "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
-    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
-)
-
-
 @contextmanager
 def held_services(
     log: Path,
@@ -156,7 +152,7 @@ def held_services(
         command += ["--engine", "kv_cache_gib=1"]
     for name, value in (settings or {}).items():
         command += ["--judge", f"{name}={value}"]
-    command += ["--", sys.executable, "-c", _ANNOUNCE]
+    command += ["--", sys.executable, "-c", services.HOLD]
     with log.open("ab") as errors:
         process = start(command, errors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None

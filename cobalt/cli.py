@@ -6,7 +6,7 @@ mistake; 130 interrupted.
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tyro
@@ -25,9 +25,7 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
     `InfrastructureError` one sentence and exit code 1, Ctrl-C exit code 130; anything else is a bug and keeps its
     traceback.
     """
-    arguments = tyro.cli(
-        arguments_type, prog=_program_name(), use_underscores=True, config=(tyro.conf.FlagCreatePairsOff,)
-    )
+    arguments = parse_arguments(arguments_type)
     # Colours and columns for people; whole lines for log files.
     handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
@@ -44,6 +42,22 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
         sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
         code = 130
     sys.exit(code)
+
+
+def parse_arguments(arguments_type: type[Arguments], command_line: Sequence[str] | None = None) -> Arguments:
+    """Parse a script's arguments, as `run_script` does; a mistake or `--help` exits.
+
+    Args:
+        arguments_type: The script's dataclass of flags.
+        command_line: The arguments without the program; None: this process's.
+    """
+    return tyro.cli(
+        arguments_type,
+        prog=_program_name(),
+        args=command_line,
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
 
 
 def _program_name() -> str | None:

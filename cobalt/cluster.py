@@ -133,11 +133,10 @@ def _is_of_this_machine(address: str) -> bool:
 def _stay_on_loopback() -> None:
     """Have Ray take 127.0.0.1 as it is; by itself it puts the machine's public address in its place.
 
-    Ray reads the variable when it is imported, which `serve run` has done by now.
+    Ray reads the variable that decides it when it is imported, which `serve run` has done by now.
     """
     from ray._private import ray_constants
 
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
 
 

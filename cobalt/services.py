@@ -9,6 +9,7 @@ ends the command, Ray and all that they started, and removes their folder. The c
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ import tyro
 
 from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
+from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.cgroups import enter_delegated
 
@@ -87,25 +89,17 @@ def running_services(
         UserError: the port is in use, or a setting is wrong.
         InfrastructureError: Ray or an app did not come up.
     """
-    # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public address in
-    # place of 127.0.0.1, and listens on every interface.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the proxy that
-    # misses them is killed and begins again.
-    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
-    import ray
-    from ray import serve
-    from ray.exceptions import RayError
-
-    from cobalt.engine import vllm_service
-    from cobalt.judge import service as judge_service
-
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     port = _free_port(http_port)
     cluster.keep_token_private(create=True)
     with (
         _watched_folder() as folder,
-        _environment(
+        environment_variables(
+            # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public
+            # address in place of 127.0.0.1, and listens on every interface.
+            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+            # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the
+            # proxy that misses them is killed and begins again.
+            RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=os.environ.get("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"),
             # Kept from being joined: Ray reads it even when told "local".
             RAY_ADDRESS=None,
             # Ray's default for a new cluster is its token, which nothing shall switch off.
@@ -118,6 +112,14 @@ def running_services(
             PYTHONDONTWRITEBYTECODE=None,
         ),
     ):
+        import ray
+        from ray import serve
+        from ray.exceptions import RayError
+
+        from cobalt.engine import vllm_service
+        from cobalt.judge import service as judge_service
+
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         reaction = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
         try:
@@ -156,6 +158,64 @@ def running_services(
                     for name, _ in apps:
                         serve.delete(name)
                 ray.shutdown()
+
+
+HOLD = (
+    "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
+    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
+)
+"""A program that prints the variables which lead to the services, and ends with its standard input."""
+
+
+@contextlib.contextmanager
+def services_process(
+    flags: Sequence[str],
+    log: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Iterator[dict[str, str]]:
+    """`python -m cobalt.services` in a process of its own, for as long as the block runs or this process lives.
+
+    Unlike `running_services` it brings no Ray into this process.
+
+    Args:
+        flags: Flags of the command, such as `--model`.
+        log: Descriptor of a file for its messages; None: standard error.
+        environment: Its environment; None: this process's.
+        cwd: Its working folder; None: this process's.
+
+    Yields:
+        Environment variables that lead a child process to the services.
+
+    Raises:
+        InfrastructureError: the services did not start; their messages say why.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cobalt.services", *flags, "--", sys.executable, "-c", HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=environment,
+        cwd=cwd,
+        text=True,
+        process_group=0,  # Ctrl-C ends the commands first
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    line = ""
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise InfrastructureError(f"the services did not start (exit code {process.wait()})")
+        variables: dict[str, str] = json.loads(line)
+        yield variables
+    finally:
+        if not line:
+            process.terminate()  # it may be starting still
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
 
 
 @contextlib.contextmanager
@@ -294,25 +354,6 @@ def _react_to_sigterm(reaction: Any) -> None:
     """Put a handler back: Ray, when it starts, installs some of its own, the last of which prints stacks and aborts."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, reaction)
-
-
-@contextlib.contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Set environment variables, or unset those that are None, and put back what was there."""
-    before = {name: os.environ.get(name) for name in values}
-    try:
-        _set_environment(values)
-        yield
-    finally:
-        _set_environment(before)
-
-
-def _set_environment(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def run_beside_services(arguments: Arguments) -> int:

@@ -1,13 +1,13 @@
 """Shared by all tests: the machine's limits, a small model, and one set of real services for those that need them."""
 
-import json
 import shutil
 import subprocess
-import sys
 
 import hypothesis
 import pytest
 from support import ROOT
+
+from cobalt.services import services_process
 
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.
 hypothesis.settings.register_profile("cobalt", deadline=None)
@@ -54,18 +54,5 @@ def policy(tmp_path_factory):
 def services(seed_model):
     """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
     settings = ["--engine", "max_model_len=1024", "--engine", "dtype=float32"]
-    announce = (
-        "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
-        " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-m", "cobalt.services", "--model", str(seed_model), *settings, "--"]
-    command += [sys.executable, "-c", announce]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        # The first line on stdout is the child's; it comes when both apps answer, or never.
-        line = process.stdout.readline()
-        assert line, "the services did not start; their messages are above"
-        yield json.loads(line)
-    finally:
-        process.stdin.close()
-        process.wait(timeout=120)
+    with services_process(["--model", str(seed_model), *settings], cwd=ROOT) as environment:
+        yield environment

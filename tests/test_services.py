@@ -470,3 +470,22 @@ def test_the_engines_route_refuses_web_pages_and_what_is_too_much(services):
     assert httpx.post(url, json=body | {"n": 10**9}, timeout=60).status_code == 422
     assert httpx.post(url, content=(b" " * (1 << 20) for _ in range(17)), timeout=60).status_code == 413
     assert httpx.post(url, content=b'{"messages": [], "temperature": NaN}', timeout=60).status_code == 422
+
+
+def test_services_put_the_environment_of_their_process_back():
+    code = """
+import json, os
+from cobalt.services import running_services
+before = dict(os.environ)
+with running_services() as variables:
+    inside = dict(os.environ)
+print(json.dumps([before, inside, dict(os.environ)]))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    before, inside, after = json.loads(finished.stdout.splitlines()[-1])
+    ours = {name for name in inside if name.startswith(("COBALT_", "VLLM_", "RAY_ENABLE_", "RAY_SERVE_"))}
+    assert {"COBALT_SERVICES", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"} <= ours
+    for name in ours | {"RAY_ADDRESS", "RAY_AUTH_MODE", "PYTHONDONTWRITEBYTECODE"}:
+        assert before.get(name) == after.get(name), name

@@ -225,7 +225,7 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
         parquet.write_table(pyarrow.Table.from_pylist([row] * 16), tmp_path / f"{split}.parquet")
 
     def errors(*overrides):
-        run = Run("single_turn", "pocket", tmp_path, folders[name], tmp_path / "out", overrides)
+        run = Run(tmp_path, folders[name], tmp_path / "out", overrides=overrides)
         return check(run, compose(run)).errors
 
     setting = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"

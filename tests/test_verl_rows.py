@@ -171,8 +171,9 @@ def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, val
 def test_one_file_for_both_splits_is_refused(tmp_path, policy):
     run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
     (tmp_path / "link.jsonl").symlink_to(run.train_file)
+    linked = VerlRun(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
     with pytest.raises(UserError, match="are the same file: no problem may be in both"):
-        VerlRun(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
+        convert_single_turn(linked)
 
 
 PROMPT = {

@@ -64,7 +64,6 @@ class LiveCodeBenchRun:
     def __post_init__(self) -> None:
         if self.start_date and self.end_date and self.start_date > self.end_date:
             raise UserError(f"no day lies between {self.start_date} and {self.end_date}: the start date comes first")
-        check_files([self.local_file] if self.local_file else [], [self.output_file])
 
     @property
     def local_file(self) -> Path | None:
@@ -81,8 +80,9 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
     The result is complete or not there, so that after a bad row is mended the same command makes it.
 
     Raises:
-        UserError: bad input, no network, or a result that other settings made.
+        UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
+    check_files([run.local_file] if run.local_file else [], [run.output_file])
     prompts = load_prompts(run.prompts)
     instead = f"give a local copy of {FILE} by --input_file"
     source = run.local_file or hub_file(DATA_SET, FILE, "main", instead)

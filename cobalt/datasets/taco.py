@@ -86,8 +86,6 @@ class TacoRun:
                 f"public_tests is {self.public_tests}, max_tests {self.max_tests}: every problem has at least"
                 f" {MIN_TESTS} tests, of which some must stay hidden"
             )
-        inputs = [path for path in (self.input_file, self.attempts_file) if path]
-        check_files(inputs, [self.rows_file, *self.splits.values()])
 
     @property
     def rows_file(self) -> Path:
@@ -104,9 +102,10 @@ async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
     """Make the run's files and count what became of the rows; the counts go into the manifests, too.
 
     Raises:
-        UserError: bad input, no network, or results that other settings made.
+        UserError: bad input, no network, or results that cannot be written or that other settings made.
         InfrastructureError: the judge failed on some rows; the others are kept, running again tries those.
     """
+    check_files([path for path in (run.input_file, run.attempts_file) if path], [run.rows_file, *run.splits.values()])
     prompts = load_prompts(run.prompts)
     attempts = read_attempts(run.attempts_file) if run.attempts_file else {}
     rows_file = run.rows_file

@@ -55,11 +55,6 @@ class VerlRun:
     def __post_init__(self) -> None:
         if self.max_prompt_length < 1:
             raise UserError(f"max_prompt_length is {self.max_prompt_length}: it must be 1 or more")
-        check_files([self.train_file, self.validation_file], self.results.values())
-        if self.train_file.samefile(self.validation_file):
-            raise UserError(
-                f"{self.train_file} and {self.validation_file} are the same file: no problem may be in both splits"
-            )
 
     @property
     def results(self) -> dict[str, Path]:
@@ -163,6 +158,11 @@ def _difficulty(record: dict[str, Any]) -> str | None:
 
 def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
     sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
+    check_files(sources.values(), run.results.values())
+    if run.train_file.samefile(run.validation_file):
+        raise UserError(
+            f"{run.train_file} and {run.validation_file} are the same file: no problem may be in both splits"
+        )
     for path in sources.values():
         next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
     counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))

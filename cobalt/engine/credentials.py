@@ -6,7 +6,6 @@ that is shown or written. Nothing here sends anything.
 
 import os
 import stat
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +52,7 @@ class Credentials:
 
 
 def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[Credentials, list[str]]:
-    """Collect keys, and take those of flags out of `sys.argv`, so that no manifest or message repeats them.
+    """Collect keys from flags, a file and the environment.
 
     Args:
         flags: Values of flags by variable; empty ones are not set.
@@ -77,8 +76,6 @@ def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[C
             f"keys in flags can be seen by other users of this machine (ps): set {names} in the environment,"
             " or give --key_file"
         )
-        for value in on_command_line.values():
-            sys.argv[:] = [argument.replace(value, _HIDDEN) for argument in sys.argv]
     return Credentials(given | settings | on_command_line, os.environ), warnings
 
 

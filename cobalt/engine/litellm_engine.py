@@ -23,6 +23,7 @@ from cobalt.engine.base import Call, Completion, FinishReason, GenerationSetting
 from cobalt.engine.call_log import CallLog
 from cobalt.engine.credentials import Credentials
 from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 
 logger = logging.getLogger(__name__)
@@ -435,9 +436,10 @@ def _check_url(base: str | None) -> None:
 
 def _import_litellm() -> Any:
     # Its table of prices would otherwise be downloaded at import.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    local_prices = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        import litellm
+        with environment_variables(LITELLM_LOCAL_MODEL_COST_MAP=local_prices):
+            import litellm
     except ImportError:
         raise UserError("LiteLLM is not installed: run scripts/setup.sh --with api") from None
     litellm.suppress_debug_info = True

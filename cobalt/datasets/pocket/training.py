@@ -19,6 +19,7 @@ from tqdm import tqdm
 from cobalt.datasets.pocket.demonstrations import Demonstration, corpus, draw_demonstrations
 from cobalt.datasets.pocket.muon import Muon
 from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
+from cobalt.environment import environment_variables
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,8 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> T
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing)."""
     recipe = recipe or Recipe()
     # Read when torch is loaded: threads that spin while they wait make training crawl beside any other load.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
+        import torch  # noqa: F401
     demonstrations = list(
         tqdm(
             draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases),

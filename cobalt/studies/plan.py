@@ -1,0 +1,156 @@
+"""What a study is: named steps in an order, the files that they need and make, and which of them are done.
+
+A step is done when the record of its last good run names the same command, and the files that it needs and makes have
+the contents that they had then. So a study that was stopped goes on where it stopped, and a step whose input has
+changed, or whose result was removed, runs again. The commands themselves resume and refuse other settings
+(`cobalt.manifest`). Nothing is run or written here.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.manifest import file_digest
+from cobalt.records import read_records
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout: the folder that commands run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What must be running while a step runs: the judge, and an engine if a model is named.
+
+    Attributes:
+        model: Folder of the engine's model; None: no engine.
+    """
+
+    model: Path | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of `python -m cobalt.services`."""
+        return () if self.model is None else ("--model", str(self.model))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a study.
+
+    Attributes:
+        name: Unique in the study; also the name of the step's log.
+        purpose: What the step does, in a sentence.
+        command: Program and arguments; `python` is the one that runs the study.
+        files: Files and folders that the step makes.
+        needs: Files and folders that it reads, made by earlier steps.
+        services: The services that its command needs; None: none.
+        beside: Name of a later step. The step runs in the background, and is waited for when that one has ended. None:
+            the next step waits for it.
+        shown: Show the command's output on the terminal, too.
+    """
+
+    name: str
+    purpose: str
+    command: tuple[str, ...]
+    files: tuple[Path, ...]
+    needs: tuple[Path, ...] = ()
+    services: Services | None = None
+    beside: str | None = None
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study: its folder and its plan.
+
+    Attributes:
+        name: For messages.
+        folder: Where results, logs and the record of the steps lie.
+        arguments: What decides the results, JSON-able; a folder that was begun with other arguments is refused.
+        steps: The plan, in the order in which the steps are started.
+        command: What a user runs to go on with the study.
+        closing: What to look at when the study is complete.
+        root: The folder that commands run in. Relative paths of the study are relative to it.
+
+    Raises:
+        ValueError: the plan contradicts itself: two steps have one name or make one file, a step needs what no step has
+            made by then, or `beside` does not name a later step.
+    """
+
+    name: str
+    folder: Path
+    arguments: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    command: str
+    closing: str
+    root: Path = ROOT
+
+    def __post_init__(self) -> None:
+        names = [step.name for step in self.steps]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two steps have one name: {names}")
+        made: set[Path] = set()
+        promised: dict[str, list[Step]] = {}  # steps in the background, by the step that they run beside
+        for place, step in enumerate(self.steps):
+            for path in step.needs:
+                if path not in made:
+                    raise ValueError(f"step {step.name!r} needs {path}, which no step has made by then")
+            for path in step.files:
+                if any(path in other.files for other in self.steps[:place]):
+                    raise ValueError(f"step {step.name!r} makes {path}, which an earlier step has made")
+            if step.beside is None:
+                made.update(step.files)
+            elif step.beside in names[place + 1 :]:
+                promised.setdefault(step.beside, []).append(step)
+            else:
+                raise ValueError(f"step {step.name!r} is to run beside {step.beside!r}, which is not a later step")
+            for ended in promised.pop(step.name, []):
+                made.update(ended.files)
+
+    @property
+    def record_file(self) -> Path:
+        """JSONL with a line for each good run of a step: the step, its command, start, seconds and digests."""
+        return self.root / self.folder / "steps.jsonl"
+
+    def log_file(self, step: Step) -> Path:
+        """What the step's commands say, run after run."""
+        return self.root / self.folder / "logs" / f"{step.name}.log"
+
+
+def step_records(study: Study) -> dict[str, dict[str, Any]]:
+    """The record of the last good run of each step, by the step's name.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+    path = study.record_file
+    records = read_records(path, unfinished=True) if path.exists() else []
+    fields = {"step", "command", "seconds", "needs", "files"}
+    for record in records:
+        if not fields <= record.keys():
+            raise UserError(f"{path} is not a record of steps: move it away, and the study looks at every step again")
+    return {record["step"]: record for record in records}
+
+
+def is_done(study: Study, step: Step, record: Mapping[str, Any] | None) -> bool:
+    """Whether a step need not run, by the record of its last good run."""
+    if record is None or record["command"] != list(step.command):
+        return False
+    return bool(record["needs"] == digests(study, step.needs) and record["files"] == digests(study, step.files))
+
+
+def digests(study: Study, paths: Sequence[Path]) -> dict[str, str | None]:
+    """The digest of each file or folder; None where there is nothing."""
+    return {str(path): _digest(study.root / path) for path in paths}
+
+
+def _digest(path: Path) -> str | None:
+    """SHA-256 of a file, or of the names and contents of a folder's files."""
+    if not path.is_dir():
+        return file_digest(path) if path.exists() else None
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{file.relative_to(path)} {file_digest(file)}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,198 @@
+"""The steps that studies on the pocket world share: the world, evaluations, rows for veRL, training runs.
+
+Each function returns a step with the command of one script; paths are relative to the checkout.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cobalt.studies.plan import Services, Step
+
+_SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
+
+
+def world_model(world: Path) -> Path:
+    """The seed model of a pocket world."""
+    return world / "model"
+
+
+def problems(world: Path, split: str) -> Path:
+    """The problems of a split of a pocket world: "train" or "dev"."""
+    return world / "data" / f"{split}.jsonl"
+
+
+def evaluation_file(run: Path) -> Path:
+    """The evaluated trajectories in a folder of scripts/multi_turn.sh."""
+    return run / "evaluation.jsonl"
+
+
+def events_file(run: Path) -> Path:
+    """The hacking events in a folder of scripts/multi_turn.sh with impossible feedback."""
+    return run / "events.jsonl"
+
+
+def validation_prompts(folder: Path) -> Path:
+    """The contextual prompts that a training run is validated on, in the folder of its data."""
+    return folder / "validation_prompts.jsonl"
+
+
+def trained_model(run: Path) -> Path:
+    """The policy that a training run leaves."""
+    return run / "model"
+
+
+def metrics_file(run: Path) -> Path:
+    """The metrics of each step of a training run."""
+    return run / "metrics.jsonl"
+
+
+def row_files(folder: Path) -> tuple[Path, Path]:
+    """The rows for veRL in a folder."""
+    return folder / "train.parquet", folder / "validation.parquet"
+
+
+def pocket_world(world: Path, seed: int, *flags: str) -> Step:
+    """The world and its seed model; `flags` are further ones of `python -m cobalt.datasets.pocket`."""
+    return Step(
+        "pocket_world",
+        "Make the problems of the pocket world and train its seed model (base).",
+        ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed), *flags),
+        files=(problems(world, "train"), problems(world, "dev"), world_model(world)),
+    )
+
+
+def first_problems(name: str, purpose: str, count: int, source: Path, file: Path) -> Step:
+    """The first `count` problems of a file, as a file of their own."""
+    copy = ("bash", "-c", 'head -n "$1" "$2" >"$3"', "first_problems", str(count), str(source), str(file))
+    return Step(name, purpose, copy, files=(file,), needs=(source,))
+
+
+def trajectories(
+    name: str,
+    purpose: str,
+    source: Path,
+    run: Path,
+    model: Path,
+    seed: int,
+    *,
+    samples: int | None = None,
+    turns: int | None = None,
+    perturbed: bool = False,
+    beside: str | None = None,
+) -> Step:
+    """Trajectories of a model on a file of problems, evaluated on hidden tests.
+
+    Args:
+        name: Of the step.
+        purpose: What the step does, in a sentence.
+        source: The problems.
+        run: Folder of the results.
+        model: The model that writes the programs.
+        seed: Seed of the samples.
+        samples: Trajectories of each problem; None: the scripts' default (16).
+        turns: Turns after the first one; None: the scripts' default (8).
+        perturbed: Feedback comes from impossible public tests, and hacking events are extracted.
+        beside: See `Step`.
+    """
+    variables = (*(("PERTURBED=1",) if perturbed else ()), *((f"TURNS={turns}",) if turns is not None else ()))
+    script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
+    number = () if samples is None else ("-n", str(samples))
+    return Step(
+        name,
+        purpose,
+        (*(("env", *variables) if variables else ()), *script, *number),
+        files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
+        needs=(source, model),
+        services=Services(model),
+        beside=beside,
+    )
+
+
+def single_turn_rows(name: str, world: Path, dev: Path, folder: Path) -> Step:
+    """Rows for single-turn GRPO of the seed model on the world's training problems, validated on those of `dev`."""
+    train, model = problems(world, "train"), world_model(world)
+    script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
+    flags = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
+    return Step(
+        name,
+        "Write the rows of single-turn GRPO for veRL.",
+        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket"),
+        files=row_files(folder),
+        needs=(train, dev, model),
+    )
+
+
+def partial_trajectory_rows(name: str, train_run: Path, dev_run: Path, folder: Path, model: Path) -> Step:
+    """Rows for GRPO on the partial trajectories of `train_run`, validated on those of `dev_run`."""
+    return Step(
+        name,
+        "Select trajectories, cut them into contextual prompts and write these as rows for veRL.",
+        ("bash", "scripts/cut_trajectories.sh", str(train_run), str(dev_run), str(folder), str(model)),
+        files=(folder / "prompts.jsonl", validation_prompts(folder), *row_files(folder)),
+        needs=(evaluation_file(train_run), evaluation_file(dev_run), model),
+    )
+
+
+def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path) -> Step:
+    """Rows for GRPO on contextual prompts, validated on those of `validation`."""
+    script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
+    flags = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
+    return Step(
+        name,
+        "Write the prompts as rows for veRL.",
+        (*script, *flags, "--data_source", "pocket"),
+        files=row_files(folder),
+        needs=(prompts, validation, model),
+    )
+
+
+def training(name: str, purpose: str, method: str, data: Path, model: Path, run: Path, steps: int, seed: int) -> Step:
+    """A training run; `method` is "single_turn" or "multi_turn", `steps` are optimizer steps."""
+    script = ("bash", f"scripts/train_grpo_{method}.sh", "--data_dir", str(data), "--model", str(model))
+    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}", f"trainer.save_freq={steps}")
+    return Step(
+        name,
+        purpose,
+        (*script, "--output_dir", str(run), f"data.seed={seed}", *length, "trainer.test_freq=10"),
+        files=(trained_model(run), metrics_file(run)),
+        needs=(*row_files(data), model),
+    )
+
+
+def report(
+    name: str, purpose: str, runs: Mapping[str, Path], folder: Path, events: Mapping[str, Path] | None = None
+) -> Step:
+    """Tables and plots of evaluated runs, by their names; `events` are files with the hacking events of the runs."""
+    named = [f"{run}={path}" for run, path in runs.items()]
+    hacking = [f"{run}={path}" for run, path in (events or {}).items()]
+    return Step(
+        name,
+        purpose,
+        ("python", "-m", "cobalt.report", *named, *(("--hacking", *hacking) if hacking else ()), "-o", str(folder)),
+        files=(folder / "report.md",),
+        needs=(*map(evaluation_file, runs.values()), *(events or {}).values()),
+        shown=True,
+    )
+
+
+def training_plot(name: str, runs: Mapping[str, Path], file: Path) -> Step:
+    """Reward and validation curves of training runs, by their names."""
+    named = [f"{run}={path}" for run, path in runs.items()]
+    return Step(
+        name,
+        "Draw the curves of the training runs.",
+        ("python", "-m", "cobalt.report.training", *named, "-o", str(file)),
+        files=(file,),
+        needs=tuple(metrics_file(path) for path in runs.values()),
+    )
+
+
+def viewer(name: str, run: Path, file: Path) -> Step:
+    """Every trajectory of a run in one HTML file."""
+    return Step(
+        name,
+        "Make a page that shows every trajectory.",
+        ("python", "-m", "cobalt.report.viewer", str(run), "-o", str(file)),
+        files=(file,),
+        needs=(evaluation_file(run),),
+    )

@@ -1,0 +1,227 @@
+"""The quickstart: the whole method on the pocket world (`python -m cobalt.studies.quickstart`, scripts/quickstart.sh).
+
+The seed model (base) is trained by single-turn GRPO (FT). FT's trajectories are cut into contextual prompts, and FT is
+trained on those (FT-Cobalt). The three are compared over eight rounds of feedback.
+"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.cli import run_script
+from cobalt.studies import pocket
+from cobalt.studies.flags import StudyFlags
+from cobalt.studies.plan import Step, Study
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large a study is.
+
+    Attributes:
+        demonstrations: Conversations that the seed model learns from.
+        dev_problems: Problems that the models are compared on, one trajectory each.
+        collection_problems: Problems that trajectories are collected for, four each.
+        training_steps: Steps of each training run.
+    """
+
+    demonstrations: int
+    dev_problems: int
+    collection_problems: int
+    training_steps: int
+
+
+FULL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
+FAST = Scale(demonstrations=2000, dev_problems=40, collection_problems=50, training_steps=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Quickstart:
+    """One quickstart: what decides it, where its results lie, and its plan.
+
+    Attributes:
+        folder: Folder of the study.
+        seed: Decides the pocket world and the samples.
+        fast: Take too few problems and steps to learn from, and a weaker seed model.
+        special_cases: How often (0 to 1) the seed model has seen failing tests answered by special cases. Above 0 it is
+            never a weaker one, which would find nothing to exploit.
+    """
+
+    folder: Path
+    seed: int
+    fast: bool = False
+    special_cases: float = 0.0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What decides the results, for `Study.arguments`."""
+        return {"seed": self.seed, "fast": self.fast, "special_cases": self.special_cases}
+
+    @property
+    def scale(self) -> Scale:
+        """Number of problems and steps."""
+        return FAST if self.fast else FULL
+
+    @property
+    def world(self) -> Path:
+        """Folder of the pocket world, which studies of the same seed share."""
+        kind = "special_" if self.special_cases else "fast_" if self.fast else ""
+        return Path("pocket") / f"{kind}seed{self.seed}"
+
+    @property
+    def dev(self) -> Path:
+        """The development problems that the models are compared on."""
+        return self.folder / "dev_problems.jsonl"
+
+    @property
+    def ft_training(self) -> Path:
+        """The training run of FT."""
+        return self.folder / "ft_training"
+
+    @property
+    def ft(self) -> Path:
+        """FT's trajectories on the development problems."""
+        return self.folder / "ft"
+
+    @property
+    def ft_collection(self) -> Path:
+        """FT's trajectories on training problems."""
+        return self.folder / "ft_collection"
+
+    @property
+    def cobalt_data(self) -> Path:
+        """Contextual prompts and rows of FT-Cobalt."""
+        return self.folder / "cobalt_data"
+
+    @property
+    def cobalt_training(self) -> Path:
+        """The training run of FT-Cobalt."""
+        return self.folder / "cobalt_training"
+
+    @property
+    def ft_cobalt(self) -> Path:
+        """FT-Cobalt's trajectories on the development problems."""
+        return self.folder / "ft_cobalt"
+
+    @property
+    def report(self) -> Path:
+        """Tables, plots and the viewer."""
+        return self.folder / "report"
+
+    def steps(self) -> tuple[Step, ...]:
+        """The plan."""
+        seed, steps = self.seed, self.scale.training_steps
+        base, collected = self.folder / "base", self.folder / "collected_problems.jsonl"
+        base_model, ft_model = pocket.world_model(self.world), pocket.trained_model(self.ft_training)
+        cobalt_model = pocket.trained_model(self.cobalt_training)
+        demonstrations = FULL.demonstrations if self.special_cases else self.scale.demonstrations
+        return (
+            pocket.pocket_world(
+                self.world, seed, "--demonstrations", f"{demonstrations}", "--special_cases", f"{self.special_cases:g}"
+            ),
+            pocket.first_problems(
+                "dev_problems",
+                "Choose the problems that the models are compared on.",
+                self.scale.dev_problems,
+                pocket.problems(self.world, "dev"),
+                self.dev,
+            ),
+            pocket.first_problems(
+                "collected_problems",
+                "Choose the problems that trajectories are collected for.",
+                self.scale.collection_problems,
+                pocket.problems(self.world, "train"),
+                collected,
+            ),
+            # In the background, because a training run imports for minutes before it needs both cores.
+            pocket.trajectories(
+                "base_evaluation",
+                "Evaluate the seed model (base), while FT is trained.",
+                self.dev,
+                base,
+                base_model,
+                seed,
+                samples=1,
+                beside="ft_training",
+            ),
+            pocket.single_turn_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
+            pocket.training(
+                "ft_training",
+                f"Train the seed model by single-turn GRPO, {steps} steps (FT).",
+                "single_turn",
+                self.folder / "ft_data",
+                base_model,
+                self.ft_training,
+                steps,
+                seed,
+            ),
+            pocket.trajectories("ft_evaluation", "Evaluate FT.", self.dev, self.ft, ft_model, seed, samples=1),
+            pocket.trajectories(
+                "ft_collection",
+                "Collect FT's trajectories for training.",
+                collected,
+                self.ft_collection,
+                ft_model,
+                seed,
+                samples=4,
+                turns=2,
+            ),
+            pocket.partial_trajectory_rows("cobalt_rows", self.ft_collection, self.ft, self.cobalt_data, ft_model),
+            pocket.training(
+                "cobalt_training",
+                f"Train FT by GRPO on partial trajectories, {steps} steps (FT-Cobalt).",
+                "multi_turn",
+                self.cobalt_data,
+                ft_model,
+                self.cobalt_training,
+                steps,
+                seed,
+            ),
+            pocket.trajectories(
+                "cobalt_evaluation", "Evaluate FT-Cobalt.", self.dev, self.ft_cobalt, cobalt_model, seed, samples=1
+            ),
+            pocket.report(
+                "report",
+                "Compare the three models in tables and plots.",
+                {"base": base, "FT": self.ft, "FT-Cobalt": self.ft_cobalt},
+                self.report,
+            ),
+            pocket.training_plot(
+                "training_plot",
+                {"FT": self.ft_training, "FT-Cobalt": self.cobalt_training},
+                self.report / "training.png",
+            ),
+            pocket.viewer("viewer", self.ft_cobalt, self.report / "ft_cobalt.html"),
+        )
+
+
+@dataclass(frozen=True)
+class Arguments(StudyFlags):
+    """Run the whole method on the pocket world, on two CPU cores, and compare base, FT and FT-Cobalt."""
+
+    fast: bool = False
+    """Show every step at work with a weaker seed model and too few problems and steps to learn from."""
+    special_cases: float = 0.0
+    """How often (0 to 1) the seed model, then never a weaker one, has seen failing tests answered by special cases."""
+
+
+def study(arguments: Arguments) -> Study:
+    """The study that the flags ask for."""
+    folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
+    quickstart = Quickstart(folder, arguments.seed, arguments.fast, arguments.special_cases)
+    variables = [f"SPECIAL_CASES={arguments.special_cases:g}"] if arguments.special_cases else []
+    flags = ["--fast"] if arguments.fast else []
+    return Study(
+        "quickstart",
+        folder,
+        quickstart.arguments,
+        quickstart.steps(),
+        shlex.join([*variables, "bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
+        f"done. Tables and plots: {quickstart.report} (report.md, pass_at_1.png, training.png); programs and verdicts"
+        f" of every turn: {quickstart.report / 'ft_cobalt.html'}, which opens in a browser",
+    )
+
+
+if __name__ == "__main__":
+    run_script(Arguments, lambda arguments: arguments.carry_out(study(arguments)))

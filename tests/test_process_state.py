@@ -1,0 +1,143 @@
+"""The library leaves its process as it was: configurations and imports do no work, environment and arguments stay."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, needs_api
+
+from cobalt.datasets.livecodebench import LiveCodeBenchRun
+from cobalt.datasets.taco import TacoRun
+from cobalt.datasets.verl_rows import VerlRun
+from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.credentials import read_credentials
+from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+from cobalt.environment import environment_variables
+from cobalt.manifest import manifest_path, open_manifest
+
+ABSENT = Path("/no-such-folder/file.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (LiveCodeBenchRun, {"output_file": ABSENT, "input_file": ABSENT, "prompts": "none-such"}),
+        (TacoRun, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
+        (VerlRun, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT, "model_name": "none-such",
+                   "max_prompt_length": 1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_a_configuration_looks_at_no_file_when_it_is_made(kind, arguments):
+    run = kind(**arguments)
+    assert {name: getattr(run, name) for name in arguments} == arguments
+
+
+IMPORT = """
+import importlib, json, os, pkgutil, sys
+import cobalt
+before, read = dict(os.environ), []
+root = os.path.dirname(os.path.dirname(cobalt.__file__))
+# vLLM's executor is a subclass, whose import is vLLM's.
+left_out = ("__main__", "vllm_executor")
+names = [m.name for m in pkgutil.walk_packages(cobalt.__path__, "cobalt.") if not m.name.endswith(left_out)]
+# Programs that run in the judge's sandbox.
+names = [name for name in names if not name.startswith("cobalt.judge.inside.")]
+
+
+def listen(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(root) and "/." not in str(arguments[0])[len(root):]:
+        if not str(arguments[0]).endswith((".py", ".pyc")) and "__pycache__" not in str(arguments[0]):
+            read.append(str(arguments[0]))
+    elif event in ("subprocess.Popen", "os.system", "socket.connect"):
+        read.append([event, repr(arguments)])
+
+
+sys.addaudithook(listen)
+for name in names:
+    importlib.import_module(name)
+changed = {n for n in before.keys() | os.environ.keys() if before.get(n) != os.environ.get(n)}
+print(json.dumps([len(names), sorted(changed), sys.argv, read]))
+"""
+
+
+def test_importing_the_library_reads_and_starts_nothing_and_leaves_environment_and_arguments():
+    command = [sys.executable, "-c", IMPORT, "--flag", "value"]
+    # Few variables: what an import has set in this process would not be seen to change.
+    kept = {name: os.environ[name] for name in ("HOME", "PATH")}
+    finished = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True)
+    count, changed, arguments, read = json.loads(finished.stdout)
+    assert count > 80
+    assert set(changed) <= {"RAY_CLIENT_MODE"}, "which Ray sets when it is imported"
+    assert arguments == ["-c", "--flag", "value"]
+    assert read == []
+
+
+def test_variables_are_put_back_whatever_happens(monkeypatch):
+    monkeypatch.setenv("COBALT_ONE", "1")
+    monkeypatch.delenv("COBALT_TWO", raising=False)
+    before = dict(os.environ)
+    with pytest.raises(KeyError), environment_variables(COBALT_ONE=None, COBALT_TWO="2"):
+        assert "COBALT_ONE" not in os.environ
+        assert os.environ["COBALT_TWO"] == "2"
+        raise KeyError
+    assert dict(os.environ) == before
+
+
+SECRET = "sk-0123456789"
+
+
+def test_keys_of_flags_stay_in_the_arguments_and_out_of_the_manifest(tmp_path, monkeypatch):
+    flags = [name for name in ApiFlags.__dataclass_fields__ if name.startswith(("openai_", "aws_"))]
+    command = ["script.py"]
+    for name in flags:
+        command += [f"--{name}", SECRET, f"--{name.replace('_', '-')}={SECRET}", "--key_file", "k.txt"]
+    monkeypatch.setattr(sys, "argv", [*command])
+    variables = {name.upper(): SECRET for name in flags}
+    credentials, warnings = read_credentials(variables, None)
+    assert sys.argv == command
+    assert credentials.get("OPENAI_API_KEY") == SECRET
+    assert len(warnings) == 1
+    open_manifest(tmp_path / "r.jsonl", {})
+    written = json.loads(manifest_path(tmp_path / "r.jsonl").read_text())["command"]
+    shown = [argument for argument in written if SECRET in argument]
+    assert all("region" in written[written.index(argument) - 1] or "region" in argument for argument in shown)
+    assert len(written) == len(command)
+    assert written.count("k.txt") == len(flags)
+
+
+@needs_api
+def test_an_engine_leaves_the_environment(monkeypatch):
+    monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    before = dict(os.environ)
+    credentials, _ = read_credentials({}, None)
+    LiteLLMEngine(LiteLLMSettings(model_name="gpt-5-mini-2025-08-07"), credentials)
+    assert dict(os.environ) == before
+
+
+TRAIN = """
+import os, sys
+from cobalt.datasets.pocket import training
+
+
+def stop(*arguments):
+    raise SystemExit(0 if "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ else 1)
+
+
+training.draw_demonstrations = stop
+training.train_seed_model(None, 0)
+"""
+
+
+@pytest.mark.slow
+def test_training_the_seed_model_loads_torch_with_passive_threads_and_leaves_the_environment():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    finished = subprocess.run(
+        [sys.executable, "-c", TRAIN], cwd=ROOT, env=kept | {"OMP_DISPLAY_ENV": "true"}, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in finished.stderr

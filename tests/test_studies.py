@@ -1,0 +1,561 @@
+"""Studies: steps run in order, once; a study that was stopped or changed goes on; plans name commands that exist."""
+
+import contextlib
+import json
+import logging
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from support import ROOT
+
+from cobalt import cli
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.records import RecordFile, read_records
+from cobalt.services import Arguments as ServicesArguments
+from cobalt.services import services_process
+from cobalt.studies import hacking_study, pocket_data, quickstart
+from cobalt.studies import run as running
+from cobalt.studies.flags import plan_table
+from cobalt.studies.plan import Services, Step, Study, is_done, step_records
+from cobalt.studies.run import run_study
+
+# --- studies of small commands
+
+
+def step(name, *, needs=(), script="", **fields):
+    """A step that notes its name in `ran` and makes a file of its name, from the content of those it needs."""
+    lines = [f"echo {name} >>ran", script, f"cat {' '.join(needs)} /dev/null >{name}.part; mv {name}.part {name}"]
+    return Step(
+        name,
+        f"Make {name}.",
+        ("bash", "-ec", "\n".join(lines)),
+        files=(Path(name),),
+        needs=tuple(map(Path, needs)),
+        **fields,
+    )
+
+
+def study(root, *steps, **arguments):
+    return Study("small", Path("study"), arguments, steps, "bash again.sh", "done", root=root)
+
+
+def run(planned):
+    """Run a study; returns its exit code and the steps that ran, in order."""
+    log = planned.root / "ran"
+    log.unlink(missing_ok=True)
+    code = run_study(planned, lambda text: None)
+    return code, log.read_text().split() if log.exists() else []
+
+
+def done(planned):
+    records = step_records(planned)
+    return [item.name for item in planned.steps if is_done(planned, item, records.get(item.name))]
+
+
+@given(count=st.integers(1, 4), data=st.data())
+@settings(max_examples=15)
+def test_a_study_that_fails_at_any_step_goes_on_there_and_runs_every_step_once(tmp_path_factory, count, data):
+    root = tmp_path_factory.mktemp("study")
+    names = [f"s{number}" for number in range(count)]
+    failing = data.draw(st.integers(0, count - 1))
+    needs = [data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else [] for i in range(count)]
+    scripts = ["test -e repaired || exit 7" if place == failing else "" for place in range(count)]
+    planned = study(root, *(step(n, needs=need, script=s) for n, need, s in zip(names, needs, scripts, strict=True)))
+    assert run(planned) == (7, names[: failing + 1])
+    assert done(planned) == names[:failing]
+    (root / "repaired").touch()
+    assert run(planned) == (0, names[failing:])
+    assert run(planned) == (0, [])
+    assert done(planned) == names
+    assert [record["step"] for record in read_records(planned.record_file)] == names
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """A study a -> b -> c of which every step is done."""
+    planned = study(tmp_path, step("a"), step("b", needs=["a"], script="echo b"), step("c", needs=["b"]))
+    assert run(planned) == (0, ["a", "b", "c"])
+    return planned
+
+
+def test_a_step_whose_file_was_removed_runs_again_and_those_after_it_only_if_it_changed(chain):
+    (chain.root / "b").unlink()
+    assert run(chain) == (0, ["b"])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_step_whose_file_was_changed_runs_again(chain, place):
+    name = "abc"[place]
+    (chain.root / name).write_text("changed")
+    assert done(chain) != ["a", "b", "c"]
+    assert run(chain) == (0, [name])
+
+
+def test_a_step_whose_input_changed_runs_again(chain):
+    changed = replace(chain.steps[0], command=("bash", "-c", "echo a >>ran; echo new >a"))
+    planned = replace(chain, steps=(changed, *chain.steps[1:]))
+    assert run(planned) == (0, ["a", "b", "c"])
+
+
+def test_a_step_with_another_command_runs_again(chain):
+    changed = replace(chain.steps[2], command=(*chain.steps[2].command, "argument"))
+    assert run(replace(chain, steps=(*chain.steps[:2], changed))) == (0, ["c"])
+
+
+def test_files_in_a_folder_are_compared_by_name_and_content(tmp_path):
+    def planned():
+        command = ("bash", "-c", "echo made >>ran; mkdir -p model; echo 1 >model/weights")
+        return study(tmp_path, Step("made", "Make a folder.", command, files=(Path("model"),)))
+
+    assert run(planned()) == (0, ["made"])
+    assert run(planned()) == (0, [])
+    (tmp_path / "model" / "weights").rename(tmp_path / "model" / "others")
+    assert run(planned())[1] == ["made"]
+
+
+def test_a_record_says_what_ran_when_and_how_long(chain):
+    records = read_records(chain.record_file)
+    for record, item in zip(records, chain.steps, strict=True):
+        assert record["command"] == list(item.command)
+        assert record["started"].endswith("Z")
+        assert 0 <= record["seconds"] < 60
+        assert record["files"].keys() == {item.name}
+        assert record["needs"].keys() == set(map(str, item.needs))
+    assert json.loads(chain.record_file.with_name("steps.run.json").read_text())["arguments"] == {}
+
+
+def test_a_folder_of_other_arguments_is_refused_before_any_step(tmp_path):
+    assert run(study(tmp_path, step("a"), seed=0)) == (0, ["a"])
+    with pytest.raises(UserError):
+        run(study(tmp_path, step("a", script="true"), step("b"), seed=1))
+    assert not (tmp_path / "b").exists()
+    assert run(study(tmp_path, step("a"), step("b"), seed=0)) == (0, ["b"])
+
+
+def test_a_folder_is_one_runs(chain):
+    with RecordFile(chain.record_file), pytest.raises(UserError):
+        run(chain)
+
+
+def test_a_record_file_of_something_else_is_refused(chain):
+    chain.record_file.write_text('{"id": 1, "responses": []}\n')
+    with pytest.raises(UserError):
+        run(chain)
+
+
+def test_a_step_that_does_not_make_its_files_fails(tmp_path):
+    planned = study(tmp_path, Step("a", "Make nothing.", ("true",), files=(Path("a"),)), step("b"))
+    assert run(planned) == (1, [])
+    assert done(planned) == []
+
+
+def test_the_first_failure_names_step_log_and_command_and_shows_what_the_step_said_last(tmp_path, caplog):
+    lines = "; ".join(f"echo line-{number}-" for number in range(30))
+    planned = study(tmp_path, step("a", script=f"{lines}; echo out >&2; exit 3"), step("b"))
+    assert run(planned) == (3, ["a"])
+    [failure] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    for part in ("step a", "3", "study/logs/a.log", "bash again.sh", "line-29-", "out"):
+        assert part in failure
+    assert "line-1-" not in failure
+    assert "line-1-" in planned.log_file(planned.steps[0]).read_text()
+
+
+def test_a_step_that_a_signal_ended_has_a_shells_exit_code(tmp_path):
+    assert run(study(tmp_path, step("a", script="kill -9 $$"))) == (137, ["a"])
+
+
+def test_only_the_output_of_shown_steps_is_for_the_terminal(tmp_path):
+    shown = []
+    planned = study(tmp_path, step("a", script="echo hidden"), step("b", script="echo table", shown=True))
+    assert run_study(planned, shown.append) == 0
+    assert "".join(shown) == "table\n"
+    (tmp_path / "b").unlink()
+    assert run_study(planned, shown.append) == 0
+    assert shown == ["table\n"] * 2, "each time what that run has said"
+
+
+def test_commands_see_the_users_environment_without_the_variables_that_the_plan_decides(tmp_path, monkeypatch):
+    for name in ("TURNS", "PERTURBED", "RAY_ADDRESS", "SOME_API_KEY"):
+        monkeypatch.setenv(name, "theirs")
+    before = dict(os.environ)
+    assert run(study(tmp_path, step("a", script="env >variables; which python >>variables")))[0] == 0
+    seen = (tmp_path / "variables").read_text().splitlines()
+    assert "SOME_API_KEY=theirs" in seen
+    assert "HF_HUB_OFFLINE=1" in seen
+    assert seen[-1] == str(Path(sys.executable).parent / "python")
+    assert not [line for line in seen if line.startswith(("TURNS=", "PERTURBED=", "RAY_ADDRESS="))]
+    assert dict(os.environ) == before
+
+
+# --- steps in the background, and stops
+
+
+def test_a_step_in_the_background_runs_while_others_do_and_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    planned = study(
+        tmp_path,
+        step("a", script="read line <pipe; echo $line", beside="c"),
+        step("b", script="true"),
+        step("c", script="echo hello >pipe"),  # would wait for ever if a were not running
+        step("d", needs=["a"]),
+    )
+    code, ran = run(planned)
+    assert code == 0
+    assert sorted(ran) == ["a", "b", "c", "d"]
+    assert ran[-1] == "d"
+    assert run(planned) == (0, [])
+
+
+def test_a_failure_in_the_background_ends_the_study_where_it_is_waited_for(tmp_path):
+    planned = study(tmp_path, step("a", script="exit 5", beside="b"), step("b"), step("c"))
+    code, ran = run(planned)
+    assert code == 5
+    assert "c" not in ran
+    assert done(planned) == ["b"]
+
+
+def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    planned = study(
+        tmp_path,
+        step(
+            "a",
+            script="sleep 600 & trap 'kill $!; echo stopped >>ran; exit 1' INT; echo started >pipe; wait",
+            beside="b",
+        ),
+        step("b", script="read line <pipe; exit 4"),
+    )
+    code, ran = run(planned)
+    assert code == 4
+    assert ran[-1] == "stopped"
+
+
+def test_services_of_a_step_in_the_background_are_its_own(tmp_path, monkeypatch):
+    stub = tmp_path / "python"
+    stub.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n')
+    stub.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    planned = study(tmp_path, step("a", services=Services(Path("model")), beside="b"), step("b"))
+    assert run(planned)[0] == 0
+    assert (tmp_path / "arguments").read_text().startswith("-m cobalt.services --model model -- bash")
+
+
+STUDY = """
+import sys
+from pathlib import Path
+from cobalt.studies.flags import StudyFlags
+from cobalt.cli import run_script
+from cobalt.studies.plan import Step, Study
+wait = ("bash", "waiting.sh")
+steps = (Step("a", "Make a.", ("touch", "a"), (Path("a"),)), Step("b", "Make b.", wait, (Path("b"),)))
+root = Path(sys.argv.pop(1))
+study = Study("small", Path("study"), {}, steps, "again", "done", root=root)
+run_script(StudyFlags, lambda arguments: arguments.carry_out(study))
+"""
+
+
+WAITING = """
+echo $$ >process
+trap 'kill $!; echo kept >kept; exit 1' INT
+if [ ! -e later ]; then sleep 600 & fi
+echo up >pipe
+wait
+touch b
+"""
+
+
+def stopped_study(root, number):
+    """Start a study of two steps, send it a signal while it runs the second one, and return its exit code."""
+    (root / "waiting.sh").write_text(WAITING)
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(root / "pipe")
+    process = subprocess.Popen([sys.executable, "-c", STUDY, root], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert (root / "pipe").read_text() == "up\n"
+    if number is not None:
+        process.send_signal(number)
+    error = process.communicate(timeout=60)[1]
+    assert "Traceback" not in error
+    return process.returncode
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_study_that_was_stopped_runs_the_step_again_that_it_was_at(tmp_path, number, code):
+    assert stopped_study(tmp_path, number) == code
+    records = tmp_path / "study" / "steps.jsonl"
+    assert [record["step"] for record in read_records(records)] == ["a"]
+    if number == signal.SIGKILL:
+        os.killpg(int((tmp_path / "process").read_text()), signal.SIGKILL)
+    else:
+        assert (tmp_path / "kept").exists(), "the step is asked to end, and waited for"
+    (tmp_path / "later").touch()
+    assert stopped_study(tmp_path, None) == 0
+    assert [record["step"] for record in read_records(records)] == ["a", "b"]
+
+
+# --- services
+
+
+@pytest.fixture
+def services(monkeypatch):
+    """Services that only note when they start and stop; yields the notes."""
+    notes = []
+
+    @contextlib.contextmanager
+    def stub(flags, log, *, environment, cwd):
+        if "broken" in flags:
+            os.write(log, b"no such model\n")
+            raise InfrastructureError("the services did not start")
+        assert "TURNS" not in environment
+        notes.append(("start", *flags))
+        yield {"COBALT_STUB": " ".join(flags) or "judge"}
+        notes.append(("stop", *flags))
+
+    monkeypatch.setenv("TURNS", "3")
+    monkeypatch.setattr(running, "services_process", stub)
+    return notes
+
+
+def served(name, model, **fields):
+    needed = None if model is None else Services(None if model == "judge" else Path(model))
+    return step(name, script='echo "$COBALT_STUB" >>served', services=needed, **fields)
+
+
+def test_neighbouring_steps_share_services_and_others_do_not(tmp_path, services):
+    models = ["m", "m", None, "m", "judge", "judge", "n"]
+    planned = study(tmp_path, *(served(f"s{place}", model) for place, model in enumerate(models)))
+    assert run(planned)[0] == 0
+    assert (tmp_path / "served").read_text().split("\n")[:-1] == [
+        "--model m", "--model m", "", "--model m", "judge", "judge", "--model n",
+    ]  # fmt: skip
+    flags = [("--model", "m"), ("--model", "m"), (), ("--model", "n")]
+    assert services == [(what, *flag) for flag in flags for what in ("start", "stop")]
+
+
+def test_services_are_not_started_for_steps_that_are_done(tmp_path, services):
+    planned = study(tmp_path, served("a", "m"), served("b", "n"))
+    run(planned)
+    services.clear()
+    assert run(planned) == (0, [])
+    assert services == []
+
+
+def test_services_stop_when_a_step_fails(tmp_path, services):
+    planned = study(tmp_path, replace(served("a", "m"), command=("false",)))
+    assert run(planned)[0] == 1
+    assert [what for what, *_ in services] == ["start", "stop"]
+
+
+def test_services_that_do_not_start_fail_the_step(tmp_path, services, caplog):
+    planned = study(tmp_path, served("a", "broken"), served("b", "m"))
+    assert run(planned) == (1, [])
+    assert "step a" in caplog.text
+    assert "no such model" in caplog.text, "what the services have said"
+
+
+@pytest.fixture
+def stub_python(tmp_path, monkeypatch):
+    """A Python whose `cobalt.services` starts nothing: it notes its arguments, runs the command, and notes its end."""
+    stub = tmp_path / "python"
+    stub.write_text(
+        f"""#!/bin/sh
+        if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
+        echo "$@" >>{tmp_path}/calls
+        if [ "$3" = --wrong ]; then exit 2; fi
+        export COBALT_SERVICES=folder RAY_ADDRESS=address OTHER=variable
+        while [ "$1" != -- ]; do shift; done
+        shift
+        "$@"
+        echo ended >>{tmp_path}/calls
+        """
+    )
+    stub.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    return tmp_path / "calls"
+
+
+def test_services_in_a_process_of_their_own_run_as_long_as_the_block_and_say_how_they_are_reached(stub_python):
+    with pytest.raises(KeyError), services_process(["--model", "m"]) as variables:
+        assert (variables["COBALT_SERVICES"], variables["RAY_ADDRESS"]) == ("folder", "address")
+        assert "OTHER" not in variables
+        assert stub_python.read_text().startswith("-m cobalt.services --model m --")
+        assert "ended" not in stub_python.read_text()
+        raise KeyError
+    assert stub_python.read_text().endswith("ended\n")
+
+
+def test_services_that_end_before_they_answer_are_an_infrastructure_error(stub_python):
+    with pytest.raises(InfrastructureError), services_process(["--wrong"]):
+        pass
+
+
+# --- plans that contradict themselves
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [step("a"), step("a")],
+        [step("a"), replace(step("b"), files=(Path("a"),))],
+        [step("a", needs=["b"]), step("b")],
+        [step("a", beside="b"), step("b", needs=["a"])],
+        [step("a", beside="a")],
+        [step("a"), step("b", beside="a")],
+    ],
+    ids=["names", "files", "needs", "needs what is in the background", "beside itself", "beside an earlier step"],
+)
+def test_a_plan_that_contradicts_itself_is_refused(tmp_path, steps):
+    with pytest.raises(ValueError):
+        study(tmp_path, *steps)
+
+
+# --- the project's studies
+
+STUDIES = {
+    "quickstart": quickstart.study(quickstart.Arguments()),
+    "quickstart --fast": quickstart.study(quickstart.Arguments(Path("runs/mine"), 3, fast=True)),
+    "quickstart --special_cases": quickstart.study(quickstart.Arguments(special_cases=0.5)),
+    "hacking_study": hacking_study.study(hacking_study.Arguments()),
+    "hacking_study --fast": hacking_study.study(hacking_study.Arguments(fast=True, classifier="openai/gpt")),
+    "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
+}
+
+
+@pytest.fixture(scope="module")
+def expand(tmp_path_factory):
+    """A function that gives the Python command lines that a step's command comes to, whatever scripts lie between."""
+    root = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "scripts", root / "scripts")  # without .venv, whose Python some scripts prefer
+    stub, log = root / "bin" / "python", root / "log"
+    stub.parent.mkdir()
+    stub.write_text(f"#!/bin/sh\nprintf '%s\\t' \"$@\" >>{log}; echo >>{log}\n")
+    stub.chmod(0o700)
+
+    def lines(command):
+        log.write_text("")
+        path = f"{stub.parent}:{os.environ['PATH']}"
+        subprocess.run(command, cwd=root, env=os.environ | {"PATH": path}, check=True, capture_output=True)
+        return [line.rstrip("\t").split("\t") for line in log.read_text().splitlines()]
+
+    return lines
+
+
+def parse(line, monkeypatch):
+    """Parse a Python command line by the parser of the script or module that it names; returns the arguments."""
+    parsed = []
+    monkeypatch.setattr(cli, "run_script", lambda kind, function: parsed.append(cli.parse_arguments(kind, rest)))
+    if line[0] == "-m":
+        module, rest = line[1], line[2:]
+        runpy.run_module(module, run_name="__main__")
+    else:
+        script, rest = line[0], line[1:]
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    return parsed[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_command_of_a_plan_has_the_flags_that_its_script_takes(name, expand, monkeypatch):
+    planned = STUDIES[name]
+    for item in planned.steps:
+        if item.command[:2] == ("bash", "-c"):
+            continue
+        lines = expand(item.command)
+        assert lines
+        for line in lines:
+            parse(line, monkeypatch)
+        if item.services is not None:
+            services = cli.parse_arguments(ServicesArguments, [*item.services.flags, "--", *item.command])
+            assert services.command == list(item.command)
+            assert services.model == (None if item.services.model is None else str(item.services.model))
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_step_names_a_file_that_its_last_command_makes_and_needs_what_its_commands_read(name, expand, monkeypatch):
+    """Of each path among the arguments: it is named as made or needed, or lies in what is."""
+    inputs = {"input_file", "train_file", "validation_file", "perturbed_file", "model_name", "model", "data_dir"}
+    for item in STUDIES[name].steps:
+        if item.command[:2] == ("bash", "-c") or item.command[1] == "run_llm_judge.py":
+            continue
+        written = set()
+        for line in expand(item.command):
+            arguments = vars(parse(line, monkeypatch))
+            results = {key: arguments[key] for key in ("output_file", "output_dir", "local_dir") if key in arguments}
+            written |= set(results.values())
+            for key in inputs & arguments.keys():
+                path = Path(arguments[key]) if arguments[key] is not None else None
+                known = {*item.needs, *(parent for need in item.needs for parent in need.parents), *written}
+                assert path is None or path in known or any(path.is_relative_to(folder) for folder in written)
+        assert all(any(file.is_relative_to(place) for place in written) for file in item.files)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_listing_has_every_step_in_order_and_writes_nothing(name, tmp_path):
+    planned = replace(STUDIES[name], root=tmp_path)
+    table = plan_table(planned)
+    names, done_column = ([*column.cells] for column in table.columns[:2])
+    assert names == [item.name for item in planned.steps]
+    assert set(done_column) == {"no"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_listing_says_which_steps_are_done(chain):
+    (chain.root / "c").unlink()
+    assert [*plan_table(chain).columns[1].cells] == ["yes", "yes", "no"]
+
+
+def test_the_hacking_study_begins_with_a_quickstart_on_special_cases_and_goes_on_in_its_folder():
+    folder = Path("runs/one")
+    first = quickstart.study(quickstart.Arguments(folder, 4, fast=True, special_cases=1.0))
+    second = hacking_study.study(hacking_study.Arguments(folder, 4, fast=True))
+    assert second.steps[: len(first.steps)] == first.steps
+    assert (second.folder, second.arguments) == (first.folder, first.arguments)
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "arguments", "module", "expected"),
+    [
+        ("quickstart", {}, [], quickstart, {}),
+        ("quickstart", {}, ["--fast"], quickstart, {"fast": True}),
+        ("quickstart", {}, ["--fast", "o", "3"], quickstart, {"fast": True, "output_dir": Path("o"), "seed": 3}),
+        ("quickstart", {"SPECIAL_CASES": "1"}, ["o"], quickstart, {"special_cases": 1.0, "output_dir": Path("o")}),
+        ("quickstart", {}, ["--list"], quickstart, {"list_steps": True}),
+        ("hacking_study", {}, ["--fast", "o"], hacking_study, {"fast": True, "output_dir": Path("o")}),
+        ("hacking_study", {"HACKING_JUDGE": "a b"}, [], hacking_study, {"classifier": "a b"}),
+        ("pocket_data", {}, ["o", "1"], pocket_data, {"output_dir": Path("o"), "seed": 1}),
+    ],
+)
+def test_a_studys_script_sets_up_and_passes_its_flags_and_variables_on(
+    tmp_path, script, variables, arguments, module, expected
+):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").write_text('echo setup "$@" >>log\n')
+    stub = tmp_path / ".venv" / "bin" / "python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text("#!/bin/sh\nprintf '%s\\t' \"$@\" >>log\n")
+    stub.chmod(0o700)
+    command = ["bash", str(tmp_path / "scripts" / f"{script}.sh"), *arguments]
+    subprocess.run(command, env=os.environ | variables, cwd="/", check=True)
+    setup, line = (tmp_path / "log").read_text().splitlines()
+    assert setup.split() == ["setup", *(["--with", "api"] if "HACKING_JUDGE" in variables else [])]
+    flag, name, *rest = line.rstrip("\t").split("\t")
+    assert (flag, name) == ("-m", module.__name__)
+    assert cli.parse_arguments(module.Arguments, rest) == module.Arguments(**expected)
+
+
+def test_a_negative_seed_is_refused(tmp_path):
+    planned = replace(STUDIES["pocket_data"], root=tmp_path)
+    with pytest.raises(UserError):
+        pocket_data.Arguments(seed=-1).carry_out(planned)
+    assert not list(tmp_path.iterdir())
