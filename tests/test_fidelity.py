@@ -30,7 +30,7 @@ from cobalt.problem import TestSuite
 from cobalt.records import read_records
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
-from cobalt.rollout.evaluate import turn_metrics
+from cobalt.rollout.evaluate import ProblemScore, average
 from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
 
 ROWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -400,9 +400,9 @@ def test_special_tokens():
 
 
 def test_relative_change():
-    metrics = turn_metrics([{"id": 0, "all_pass_rates": [[0.0, 1.0]]}], "here")
+    metrics = average({0: ProblemScore([0.0, 1.0], [0.0, 1.0])}, "here")
     assert [turn.relative_change for turn in metrics] == [None, None]
-    metrics = turn_metrics([{"id": 0, "all_pass_rates": [[1.0, 0.0], [0.0, 0.0]]}], "here")
+    metrics = average({0: ProblemScore([0.5, 0.0], [0.5, 0.0])}, "here")
     assert metrics[1].relative_change == -1.0
 
 

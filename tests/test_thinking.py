@@ -226,7 +226,7 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
 
     def errors(*overrides):
         run = Run(tmp_path, folders[name], tmp_path / "out", overrides=overrides)
-        return check(run, compose(run)).errors
+        return check(compose(run)).errors
 
     setting = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
     right, wrong = ("true", "false") if name == "r1_distill" else ("false", "true")
