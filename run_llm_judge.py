@@ -1,4 +1,4 @@
-"""Categories of hacking events: flags in, one call of `cobalt.hacking.llm_judge`."""
+"""Categories of hacking events: flags in, one call of `cobalt.hacking.classifier`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cobalt.cli import run_script
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.hacking.llm_judge import ANSWER_SCHEMA, JudgeRun, judge_events
+from cobalt.hacking.classifier import ANSWER_SCHEMA, ClassifierSettings, classify_events
 from cobalt.report.summary import summary_table
 from cobalt.rollout.flags import sampling
 
@@ -43,16 +43,17 @@ class Arguments(ApiFlags):
 
 async def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = JudgeRun(
+    settings = ClassifierSettings(
         arguments.input_file,
         arguments.output_file,
         sampling(temperature=1, top_p=1, max_tokens=arguments.max_tokens, n=arguments.num_completions, seed=0),
         human_labels=arguments.human_labels,
         concurrency=arguments.concurrency,
     )
-    async with arguments.open_engine(run.output_file, ANSWER_SCHEMA) as engine:
-        summary, failed = await judge_events(run, engine, structured=engine.structured)
-    Console().print(summary_table(summary, title=f"Categories of hacking events: {run.output_file}"))
+    settings.check()
+    async with arguments.open_engine(settings.output_file, ANSWER_SCHEMA) as engine:
+        summary, failed = await classify_events(settings, engine, structured=engine.structured)
+    Console().print(summary_table(summary, title=f"Categories of hacking events: {settings.output_file}"))
     return 1 if failed else 0
 
 

@@ -21,9 +21,10 @@ class Arguments(MultiTurnFlags, LiteLLMFlags):
 
 async def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = arguments.multi_turn_run()
-    async with arguments.open_engine(run.output_file) as engine:
-        failed = await run_multi_turn(run, engine, ServeJudge())
+    settings = arguments.multi_turn_settings()
+    settings.check()
+    async with arguments.open_engine(settings.output_file) as engine:
+        failed = await run_multi_turn(settings, engine, ServeJudge())
     return 1 if failed else 0
 
 

@@ -20,8 +20,8 @@ class Arguments(MultiTurnFlags, VllmFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = arguments.multi_turn_run()
-    failed = asyncio.run(run_multi_turn(run, arguments.engine(), ServeJudge()))
+    settings = arguments.multi_turn_settings()
+    failed = asyncio.run(run_multi_turn(settings, arguments.engine(), ServeJudge()))
     return 1 if failed else 0
 
 

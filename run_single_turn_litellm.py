@@ -20,9 +20,10 @@ class Arguments(LiteLLMFlags):
 
 async def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = arguments.single_turn_run()
-    async with arguments.open_engine(run.output_file) as engine:
-        failed = await run_single_turn(run, engine, ServeJudge())
+    settings = arguments.single_turn_settings()
+    settings.check()
+    async with arguments.open_engine(settings.output_file) as engine:
+        failed = await run_single_turn(settings, engine, ServeJudge())
     return 1 if failed else 0
 
 

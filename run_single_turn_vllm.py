@@ -19,8 +19,8 @@ class Arguments(VllmFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    run = arguments.single_turn_run()
-    failed = asyncio.run(run_single_turn(run, arguments.engine(), ServeJudge()))
+    settings = arguments.single_turn_settings()
+    failed = asyncio.run(run_single_turn(settings, arguments.engine(), ServeJudge()))
     return 1 if failed else 0
 
 

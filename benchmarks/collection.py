@@ -25,7 +25,7 @@ from cobalt.engine import GenerationSettings
 from cobalt.engine.vllm_client import ServeEngine
 from cobalt.judge import ServeJudge
 from cobalt.problem import load_problems
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.services import running_services
 from cobalt.trajectory_codec import read_trajectories
 
@@ -90,7 +90,7 @@ def main(arguments: Arguments) -> int:
 
 
 async def _collect(problems: Path, output: Path, turns: int) -> None:
-    run = MultiTurnRun(
+    run = MultiTurnSettings(
         input_file=problems,
         output_file=output,
         generation=GenerationSettings(n=16, max_tokens=512, seed=0),

@@ -21,7 +21,7 @@ from cobalt.engine.replay import ReplayEngine
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problem import TestSuite, read_json_lines
 from cobalt.rollout.evaluate import run_evaluation
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> int:
 
 async def _run(arguments: Arguments, problems: Path, recorded: Path) -> int:
     multi_turn = arguments.output_dir / "multi_turn.jsonl"
-    run = MultiTurnRun(
+    run = MultiTurnSettings(
         input_file=problems,
         output_file=multi_turn,
         generation=GenerationSettings(n=arguments.samples, seed=arguments.seed),

@@ -22,7 +22,7 @@ from typing import Any
 
 import tyro
 
-from cobalt.datasets.taco import TacoRun, preprocess_taco
+from cobalt.datasets.taco import TacoSettings, preprocess_taco
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.problem import TestSuite
 
@@ -75,7 +75,7 @@ def row(number: int) -> Mapping[str, Any]:
 async def preprocess(source: Path, real: bool) -> None:
     """The whole run, as the script does it."""
     settings = JudgeSettings()
-    run = TacoRun(source.parent / "out", source, dev_size=25, concurrency=settings.sandboxes + 2)
+    run = TacoSettings(source.parent / "out", source, dev_size=25, concurrency=settings.sandboxes + 2)
     if not real:
         await preprocess_taco(run, AcceptingJudge())
         return

@@ -32,10 +32,10 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.datasets.livecodebench import LiveCodeBenchRun, preprocess_livecodebench
+    from cobalt.datasets.livecodebench import LiveCodeBenchSettings, preprocess_livecodebench
     from cobalt.report.summary import summary_table
 
-    summary = preprocess_livecodebench(LiveCodeBenchRun(**vars(arguments)))
+    summary = preprocess_livecodebench(LiveCodeBenchSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"LiveCodeBench: {arguments.output_file}"))
     return 0
 

@@ -45,16 +45,16 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.datasets.taco import TacoRun, preprocess_taco
+    from cobalt.datasets.taco import TacoSettings, preprocess_taco
     from cobalt.judge import JudgeSettings, LocalJudge
     from cobalt.report.summary import summary_table
 
-    settings = JudgeSettings()
-    run = TacoRun(**vars(arguments), concurrency=settings.sandboxes + 2)
+    judge_settings = JudgeSettings()
+    settings = TacoSettings(**vars(arguments), concurrency=judge_settings.sandboxes + 2)
 
     async def preprocess() -> dict[str, dict[str, int]]:
-        async with LocalJudge(settings) as judge:
-            return await preprocess_taco(run, judge)
+        async with LocalJudge(judge_settings) as judge:
+            return await preprocess_taco(settings, judge)
 
     summary = asyncio.run(preprocess())
     Console().print(summary_table(summary, title=f"TACO: {arguments.output_dir}"))

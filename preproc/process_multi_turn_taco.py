@@ -49,11 +49,11 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.contexts.processing import ProcessingRun, process_trajectories
+    from cobalt.contexts.processing import ProcessingSettings, process_trajectories
     from cobalt.judge import ServeJudge
     from cobalt.report.summary import summary_table
 
-    summary = asyncio.run(process_trajectories(ProcessingRun(**vars(arguments)), ServeJudge()))
+    summary = asyncio.run(process_trajectories(ProcessingSettings(**vars(arguments)), ServeJudge()))
     Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))
     return 0
 

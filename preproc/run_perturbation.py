@@ -26,10 +26,10 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.contexts.perturbation import PerturbationRun, perturb_problems
+    from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
     from cobalt.report.summary import summary_table
 
-    summary = perturb_problems(PerturbationRun(**vars(arguments)))
+    summary = perturb_problems(PerturbationSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))
     return 0
 

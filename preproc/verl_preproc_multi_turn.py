@@ -41,10 +41,10 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn
+    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
     from cobalt.report.summary import summary_table
 
-    summary = convert_multi_turn(VerlRun(**vars(arguments)))
+    summary = convert_multi_turn(VerlRowsSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
     return 0
 

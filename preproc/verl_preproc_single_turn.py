@@ -43,12 +43,12 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.datasets.verl_rows import VerlRun, convert_single_turn
+    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
     from cobalt.report.summary import summary_table
 
     flags = vars(arguments).copy()
     prompts = flags.pop("prompts")
-    summary = convert_single_turn(VerlRun(**flags), prompts)
+    summary = convert_single_turn(VerlRowsSettings(**flags), prompts)
     Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
     return 0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from support import square_problem, write_lines
 
-from cobalt.contexts.perturbation import PerturbationRun, perturb_problems
-from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
+from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.hacking.extraction import extract_events
 from cobalt.judge.feedback import failure_text
@@ -22,8 +22,8 @@ from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.data import problem_data
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
-from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
 from cobalt.trajectory_codec import read_trajectories
 
 PROGRAMS = (
@@ -94,19 +94,19 @@ async def _make(folder, policy):
     tags = [{"source": "codeforces", "unknown": {"kept": [1, "é"]}}, {"difficulty": "HARD"}, {}]
     plain = write_lines(folder / "plain.jsonl", [square_problem(f"p{i}", **tag) for i, tag in enumerate(tags)])
     problems = folder / "problems.jsonl"
-    perturb_problems(PerturbationRun(plain, problems))
+    perturb_problems(PerturbationSettings(plain, problems))
     single = folder / "single_turn.jsonl"
-    assert await run_single_turn(SingleTurnRun(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
+    assert await run_single_turn(SingleTurnSettings(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
     for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):
         multi, evaluated = folder / f"multi_turn{name}.jsonl", folder / f"evaluation{name}.jsonl"
         options = {"turns": TURNS, "public_tests": tests, "prompts": "pocket", "enable_thinking": True}
-        run = MultiTurnRun(source, multi, SETTINGS, **options)
+        run = MultiTurnSettings(source, multi, SETTINGS, **options)
         assert await run_multi_turn(run, engine, judge) == 0
         assert await run_evaluation(multi, evaluated, judge) == 0
         write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)
     await extract_events(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl", judge)
     for name, settings in (("prompts", {}), ("test_prompts", {"is_test": True, "num_turns": 2})):
-        run = ProcessingRun(
+        run = ProcessingSettings(
             folder / "evaluation.jsonl",
             folder / f"{name}.jsonl",
             policy,

@@ -13,7 +13,7 @@ from cobalt.judge import JudgeSettings, VerdictKind
 from cobalt.judge.calling import VALUE_MARK, canonical_json
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.grading import grade
-from cobalt.judge.sandbox import Run
+from cobalt.judge.sandbox import Execution
 
 STRIP = JudgeSettings()
 LINES = JudgeSettings(comparison="lines")
@@ -425,7 +425,7 @@ def test_bytes_that_are_no_text_are_no_value():
 
 
 def test_grading_compares_values_only_where_a_function_was_called():
-    run = Run(
+    run = Execution(
         end="exit",
         status=0,
         cpu_seconds=0.0,

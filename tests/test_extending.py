@@ -79,9 +79,9 @@ def test_the_pages_choices_compose_with_the_rest(checkout):
     code = """
 import json
 from pathlib import Path
-from cobalt.training.configuration import Run, compose
+from cobalt.training.configuration import TrainingSettings, compose
 for scale in ("pocket", "paper"):
-    config = compose(Run(Path("d"), "m", Path("o"), scale=scale, data="contest", rollout="second_chance",
+    config = compose(TrainingSettings(Path("d"), "m", Path("o"), scale=scale, data="contest", rollout="second_chance",
                          estimator="median_baseline"))
     policy = config.actor_rollout_ref
     print(json.dumps([config.algorithm.adv_estimator, policy.rollout.agent.default_agent_loop,
@@ -126,9 +126,9 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
-from cobalt.training.configuration import Run, compose
+from cobalt.training.configuration import TrainingSettings, compose
 
-config = compose(Run(Path("d"), {policy!r}, Path("o"), rollout="second_chance"))
+config = compose(TrainingSettings(Path("d"), {policy!r}, Path("o"), rollout="second_chance"))
 tokenizer = AutoTokenizer.from_pretrained({policy!r})
 [entry] = [e for e in OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
            if e.name == config.actor_rollout_ref.rollout.agent.default_agent_loop]

@@ -12,12 +12,12 @@ from test_extraction_of_errors import A, B, extract, recorded, result
 from test_scripts import assert_user_error, run
 from test_taco import row
 
-from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.contexts.selection import max_variance_subset
 from cobalt.conversation import history_text, load_prompts, program_of
 from cobalt.conversation.chat_template import template_arguments
-from cobalt.datasets.taco import TacoRun, preprocess_taco
-from cobalt.datasets.verl_rows import VerlRun, convert_single_turn
+from cobalt.datasets.taco import TacoSettings, preprocess_taco
+from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.errors import InfrastructureError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
@@ -25,13 +25,13 @@ from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
 from cobalt.judge.feedback import clip
 from cobalt.judge.grading import grade
-from cobalt.judge.sandbox import Run
+from cobalt.judge.sandbox import Execution
 from cobalt.problem import TestSuite
 from cobalt.records import read_records
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import ProblemScore, average
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 ROWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
 RIGHT, WRONG = (2, 2), (0, 0)
@@ -54,7 +54,7 @@ async def judged(code, *tests, **settings):
 
 def graded(output, expected, *, status=0, errors=b""):
     """Verdict and feedback of a run that ended by itself."""
-    return grade(Run("exit", status, 0.1, 0.1, 1, len(output), output, errors), "in", expected, JudgeSettings())
+    return grade(Execution("exit", status, 0.1, 0.1, 1, len(output), output, errors), "in", expected, JudgeSettings())
 
 
 class Refusing:
@@ -322,7 +322,7 @@ async def test_judge_failure(tmp_path):
             return {}
 
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    multi_turn = MultiTurnRun(problems, tmp_path / "m.jsonl", GenerationSettings(n=1), turns=1)
+    multi_turn = MultiTurnSettings(problems, tmp_path / "m.jsonl", GenerationSettings(n=1), turns=1)
     assert await run_multi_turn(multi_turn, Writing(), Failing()) == 1
     assert not multi_turn.output_file.exists()  # there: a record with the failure as feedback
 
@@ -330,7 +330,7 @@ async def test_judge_failure(tmp_path):
 async def prompts_of(tmp_path, policy, *records, **settings):
     """The prompts that are cut from evaluated records, by problem and turn."""
     source = write_lines(tmp_path / "evaluation.jsonl", records)
-    await process_trajectories(ProcessingRun(source, tmp_path / "prompts.jsonl", policy, **settings), Refusing())
+    await process_trajectories(ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), Refusing())
     return {(row["problem_id"], row["turn"]): row for row in read_records(tmp_path / "prompts.jsonl")}
 
 
@@ -372,7 +372,7 @@ async def test_taco_solutions(tmp_path):
             return ExecResult([True] * len(suite), [""] * len(suite), [Verdict(VerdictKind.PASSED)] * len(suite))
 
     source = write_lines(tmp_path / "taco.jsonl", [row(1), row(2, solutions=["print(0)"])])
-    await preprocess_taco(TacoRun(tmp_path / "out", source, dev_size=0), Accepting())
+    await preprocess_taco(TacoSettings(tmp_path / "out", source, dev_size=0), Accepting())
     assert [record["id"] for record in read_records(tmp_path / "out" / "train.jsonl")] == [1]  # there: 1 and 2
 
 
@@ -416,7 +416,7 @@ def test_seeds():
 def test_prompt_length(tmp_path, policy):
     train = [square_problem(0), square_problem(1, question="problem " * 3000)]
     files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", [square_problem(2)]))]
-    summary = convert_single_turn(VerlRun(*files, tmp_path / "rows", policy, max_prompt_length=2048), "pocket")
+    summary = convert_single_turn(VerlRowsSettings(*files, tmp_path / "rows", policy, max_prompt_length=2048), "pocket")
     assert summary["train"]["dropped: over max_prompt_length"] == 1
     assert summary["train"]["rows"] == 1
 

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.datasets.livecodebench import LiveCodeBenchRun, cut_question, decode_private_tests, preprocess_livecodebench
+from cobalt.datasets.livecodebench import (
+    LiveCodeBenchSettings,
+    cut_question,
+    decode_private_tests,
+    preprocess_livecodebench,
+)
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problem import TestSuite, load_problems
@@ -65,7 +70,7 @@ def function_row(identifier="3001", **fields):
 def prepare(tmp_path, rows, **settings):
     output = tmp_path / "out.jsonl"
     summary = preprocess_livecodebench(
-        LiveCodeBenchRun(output, write_lines(tmp_path / "test6.jsonl", rows), **settings)
+        LiveCodeBenchSettings(output, write_lines(tmp_path / "test6.jsonl", rows), **settings)
     )
     return summary["problems"], load_problems(output)
 

@@ -12,13 +12,13 @@ from support import square_problem, write_lines
 from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
 from test_scripts import assert_user_error, run
 
-from cobalt.contexts.perturbation import PerturbationRun, perturb_problems, swap_outputs
+from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems, swap_outputs
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problem import TestSuite, load_problems
 from cobalt.records import read_records
 from cobalt.rollout.evaluate import run_evaluation
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 SCRIPT = "preproc/run_perturbation.py"
 REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"
@@ -60,7 +60,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     problems = [square_problem(0, responses=["x"]), equal_outputs("same"), square_problem("several"), square_problem(7)]
     source = write_lines(tmp_path / "p.jsonl", problems)
     (tmp_path / "ids.txt").write_text("several\n\n7 \n")
-    settings = PerturbationRun(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
+    settings = PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
     summary = perturb_problems(settings)
     assert summary["problems"] == {
         "read": 4,
@@ -87,7 +87,7 @@ def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_wri
     source = write_lines(tmp_path / "p.jsonl", [square_problem(7), square_problem("several")])
     (tmp_path / "ids.txt").write_text("\n".join(ids))
     with pytest.raises(UserError, match=message):
-        perturb_problems(PerturbationRun(source, tmp_path / "o.jsonl", tmp_path / "ids.txt"))
+        perturb_problems(PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt"))
     assert not list(tmp_path.glob("o.*"))
 
 
@@ -95,19 +95,21 @@ def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_pa
     source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(20)])
     results = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        perturb_problems(PerturbationRun(source, tmp_path / name, seed=seed))
+        perturb_problems(PerturbationSettings(source, tmp_path / name, seed=seed))
         results[name] = (tmp_path / name).read_bytes()
     assert results["a"] == results["b"] != results["c"]
     (tmp_path / "a").write_bytes(results["a"][: len(results["a"]) // 2])
-    perturb_problems(PerturbationRun(source, tmp_path / "a", seed=1))
+    perturb_problems(PerturbationSettings(source, tmp_path / "a", seed=1))
     assert (tmp_path / "a").read_bytes() == results["a"]
 
 
 @pytest.mark.sandbox
 async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_true(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT, DOUBLE])])
-    perturb_problems(PerturbationRun(source, tmp_path / "p.jsonl"))
-    settings = MultiTurnRun(tmp_path / "p.jsonl", tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
+    perturb_problems(PerturbationSettings(source, tmp_path / "p.jsonl"))
+    settings = MultiTurnSettings(
+        tmp_path / "p.jsonl", tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed"
+    )
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         assert await run_multi_turn(settings, replay(tmp_path, [[RIGHT, DOUBLE], [RIGHT, RIGHT]]), judge) == 0
         assert await run_evaluation(tmp_path / "m.jsonl", tmp_path / "e.jsonl", judge) == 0
@@ -123,11 +125,13 @@ async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_t
 
 async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
-    settings = MultiTurnRun(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
+    settings = MultiTurnSettings(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
     with pytest.raises(UserError, match=r"s\.jsonl: problem 0 has no perturbed tests .*: run preproc/run_perturbation"):
         await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
     broken = square_problem(0, perturbed_public_test_cases="{")
-    settings = MultiTurnRun(write_lines(source, [broken]), tmp_path / "m.jsonl", SETTINGS, public_tests="perturbed")
+    settings = MultiTurnSettings(
+        write_lines(source, [broken]), tmp_path / "m.jsonl", SETTINGS, public_tests="perturbed"
+    )
     with pytest.raises(UserError, match="field 'perturbed_public_test_cases': tests are not valid JSON"):
         await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
 
@@ -161,7 +165,7 @@ def test_bad_input_is_one_sentence(tmp_path):
 
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
 def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path):
-    perturb_problems(PerturbationRun(REAL, tmp_path / "o.jsonl"))
+    perturb_problems(PerturbationSettings(REAL, tmp_path / "o.jsonl"))
     perturbed = {record["id"] for record in read_records(tmp_path / "o.jsonl")}
     differing = {
         problem.id

@@ -9,31 +9,43 @@ from pathlib import Path
 import pytest
 from support import ROOT, needs_api
 
-from cobalt.datasets.livecodebench import LiveCodeBenchRun
-from cobalt.datasets.taco import TacoRun
-from cobalt.datasets.verl_rows import VerlRun
+from cobalt.contexts.perturbation import PerturbationSettings
+from cobalt.contexts.processing import ProcessingSettings
+from cobalt.datasets.livecodebench import LiveCodeBenchSettings
+from cobalt.datasets.taco import TacoSettings
+from cobalt.datasets.verl_rows import VerlRowsSettings
 from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.base import GenerationSettings
 from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 from cobalt.environment import environment_variables
+from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.manifest import manifest_path, open_manifest
+from cobalt.rollout.multi_turn import MultiTurnSettings
+from cobalt.rollout.single_turn import SingleTurnSettings
 
 ABSENT = Path("/no-such-folder/file.jsonl")
+RESULT = {"input_file": ABSENT, "output_file": ABSENT}
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        (LiveCodeBenchRun, {"output_file": ABSENT, "input_file": ABSENT, "prompts": "none-such"}),
-        (TacoRun, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
-        (VerlRun, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT, "model_name": "none-such",
-                   "max_prompt_length": 1}),
+        (LiveCodeBenchSettings, {"output_file": ABSENT, "input_file": ABSENT, "prompts": "none-such"}),
+        (TacoSettings, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
+        (VerlRowsSettings, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT,
+                            "model_name": "none-such", "max_prompt_length": 1}),
+        (SingleTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
+        (MultiTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
+        (PerturbationSettings, RESULT | {"exclude_ids": ABSENT}),
+        (ProcessingSettings, RESULT | {"model_name": "none-such", "prompts": "none-such"}),
+        (ClassifierSettings, RESULT | {"generation": GenerationSettings(), "human_labels": ABSENT}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_a_configuration_looks_at_no_file_when_it_is_made(kind, arguments):
-    run = kind(**arguments)
-    assert {name: getattr(run, name) for name in arguments} == arguments
+    settings = kind(**arguments)
+    assert {name: getattr(settings, name) for name in arguments} == arguments
 
 
 IMPORT = """

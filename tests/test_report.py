@@ -218,7 +218,7 @@ def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
     lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
     events = read_events(write_lines(tmp_path / "e.jsonl", lines))
     counts = count_categories(events)
-    assert counts == dict.fromkeys(CATEGORIES, 0) | {"hard coding": 2, "others": 1, "not judged": 1, "unknown": 1}
+    assert counts == dict.fromkeys(CATEGORIES, 0) | {"hard coding": 2, "others": 1, "not classified": 1, "unknown": 1}
     assert events[0] == HackingEvent(0, 1, 0, "hard coding")
 
 

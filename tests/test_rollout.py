@@ -14,9 +14,9 @@ from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, Verdict
 from cobalt.records import RecordFile, read_records
 from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.runner import errors_path, run_all
-from cobalt.rollout.single_turn import SingleTurnRun, run_single_turn
+from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
@@ -38,7 +38,7 @@ async def judge():
 @pytest.mark.sandbox
 async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = SingleTurnRun(problems, tmp_path / "s.jsonl", SETTINGS.model_copy(update={"n": 4}))
+    run = SingleTurnSettings(problems, tmp_path / "s.jsonl", SETTINGS.model_copy(update={"n": 4}))
     engine = replay(tmp_path, [[RIGHT, DOUBLE, CRASH, NO_CODE]])
     assert await run_single_turn(run, engine, judge) == 0
     [record] = read_records(run.output_file)
@@ -62,7 +62,7 @@ async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
 @pytest.mark.sandbox
 async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_after_success(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, RIGHT])])
-    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=2, enable_thinking=True)
+    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=2, enable_thinking=True)
     engine = replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]])
     assert await run_multi_turn(run, engine, judge) == 0
     [record] = read_records(run.output_file)
@@ -83,7 +83,9 @@ async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_a
 
 @pytest.mark.sandbox
 async def test_multi_turn_draws_the_first_turn_itself_when_none_is_cached(tmp_path, judge):
-    run = MultiTurnRun(write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", SETTINGS, turns=1)
+    run = MultiTurnSettings(
+        write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", SETTINGS, turns=1
+    )
     assert await run_multi_turn(run, replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, RIGHT]]), judge) == 0
     [record] = read_records(run.output_file)
     assert record["raw_responses"][0] == [DOUBLE, RIGHT]
@@ -94,7 +96,7 @@ async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_p
     # The answer is longer than the history's cap: the program must come from the whole response all the same.
     long = "<think>t</think>\n" + "a" * 7000 + "\n```python\nprint(int(input()) ** 2)\n```"
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, long])])
-    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
     await run_multi_turn(run, replay(tmp_path, [[DOUBLE, long], [RIGHT, CRASH]]), judge)
     assert await run_evaluation(run.output_file, tmp_path / "e.jsonl", judge) == 0
     [record] = read_records(tmp_path / "e.jsonl")
@@ -119,7 +121,7 @@ async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, ju
 @pytest.mark.sandbox
 async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE])])
-    run = MultiTurnRun(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
     await run_multi_turn(run, replay(tmp_path, [[DOUBLE]]), judge)
     [record] = read_records(run.output_file)
     assert record["finish_reasons"][1] == ["error"]
@@ -130,7 +132,7 @@ async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fail
 async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
     record = square_problem(0)
     del record["public_test_cases"]
-    run = MultiTurnRun(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", SETTINGS)
+    run = MultiTurnSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", SETTINGS)
     with pytest.raises(UserError, match="problem 0 has no public tests"):
         await run_multi_turn(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 

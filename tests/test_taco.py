@@ -14,7 +14,7 @@ from test_scripts import assert_user_error, run
 from cobalt.conversation import extract_code
 from cobalt.datasets import taco_rules
 from cobalt.datasets.readings import call_readings
-from cobalt.datasets.taco import TacoRun, preprocess_taco, read_attempts
+from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
@@ -208,7 +208,7 @@ def prepared(tmp_path_factory):
         row("long", tests=30),
     ]
     source = write_lines(folder / "taco.jsonl", rows)
-    settings = TacoRun(folder / "out", source, dev_size=2)
+    settings = TacoSettings(folder / "out", source, dev_size=2)
     return source, settings, prepare(settings)
 
 
@@ -299,7 +299,7 @@ def test_the_same_command_gives_the_same_bytes_and_a_finished_run_judges_nothing
     before = {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")}
     assert prepare(settings, NoJudge()) == summary
     assert {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")} == before
-    prepare(TacoRun(tmp_path / "again", source, dev_size=2, concurrency=1))
+    prepare(TacoSettings(tmp_path / "again", source, dev_size=2, concurrency=1))
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.jsonl")} == before
 
 
@@ -338,9 +338,9 @@ class RightJudge(NamedJudge):
 
 def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(20)])
-    whole = TacoRun(tmp_path / "whole", source, dev_size=5)
+    whole = TacoSettings(tmp_path / "whole", source, dev_size=5)
     prepare(whole, RightJudge())
-    killed = TacoRun(tmp_path / "killed", source, dev_size=5, concurrency=1)
+    killed = TacoSettings(tmp_path / "killed", source, dev_size=5, concurrency=1)
     with pytest.raises(BaseExceptionGroup) as ended:
         prepare(killed, RightJudge(stop_after=7))
     assert ended.value.split(Killed)[1] is None, "nothing but the kill went wrong"
@@ -358,7 +358,7 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
 
 def test_failures_of_the_judge_are_retried_and_never_drop_a_row(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(3)])
-    settings = TacoRun(tmp_path / "out", source, dev_size=1, concurrency=1)
+    settings = TacoSettings(tmp_path / "out", source, dev_size=1, concurrency=1)
     with pytest.raises(InfrastructureError, match=r"failed on 1 rows \(first: .*line 1\)"):
         prepare(settings, RightJudge(failures=3))
     assert not (settings.output_dir / "train.jsonl").exists()
@@ -369,7 +369,7 @@ def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(30)])
     dev = {}
     for seed in (1, 2):
-        prepare(TacoRun(tmp_path / str(seed), source, dev_size=10, seed=seed), RightJudge())
+        prepare(TacoSettings(tmp_path / str(seed), source, dev_size=10, seed=seed), RightJudge())
         ids = [
             [problem.id for problem in load_problems(tmp_path / str(seed) / f"{name}.jsonl")]
             for name in ("train", "dev")
@@ -383,14 +383,14 @@ def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
 
 def test_recorded_attempts_choose_the_public_tests(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(4)])
-    first = TacoRun(tmp_path / "out", source, dev_size=1)
+    first = TacoSettings(tmp_path / "out", source, dev_size=1)
     prepare(first, RightJudge())
     [problem, *_] = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
     passing = [[place in (1, 3, 5, 9) for place in range(10)], [place in (1, 3, 5, 9, 0) for place in range(10)]]
     attempts = write_lines(tmp_path / "single.jsonl", [problem | {"exec_results": [{"passing": p} for p in passing]}])
     for name in ("train", "dev"):
         (tmp_path / "out" / f"{name}.jsonl").unlink()
-    summary = prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+    summary = prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert summary["public tests"] == {"by recorded attempts": 1, "by length of the input": 3}
     again = next(p for p in load_problems(tmp_path / "out" / "train.jsonl") if p.id == problem["id"])
     assert again.public_tests.inputs == ("3\n", "5\n", "7\n", "11\n")
@@ -416,21 +416,21 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     record = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True]}]}
     attempts = write_lines(tmp_path / "single.jsonl", [record])
     with pytest.raises(UserError, match="attempts on 2 are on other tests"):
-        prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
+        prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
     write_lines(attempts, [record | {"id": "elsewhere"}])
     with pytest.raises(UserError, match="holds no attempt on any of the problems"):
-        prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+        prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})
     write_lines(attempts, [record | {"test_cases": tests, "exec_results": [{"passing": [True] * 10}]}])
-    summary = prepare(TacoRun(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
+    summary = prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert summary["public tests"]["by recorded attempts"] == 1
 
 
 def test_a_bad_row_is_named_before_anything_is_judged_and_once_mended_the_same_command_goes_on(tmp_path):
     rows = [row(number) for number in range(4)]
     source = write_lines(tmp_path / "taco.jsonl", [*rows[:3], {"id": 3}])
-    settings = TacoRun(tmp_path / "out", source, dev_size=1)
+    settings = TacoSettings(tmp_path / "out", source, dev_size=1)
     with pytest.raises(UserError, match=r"taco\.jsonl, line 4: field"):
         prepare(settings, NoJudge())
     assert not list((tmp_path / "out").glob("*.jsonl"))
@@ -447,9 +447,9 @@ def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
         function_row(3, "add", [[1, 2]] * 8, [3] * 8, ["def add(x, y): return x + y"]),
     ]
     source = write_lines(tmp_path / "taco.jsonl", rows)
-    called = prepare(TacoRun(tmp_path / "call", source, dev_size=0))
+    called = prepare(TacoSettings(tmp_path / "call", source, dev_size=0))
     assert called["rows"]["kept"] == 3
-    paper = prepare(TacoRun(tmp_path / "paper", source, dev_size=0, function_tests="paper"))
+    paper = prepare(TacoSettings(tmp_path / "paper", source, dev_size=0, function_tests="paper"))
     assert paper["rows"]["kept"] == 1
     [problem] = load_problems(tmp_path / "paper" / "train.jsonl")
     assert problem.tests.inputs[0] == "a b"
@@ -468,7 +468,7 @@ def test_parquet_and_json_lines_give_the_same(tmp_path):
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "taco.parquet")
     write_lines(tmp_path / "taco.jsonl", rows)
     for kind in ("jsonl", "parquet"):
-        prepare(TacoRun(tmp_path / kind, tmp_path / f"taco.{kind}", dev_size=5), RightJudge())
+        prepare(TacoSettings(tmp_path / kind, tmp_path / f"taco.{kind}", dev_size=5), RightJudge())
     for name in ("rows", "train", "dev"):
         assert (tmp_path / "jsonl" / f"{name}.jsonl").read_bytes() == (
             tmp_path / "parquet" / f"{name}.jsonl"
@@ -532,7 +532,7 @@ def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path
         )
         if record["recorded_all_tests_pass"]:
             accepted.add(record["id"])
-    prepare(TacoRun(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=0, max_tests=100))
+    prepare(TacoSettings(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=0, max_tests=100))
     kept = load_problems(tmp_path / "out" / "train.jsonl")
     assert {problem.id for problem in kept} == accepted
     assert all(len(problem.hidden_tests) == len(problem.tests) - 4 for problem in kept)

@@ -19,7 +19,7 @@ from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.manifest import manifest_path
 from cobalt.records import read_records
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 QWEN3 = (
     "{% for m in messages %}[{{ m.role }}]"
@@ -179,7 +179,7 @@ class Refusing:
 )
 async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_off(tmp_path, flags, shown):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = MultiTurnRun(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=1, **flags)
+    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=1, **flags)
     engine = Writer("<think>\n" + "a" * 7000)
     assert await run_multi_turn(run, engine, Refusing()) == 0
     assert engine.seen[1][2] == {"role": "assistant", "content": shown}
@@ -191,7 +191,7 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
 async def test_a_result_is_not_resumed_under_another_history(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     settings = GenerationSettings(n=1, seed=0)
-    first = MultiTurnRun(problems, tmp_path / "m.jsonl", settings, turns=0, enable_thinking=True)
+    first = MultiTurnSettings(problems, tmp_path / "m.jsonl", settings, turns=0, enable_thinking=True)
     await run_multi_turn(first, Writer("x"), Refusing())
     others = [
         {"enable_thinking": False},
@@ -199,7 +199,7 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path):
         {"enable_thinking": True, "generation": settings.model_copy(update={"chat_template_thinking": "off"})},
     ]
     for other in others:
-        run = MultiTurnRun(problems, tmp_path / "m.jsonl", **{"generation": settings, "turns": 0} | other)
+        run = MultiTurnSettings(problems, tmp_path / "m.jsonl", **{"generation": settings, "turns": 0} | other)
         with pytest.raises(UserError):
             await run_multi_turn(run, Writer("x"), Refusing())
 
@@ -212,7 +212,7 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
     from transformers import Qwen3Config
 
     from cobalt.training.checks import check
-    from cobalt.training.configuration import Run, compose
+    from cobalt.training.configuration import TrainingSettings, compose
 
     Qwen3Config(vocab_size=98, max_position_embeddings=4096).save_pretrained(folders[name])
     row = {
@@ -225,7 +225,7 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
         parquet.write_table(pyarrow.Table.from_pylist([row] * 16), tmp_path / f"{split}.parquet")
 
     def errors(*overrides):
-        run = Run(tmp_path, folders[name], tmp_path / "out", overrides=overrides)
+        run = TrainingSettings(tmp_path, folders[name], tmp_path / "out", overrides=overrides)
         return check(compose(run)).errors
 
     setting = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
@@ -249,7 +249,9 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
 async def test_a_result_from_before_the_switch_is_not_resumed(tmp_path):
     # Then one flag decided both what the template was told and what the history kept.
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    run = MultiTurnRun(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True)
+    run = MultiTurnSettings(
+        problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True
+    )
     await run_multi_turn(run, Writer("x"), Refusing())
     manifest = json.loads(manifest_path(run.output_file).read_text())
     del manifest["arguments"]["truncated_thinking"]

@@ -17,7 +17,7 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.manifest import open_manifest
 from cobalt.training import run_folder
 from cobalt.training.checks import check
-from cobalt.training.configuration import VERL_FOLDER, Run, compose, process_environment
+from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose, process_environment
 from cobalt.training.launch import _deciding, watch
 from cobalt.training.progress import step_reporter
 
@@ -61,7 +61,9 @@ def write_rows(path, rows):
 
 
 def run_of(world, *overrides, model=None, folder=None, **choices):
-    return Run(folder or world, str(model or world / "model"), world / "out", overrides=overrides, **choices)
+    return TrainingSettings(
+        folder or world, str(model or world / "model"), world / "out", overrides=overrides, **choices
+    )
 
 
 def errors_of(world, *overrides, **settings):

@@ -12,7 +12,7 @@ import pytest
 
 from cobalt.errors import UserError
 from cobalt.training import configuration
-from cobalt.training.configuration import VERL_FOLDER, Run, compose
+from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ PATHS = {
 
 
 def run_of(**choices):
-    return Run(Path("data"), "model", Path("out"), **choices)
+    return TrainingSettings(Path("data"), "model", Path("out"), **choices)
 
 
 def flat(value, prefix=""):

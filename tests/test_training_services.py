@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, trajectory_record, write_lines
 
-from cobalt.contexts.processing import ProcessingRun, process_trajectories
-from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
+from cobalt.contexts.processing import ProcessingSettings, process_trajectories
+from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -72,7 +72,7 @@ def rows(seed_model, tmp_path_factory):
     """A folder with the rows of single-turn training."""
     folder = tmp_path_factory.mktemp("rows")
     world = seed_model.parent / "data"
-    run = VerlRun(world / "train.jsonl", world / "dev.jsonl", folder, str(seed_model), 256, "pocket")
+    run = VerlRowsSettings(world / "train.jsonl", world / "dev.jsonl", folder, str(seed_model), 256, "pocket")
     convert_single_turn(run, "pocket")
     return folder
 
@@ -181,8 +181,8 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
             for n in range(2)
         ]
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
-        await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
-    partial = VerlRun(
+        await process_trajectories(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
+    partial = VerlRowsSettings(
         tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "rows", policy, 1024, "pocket"
     )
     convert_multi_turn(partial)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import square_problem, trajectory_record, write_lines
 
-from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.contexts.scores import read_scored
 from cobalt.contexts.segmentation import context
 from cobalt.conversation import load_prompts
@@ -34,7 +34,7 @@ class NoJudge:
 
 async def process(tmp_path, policy, records, judge=None, **settings):
     source = write_lines(tmp_path / "evaluation.jsonl", records)
-    run = ProcessingRun(source, tmp_path / "prompts.jsonl", policy, **settings)
+    run = ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings)
     summary = await process_trajectories(run, judge or NoJudge())
     return summary, read_records(run.output_file)
 
@@ -322,7 +322,7 @@ async def test_a_result_that_cannot_be_written_is_one_sentence(tmp_path, policy)
         (tmp_path, "is a folder, and the result is a file"),
     ):
         with pytest.raises(UserError, match=message):
-            await process_trajectories(ProcessingRun(source, path, policy), NoJudge())
+            await process_trajectories(ProcessingSettings(source, path, policy), NoJudge())
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):

@@ -142,7 +142,7 @@ def test_a_token_weighs_by_its_micro_batch_alone(tokens):
 
 @pytest.mark.parametrize("mode", _LOSS_AGG)
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
-    from cobalt.training.configuration import Run, compose
+    from cobalt.training.configuration import TrainingSettings, compose
     from cobalt_verl.losses.loss_agg import micro_batch_loss
     from cobalt_verl.trainers.sync import CobaltTrainer
 
@@ -157,7 +157,7 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
             order.append(list(given))
 
     trainer = object.__new__(CobaltTrainer)
-    trainer.config = compose(Run(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
+    trainer.config = compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
     trainer.actor_rollout_wg, trainer.checkpoint_manager, trainer.global_steps = Workers(), Checkpoints(), 0
     trainer.on_init_end()
     assert order == [given]

@@ -6,11 +6,11 @@ import pytest
 from pyarrow import parquet
 from support import square_problem, trajectory_record, write_lines
 
-from cobalt.contexts.processing import ProcessingRun, process_trajectories
+from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets import verl_rows
-from cobalt.datasets.verl_rows import VerlRun, convert_multi_turn, convert_single_turn
+from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.errors import UserError
 from cobalt.manifest import manifest_path
 
@@ -21,7 +21,7 @@ RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 def single_turn(tmp_path, policy, train, validation, limit=4096):
     train_file = write_lines(tmp_path / "t.jsonl", train)
     validation_file = write_lines(tmp_path / "v.jsonl", validation)
-    return VerlRun(train_file, validation_file, tmp_path / "verl", policy, limit)
+    return VerlRowsSettings(train_file, validation_file, tmp_path / "verl", policy, limit)
 
 
 async def multi_turn(tmp_path, policy):
@@ -29,8 +29,8 @@ async def multi_turn(tmp_path, policy):
     for split, identifier in (("train", 1), ("validation", "v")):
         record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
-        await process_trajectories(ProcessingRun(source, tmp_path / f"{split}.jsonl", policy), None)
-    return VerlRun(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
+        await process_trajectories(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
+    return VerlRowsSettings(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
@@ -112,7 +112,7 @@ def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     limit = counter.count(
         [[{"role": "system", "content": load_prompts("pocket").system}, {"role": "user", "content": "a"}]]
     )[0]
-    run = VerlRun(run.train_file, run.validation_file, run.local_dir, policy, limit)
+    run = VerlRowsSettings(run.train_file, run.validation_file, run.local_dir, policy, limit)
     summary = convert_single_turn(run, "pocket")
     assert summary["train"] == {
         "prompts read": 2,
@@ -171,7 +171,7 @@ def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, val
 def test_one_file_for_both_splits_is_refused(tmp_path, policy):
     run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
     (tmp_path / "link.jsonl").symlink_to(run.train_file)
-    linked = VerlRun(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
+    linked = VerlRowsSettings(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
     with pytest.raises(UserError, match="are the same file: no problem may be in both"):
         convert_single_turn(linked)
 

@@ -21,7 +21,7 @@ from cobalt.report.hacking import HackingEvent
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import write_viewer
 from cobalt.rollout.evaluate import run_evaluation
-from cobalt.rollout.multi_turn import MultiTurnRun, run_multi_turn
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nnumber = int(input())\nprint(number * 2)\n```"  # right for 2 only
@@ -75,7 +75,7 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 0, "raw_responses": [[DOUBLE, RIGHT], [RIGHT, NO_CODE]]}])
     settings = GenerationSettings(n=2, max_tokens=64, seed=0)
-    run = MultiTurnRun(problems, tmp_path / "m.jsonl", settings, turns=1)
+    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", settings, turns=1)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         assert await run_multi_turn(run, ReplayEngine(recorded, 2), judge) == 0
         assert await run_evaluation(run.output_file, tmp_path / "evaluation.jsonl", judge) == 0

@@ -37,7 +37,7 @@ def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSui
     return suites
 
 
-class PerturbedTests:
+class PerturbedTestsReader:
     """Finds the perturbed public tests of a problem: in its record, or in a file made afterwards."""
 
     def __init__(self, path: Path | None) -> None:

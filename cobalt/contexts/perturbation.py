@@ -22,7 +22,7 @@ Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class PerturbationRun:
+class PerturbationSettings:
     """One perturbation run.
 
     Attributes:
@@ -37,37 +37,38 @@ class PerturbationRun:
     exclude_ids: Path | None = None
     seed: int = 42
 
-    def __post_init__(self) -> None:
-        check_files(self.inputs, [self.output_file])
-
     @property
     def inputs(self) -> list[Path]:
         """The files that the result is made from."""
         return [self.input_file, *([self.exclude_ids] if self.exclude_ids else [])]
 
 
-def perturb_problems(run: PerturbationRun) -> Summary:
+def perturb_problems(settings: PerturbationSettings) -> Summary:
     """Write the perturbed problems in the order of the input, and count them; running again resumes.
 
     Raises:
         UserError: bad input, a result that other settings made, or no problem is left.
     """
-    problems = load_problems(run.input_file)
-    excluded = _read_ids(run.exclude_ids, run.input_file, problems) if run.exclude_ids else frozenset()
+    check_files(settings.inputs, [settings.output_file])
+    problems = load_problems(settings.input_file)
+    excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
     for problem in problems:
         if len(problem.public_tests) == 0:
             raise UserError(
-                f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to perturb"
+                f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
+                " 'public_test_cases') to perturb"
             )
     counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
-    with RecordFile(run.output_file) as output:
-        complete = read_summary(run.output_file) is not None
-        open_manifest(run.output_file, {"stage": "perturbation", "seed": run.seed}, run.inputs, complete=complete)
+    with RecordFile(settings.output_file) as output:
+        complete = read_summary(settings.output_file) is not None
+        open_manifest(
+            settings.output_file, {"stage": "perturbation", "seed": settings.seed}, settings.inputs, complete=complete
+        )
         for problem in problems:
             if str(problem.id) in excluded:
                 counts["left out by id"] += 1
                 continue
-            pair = swap_outputs(problem.public_tests, random.Random(f"{run.seed} {problem.id}"))
+            pair = swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}"))
             if pair is None:
                 counts["all public outputs are equal"] += 1
                 continue
@@ -77,8 +78,10 @@ def perturb_problems(run: PerturbationRun) -> Summary:
                 fields = {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
                 output.append(dict(problem.record) | fields)
     if counts["perturbed"] == 0:
-        raise UserError(f"{run.input_file}: no problem has two public tests with distinct outputs that is not left out")
-    write_summary(run.output_file, {"problems": counts})
+        raise UserError(
+            f"{settings.input_file}: no problem has two public tests with distinct outputs that is not left out"
+        )
+    write_summary(settings.output_file, {"problems": counts})
     return {"problems": counts}
 
 

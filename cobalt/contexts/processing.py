@@ -18,7 +18,7 @@ from typing import IO, Any, get_args
 
 from tqdm import tqdm
 
-from cobalt.contexts.augmentation import PerturbedTests, impossible_feedbacks
+from cobalt.contexts.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, usable_states
 from cobalt.contexts.selection import select, solved_at_first_turn
@@ -48,7 +48,7 @@ _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingRun:
+class ProcessingSettings:
     """One run; the defaults are the paper's.
 
     Attributes:
@@ -91,7 +91,6 @@ class ProcessingRun:
             raise UserError(
                 "perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too"
             )
-        check_files(self.inputs, [self.output_file])
 
     @property
     def inputs(self) -> list[Path]:
@@ -99,7 +98,7 @@ class ProcessingRun:
         return [self.input_file, *([self.perturbed_file] if self.perturbed_file else [])]
 
 
-async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
+async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Summary:
     """Make the prompts of a run, and say what was kept and dropped by which rule.
 
     A row is `id` ("<problem>/<sample>/<turn>"), `problem_id`, `sample` (None for the problem alone), `turn`
@@ -108,7 +107,7 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
     where the problem has them.
 
     Args:
-        run: What to do.
+        settings: What to do.
         judge: Used only with a `perturbed_ratio`.
 
     Returns:
@@ -118,38 +117,41 @@ async def process_trajectories(run: ProcessingRun, judge: Judge) -> Summary:
         UserError: bad input or settings, or nothing is left.
         InfrastructureError: the judge failed.
     """
-    prompts = load_prompts(run.prompts)
-    next(read_scored(run.input_file, run.num_turns))  # what is wrong shows before seconds go into a tokenizer
-    counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))
-    perturbed_tests = PerturbedTests(run.perturbed_file) if run.perturbed_ratio else None
+    check_files(settings.inputs, [settings.output_file])
+    prompts = load_prompts(settings.prompts)
+    next(read_scored(settings.input_file, settings.num_turns))  # what is wrong shows before seconds go into a tokenizer
+    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+    perturbed_tests = PerturbedTestsReader(settings.perturbed_file) if settings.perturbed_ratio else None
     arguments: dict[str, Any] = {
         "stage": "trajectories",
         "tokenizer": counter.fingerprint,
-        "num_turns": run.num_turns,
-        "max_trajectories": run.max_trajectories,
-        "max_prompt_tokens": run.max_prompt_tokens,
-        "solved_rule": run.solved_rule,
-        "is_test": run.is_test,
-        "perturbed_ratio": run.perturbed_ratio,
-        "seed": run.seed,
+        "num_turns": settings.num_turns,
+        "max_trajectories": settings.max_trajectories,
+        "max_prompt_tokens": settings.max_prompt_tokens,
+        "solved_rule": settings.solved_rule,
+        "is_test": settings.is_test,
+        "perturbed_ratio": settings.perturbed_ratio,
+        "seed": settings.seed,
     }
     if perturbed_tests is not None:
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
-    open_manifest(run.output_file, arguments, run.inputs)
-    with _Spool(run.output_file.parent) as rows, _Spool(run.output_file.parent) as candidates:
-        cutter = _Cutter(run, counter, perturbed_tests, rows, candidates)
-        groups = tqdm(read_scored(run.input_file, run.num_turns), desc="trajectories", unit="problem", disable=None)
+    open_manifest(settings.output_file, arguments, settings.inputs)
+    with _Spool(settings.output_file.parent) as rows, _Spool(settings.output_file.parent) as candidates:
+        cutter = _Cutter(settings, counter, perturbed_tests, rows, candidates)
+        groups = tqdm(
+            read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem", disable=None
+        )
         await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
-            await _add_perturbed(run, counter, cutter, judge, prompts)
+            await _add_perturbed(settings, counter, cutter, judge, prompts)
         summary = cutter.summary()
         if not rows:
             raise UserError(
-                f"{run.input_file}: no prompt is left ({tally(summary)}): see --max_prompt_tokens, and the rules in"
-                " docs/trajectories.md"
+                f"{settings.input_file}: no prompt is left ({tally(summary)}): see --max_prompt_tokens, and the rules"
+                " in docs/trajectories.md"
             )
-        rows.write_shuffled(run.output_file, run.seed)
-    write_summary(run.output_file, summary)
+        rows.write_shuffled(settings.output_file, settings.seed)
+    write_summary(settings.output_file, summary)
     return summary
 
 
@@ -224,13 +226,13 @@ class _Cutter:
 
     def __init__(
         self,
-        run: ProcessingRun,
+        settings: ProcessingSettings,
         counter: PromptTokenCounter,
-        perturbed_tests: PerturbedTests | None,
+        perturbed_tests: PerturbedTestsReader | None,
         rows: _Spool,
         candidates: _Spool,
     ) -> None:
-        self._run = run
+        self._settings = settings
         self._counter = counter
         self.rows = rows
         self.candidates = candidates
@@ -243,7 +245,7 @@ class _Cutter:
         self.prompts = Counter(
             {_rule_name(rule): 0 for rule in get_args(StopRule)}
             | {_TOO_LONG: 0}
-            | {_kept(turn): 0 for turn in range(run.num_turns + 1)}
+            | {_kept(turn): 0 for turn in range(settings.num_turns + 1)}
         )
         self.perturbed: Counter[str] = Counter()
         self._perturbed_tests = perturbed_tests
@@ -268,7 +270,7 @@ class _Cutter:
         for item in chosen:
             for scored, states in item.cuts or [(item.group.trajectories[0], 0)]:
                 chains.append([context(scored, turn).messages for turn in range(states + 1)])
-        fitting = iter(self._counter.count_fitting(chains, self._run.max_prompt_tokens))
+        fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
         return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
 
     def put(self, chosen: list[_Chosen], fitting: list[list[int]]) -> None:
@@ -290,7 +292,7 @@ class _Cutter:
 
     def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, int]]:
         """The selected trajectories of a problem, each with how many of its states the rules leave."""
-        selection = select(group, self._run.max_trajectories, is_test=self._run.is_test)
+        selection = select(group, self._settings.max_trajectories, is_test=self._settings.is_test)
         self.trajectories["read"] += len(group.trajectories)
         self.trajectories[_UNCHANGING] += selection.unchanging
         self.trajectories[_NEVER_RIGHT] += selection.never_solved
@@ -300,10 +302,10 @@ class _Cutter:
             usable, rule = usable_states(
                 [passed == group.public_tests for passed in scored.public_passed],
                 [passed == group.tests for passed in scored.passed],
-                self._run.solved_rule,
+                self._settings.solved_rule,
             )
             if rule is not None:
-                self.prompts[_rule_name(rule)] += self._run.num_turns - usable
+                self.prompts[_rule_name(rule)] += self._settings.num_turns - usable
             states.append((scored, usable))
         return states
 
@@ -371,18 +373,18 @@ async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ScoredProblem]]) -> No
 
 
 async def _add_perturbed(
-    run: ProcessingRun, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
+    settings: ProcessingSettings, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
 ) -> None:
     """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
     partial = len(cutter.rows) - cutter.prompts[_kept(0)]
-    wanted = round(run.perturbed_ratio * partial)
+    wanted = round(settings.perturbed_ratio * partial)
     if wanted and not cutter.candidates:
         raise UserError(
             "no partial trajectory is of a problem with perturbed tests: give --perturbed_file, the result of"
             " run_perturbation.py on the problems of this run"
         )
     order = list(range(len(cutter.candidates)))
-    random.Random(run.seed).shuffle(order)
+    random.Random(settings.seed).shuffle(order)
     counts = cutter.perturbed
     counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
     with tqdm(total=wanted, desc="perturbed", unit="prompt", disable=None) as progress:
@@ -404,7 +406,7 @@ async def _add_perturbed(
                     continue
                 row = cutter.rows.read(item["row"])
                 row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
-                if counter.count([row["prompt"]])[0] > run.max_prompt_tokens:
+                if counter.count([row["prompt"]])[0] > settings.max_prompt_tokens:
                     counts[_TOO_LONG] += 1
                     continue
                 cutter.rows.append(row)

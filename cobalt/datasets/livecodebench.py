@@ -42,7 +42,7 @@ Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class LiveCodeBenchRun:
+class LiveCodeBenchSettings:
     """One preprocessing run.
 
     Attributes:
@@ -72,7 +72,7 @@ class LiveCodeBenchRun:
         return self.input_file or (here if here.is_file() else None)
 
 
-def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
+def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
     """Write the problems of the window in the file's order, and count them.
 
     A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
@@ -82,36 +82,36 @@ def preprocess_livecodebench(run: LiveCodeBenchRun) -> Summary:
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    check_files([run.local_file] if run.local_file else [], [run.output_file])
-    prompts = load_prompts(run.prompts)
+    check_files([settings.local_file] if settings.local_file else [], [settings.output_file])
+    prompts = load_prompts(settings.prompts)
     instead = f"give a local copy of {FILE} by --input_file"
-    source = run.local_file or hub_file(DATA_SET, FILE, "main", instead)
+    source = settings.local_file or hub_file(DATA_SET, FILE, "main", instead)
     arguments = {
         "stage": "livecodebench",
-        "start_date": run.start_date and run.start_date.isoformat(),
-        "end_date": run.end_date and run.end_date.isoformat(),
-        "paper_mode": run.paper_mode,
+        "start_date": settings.start_date and settings.start_date.isoformat(),
+        "end_date": settings.end_date and settings.end_date.isoformat(),
+        "paper_mode": settings.paper_mode,
         "prompts": prompts.digests,
     }
     counts = {"read": 0, "outside the dates": 0, "kept": 0, "of them called functions": 0}
-    open_manifest(run.output_file, arguments, [source], complete=read_summary(run.output_file) is not None)
-    write_whole(run.output_file, _problems(run, source, prompts, counts))
-    write_summary(run.output_file, {"problems": counts})
+    open_manifest(settings.output_file, arguments, [source], complete=read_summary(settings.output_file) is not None)
+    write_whole(settings.output_file, _problems(settings, source, prompts, counts))
+    write_summary(settings.output_file, {"problems": counts})
     return {"problems": counts}
 
 
 def _problems(
-    run: LiveCodeBenchRun, source: Path, prompts: PromptSet, counts: dict[str, int]
+    settings: LiveCodeBenchSettings, source: Path, prompts: PromptSet, counts: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     """The records of the window, counted into `counts` as they are read."""
     seen = set()
     for place, row in local_rows(source):
         try:
             counts["read"] += 1
-            if not _in_window(row, run):
+            if not _in_window(row, settings):
                 counts["outside the dates"] += 1
                 continue
-            record, suite = _problem(row, prompts, run.paper_mode)
+            record, suite = _problem(row, prompts, settings.paper_mode)
             if record["id"] in seen:
                 raise UserError(f"question_id {record['id']!r} is already used on an earlier line")
         except UserError as error:
@@ -124,13 +124,15 @@ def _problems(
         raise UserError(f"{source}: no problem is left ({tally(counts)})")
 
 
-def _in_window(row: Mapping[str, Any], run: LiveCodeBenchRun) -> bool:
+def _in_window(row: Mapping[str, Any], settings: LiveCodeBenchSettings) -> bool:
     text = _text(row, "contest_date")
     try:
         day = datetime.fromisoformat(text).date()
     except ValueError:
         raise UserError(f"field 'contest_date' is {text!r}: it must be an ISO date") from None
-    return (run.start_date is None or day >= run.start_date) and (run.end_date is None or day <= run.end_date)
+    return (settings.start_date is None or day >= settings.start_date) and (
+        settings.end_date is None or day <= settings.end_date
+    )
 
 
 def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tuple[dict[str, Any], TestSuite]:

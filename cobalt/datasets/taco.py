@@ -44,7 +44,7 @@ Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class TacoRun:
+class TacoSettings:
     """One preprocessing run; the defaults are the paper's.
 
     Attributes:
@@ -98,55 +98,58 @@ class TacoRun:
         return {name: self.output_dir / f"{name}.jsonl" for name in ("train", "dev")}
 
 
-async def preprocess_taco(run: TacoRun, judge: Judge) -> Summary:
+async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
     """Make the run's files and count what became of the rows; the counts go into the manifests, too.
 
     Raises:
         UserError: bad input, no network, or results that cannot be written or that other settings made.
         InfrastructureError: the judge failed on some rows; the others are kept, running again tries those.
     """
-    check_files([path for path in (run.input_file, run.attempts_file) if path], [run.rows_file, *run.splits.values()])
-    prompts = load_prompts(run.prompts)
-    attempts = read_attempts(run.attempts_file) if run.attempts_file else {}
-    rows_file = run.rows_file
+    check_files(
+        [path for path in (settings.input_file, settings.attempts_file) if path],
+        [settings.rows_file, *settings.splits.values()],
+    )
+    prompts = load_prompts(settings.prompts)
+    attempts = read_attempts(settings.attempts_file) if settings.attempts_file else {}
+    rows_file = settings.rows_file
     arguments = {
         "stage": "taco_rows",
-        "source": "file" if run.input_file else f"{DATA_SET}@{run.revision}",
-        "function_tests": run.function_tests,
-        "max_tests": run.max_tests,
-        "max_solutions": run.max_solutions,
-        "seed": run.seed,
+        "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
+        "function_tests": settings.function_tests,
+        "max_tests": settings.max_tests,
+        "max_solutions": settings.max_solutions,
+        "seed": settings.seed,
         "judge": dict(await judge.describe()),
     }
     with RecordFile(rows_file) as output:
         counts = read_summary(rows_file) if output.done else None
-        inputs = [run.input_file] if run.input_file else []
+        inputs = [settings.input_file] if settings.input_file else []
         open_manifest(rows_file, arguments, inputs, complete=counts is not None)
         if counts is None:
-            if run.input_file and not output.done:
-                await asyncio.to_thread(_check_rows, run)
-            await _judge_rows(run, judge, output)
+            if settings.input_file and not output.done:
+                await asyncio.to_thread(_check_rows, settings)
+            await _judge_rows(settings, judge, output)
             counts = _count(rows_file)
             sort_records(rows_file, range(counts["rows"]["read"]))
             write_summary(rows_file, counts)
-    return _split(run, prompts, attempts, counts)
+    return _split(settings, prompts, attempts, counts)
 
 
-def _check_rows(run: TacoRun) -> None:
+def _check_rows(settings: TacoSettings) -> None:
     """Read the whole input once: a bad row found after hours of judging would cost them when it is mended.
 
     Raises:
         UserError: a row is malformed; its place is named.
     """
-    for _ in tqdm(_pending(run, frozenset()), desc="TACO rows checked", unit="row", disable=None):
+    for _ in tqdm(_pending(settings, frozenset()), desc="TACO rows checked", unit="row", disable=None):
         pass
 
 
-async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
+async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) -> None:
     """The first stage: append the record of each row that `output` does not hold yet."""
     failures: list[str] = []
     with tqdm(initial=len(output.done), desc="TACO rows", unit="row", disable=None) as progress:
-        pending = _pending(run, output.done)
+        pending = _pending(settings, output.done)
         reading = asyncio.Lock()
 
         async def worker() -> None:
@@ -157,7 +160,7 @@ async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
                     return
                 number, place, found = item
                 try:
-                    record = await _record(run, judge, found)
+                    record = await _record(settings, judge, found)
                 except InfrastructureError as error:
                     logger.error("%s: the judge failed (%s)", place, error)
                     failures.append(place)
@@ -167,7 +170,7 @@ async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(run.concurrency):
+                for _ in range(settings.concurrency):
                     group.create_task(worker())
         except* UserError as errors:
             raise errors.exceptions[0] from None
@@ -178,10 +181,14 @@ async def _judge_rows(run: TacoRun, judge: Judge, output: RecordFile) -> None:
         )
 
 
-def _pending(run: TacoRun, done: frozenset[ProblemId]) -> Iterator[tuple[int, str, Candidate | Rule]]:
+def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[tuple[int, str, Candidate | Rule]]:
     """The rows that are still to do: their number, their place for messages, and what the rules on form say."""
     instead = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
-    rows = local_rows(run.input_file) if run.input_file else hub_rows(DATA_SET, "train", run.revision, instead)
+    rows = (
+        local_rows(settings.input_file)
+        if settings.input_file
+        else hub_rows(DATA_SET, "train", settings.revision, instead)
+    )
     seen = set()
     for number, (place, row) in enumerate(rows):
         identifier = row.get("id")
@@ -191,37 +198,41 @@ def _pending(run: TacoRun, done: frozenset[ProblemId]) -> Iterator[tuple[int, st
         if number in done:
             continue
         try:
-            yield number, place, Rule.DUPLICATE if repeated else read_row(row, run.function_tests, run.max_tests)
+            yield (
+                number,
+                place,
+                Rule.DUPLICATE if repeated else read_row(row, settings.function_tests, settings.max_tests),
+            )
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
 
 
-async def _record(run: TacoRun, judge: Judge, found: Candidate | Rule) -> dict[str, Any]:
+async def _record(settings: TacoSettings, judge: Judge, found: Candidate | Rule) -> dict[str, Any]:
     """What `rows.jsonl` says of a row besides its number."""
     if isinstance(found, Rule):
         return {"dropped": found.name}
-    suite = await _passed_reading(run, judge, found)
+    suite = await _passed_reading(settings, judge, found)
     if suite is None:
         return {"dropped": Rule.UNSOLVED.name}
     problem = {"id": found.id, "difficulty": found.difficulty, "question": found.question}
     return {"problem": problem | {"test_cases": suite.to_json()}}
 
 
-async def _passed_reading(run: TacoRun, judge: Judge, candidate: Candidate) -> TestSuite | None:
+async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candidate) -> TestSuite | None:
     """The first reading of the tests that a recorded solution passes.
 
     Raises:
         InfrastructureError: the judge failed at every attempt; nothing is known of the row then.
     """
     programs = list(candidate.programs)
-    random.Random(f"{run.seed} {candidate.id}").shuffle(programs)
+    random.Random(f"{settings.seed} {candidate.id}").shuffle(programs)
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(InfrastructureError),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=10.0),
         reraise=True,
     )
-    for program in programs[: run.max_solutions]:
+    for program in programs[: settings.max_solutions]:
         for suite in candidate.readings:
             result: ExecResult = await retrying(judge.judge, program, suite, stop_at_first_failure=True)
             if result.all_passed:
@@ -277,26 +288,29 @@ def _digest(suite: TestSuite) -> str:
     return hashlib.sha256(suite.to_json().encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _split(run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], counts: Summary) -> Summary:
+def _split(
+    settings: TacoSettings, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], counts: Summary
+) -> Summary:
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
-    places = _places_of_problems(run.rows_file) if run.rows_file.exists() else []
+    places = _places_of_problems(settings.rows_file) if settings.rows_file.exists() else []
     if not places:
         raise UserError(f"no problem is left ({tally(counts['rows'])}): give other rows")
-    if run.dev_size >= len(places):
+    if settings.dev_size >= len(places):
         raise UserError(
-            f"{len(places)} problems are left ({tally(counts['rows'])}): --dev_size must be smaller, not {run.dev_size}"
+            f"{len(places)} problems are left ({tally(counts['rows'])}): --dev_size must be smaller, not"
+            f" {settings.dev_size}"
         )
-    dev = set(random.Random(run.seed).sample(range(len(places)), run.dev_size))
+    dev = set(random.Random(settings.seed).sample(range(len(places)), settings.dev_size))
     splits = {"train": [i for i in range(len(places)) if i not in dev], "dev": sorted(dev)}
     arguments = {
         "stage": "taco_split",
         "prompts": prompts.digests,
-        "public_tests": run.public_tests,
-        "dev_size": run.dev_size,
-        "seed": run.seed,
+        "public_tests": settings.public_tests,
+        "dev_size": settings.dev_size,
+        "seed": settings.seed,
     }
-    made_from = [run.rows_file, *([run.attempts_file] if run.attempts_file else [])]
-    results = run.splits
+    made_from = [settings.rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
+    results = settings.splits
     summaries = [read_summary(result) if result.exists() else None for result in results.values()]
     complete = None not in summaries
     for result in results.values():
@@ -307,13 +321,15 @@ def _split(run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attemp
     parts = {name: result.with_name(result.name + ".part") for name, result in results.items()}
     try:
         for name, members in splits.items():
-            chosen += _write_split(run, prompts, attempts, [places[i] for i in members], parts[name])
-        if run.attempts_file and not chosen["by recorded attempts"]:
-            raise UserError(f"{run.attempts_file} holds no attempt on any of the problems here: give a run on these")
+            chosen += _write_split(settings, prompts, attempts, [places[i] for i in members], parts[name])
+        if settings.attempts_file and not chosen["by recorded attempts"]:
+            raise UserError(
+                f"{settings.attempts_file} holds no attempt on any of the problems here: give a run on these"
+            )
         for name, result in results.items():  # neither is there unless both are right
             parts[name].replace(result)
     except OSError as error:
-        raise UserError(f"cannot write into {run.output_dir}: {error.strerror}") from None
+        raise UserError(f"cannot write into {settings.output_dir}: {error.strerror}") from None
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
@@ -339,20 +355,22 @@ def _places_of_problems(rows_file: Path) -> list[int]:
 
 
 def _write_split(
-    run: TacoRun, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], places: list[int], path: Path
+    settings: TacoSettings, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], places: list[int], path: Path
 ) -> Counter[str]:
     """Write the problems at `places` in TACO-Cobalt's schema; counts how their public tests were chosen."""
     chosen: Counter[str] = Counter()
-    with run.rows_file.open("rb") as rows, path.open("wb") as output:
+    with settings.rows_file.open("rb") as rows, path.open("wb") as output:
         for place in places:
             rows.seek(place)
             problem = json.loads(rows.readline())["problem"]
             suite = TestSuite.parse(problem["test_cases"])
             known = attempts.get(problem["id"])
             if known is not None and known.digest != _digest(suite):
-                raise UserError(f"{run.attempts_file}: the attempts on {problem['id']!r} are on other tests than here")
+                raise UserError(
+                    f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than here"
+                )
             chosen["by length of the input" if known is None else "by recorded attempts"] += 1
-            public = easiest_places(suite, run.public_tests, known.passes if known else None)
+            public = easiest_places(suite, settings.public_tests, known.passes if known else None)
             hidden = [index for index in range(len(suite)) if index not in public]
             record = problem | {
                 "instruction": prompts.first_turn(problem["question"], suite.fn_name),

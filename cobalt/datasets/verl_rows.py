@@ -31,7 +31,7 @@ _CHARACTERS_IN_A_GROUP = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class VerlRun:
+class VerlRowsSettings:
     """One conversion.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Prompt:
     perturbed: bool = False
 
 
-def convert_single_turn(run: VerlRun, prompts: str = "paper") -> Summary:
+def convert_single_turn(settings: VerlRowsSettings, prompts: str = "paper") -> Summary:
     """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
 
     Raises:
@@ -99,16 +99,16 @@ def convert_single_turn(run: VerlRun, prompts: str = "paper") -> Summary:
                 difficulty=_difficulty(record),
             )
 
-    return _convert(run, {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}, read)
+    return _convert(settings, {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}, read)
 
 
-def convert_multi_turn(run: VerlRun) -> Summary:
+def convert_multi_turn(settings: VerlRowsSettings) -> Summary:
     """One row for each contextual prompt of process_multi_turn_taco.py.
 
     Raises:
         UserError: bad input, a problem in both files, or a file without a usable prompt.
     """
-    return _convert(run, {"stage": "verl_multi_turn"}, _read_contextual)
+    return _convert(settings, {"stage": "verl_multi_turn"}, _read_contextual)
 
 
 def _read_contextual(path: Path) -> Iterator[_Prompt]:
@@ -156,27 +156,29 @@ def _difficulty(record: dict[str, Any]) -> str | None:
     return None if value is None else str(value)
 
 
-def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]) -> Summary:
-    sources = dict(zip(SPLITS, (run.train_file, run.validation_file), strict=True))
-    check_files(sources.values(), run.results.values())
-    if run.train_file.samefile(run.validation_file):
+def _convert(
+    settings: VerlRowsSettings, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]
+) -> Summary:
+    sources = dict(zip(SPLITS, (settings.train_file, settings.validation_file), strict=True))
+    check_files(sources.values(), settings.results.values())
+    if settings.train_file.samefile(settings.validation_file):
         raise UserError(
-            f"{run.train_file} and {run.validation_file} are the same file: no problem may be in both splits"
+            f"{settings.train_file} and {settings.validation_file} are the same file: no problem may be in both splits"
         )
     for path in sources.values():
         next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
-    counter = PromptTokenCounter(run.model_name, template_arguments(run.chat_template_thinking))
-    results = run.results
+    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+    results = settings.results
     for split in SPLITS:
-        settings = {
+        options = {
             "split": split,
             "tokenizer": counter.fingerprint,
-            "max_prompt_length": run.max_prompt_length,
-            "data_source": run.data_source,
+            "max_prompt_length": settings.max_prompt_length,
+            "data_source": settings.data_source,
         }
-        open_manifest(results[split], arguments | settings, [sources[split]])
+        open_manifest(results[split], arguments | options, [sources[split]])
     try:
-        summary = _write_parts(run, counter, read, sources, results)
+        summary = _write_parts(settings, counter, read, sources, results)
         for split in SPLITS:
             _part(results[split]).replace(results[split])
             write_summary(results[split], {split: summary[split]})
@@ -187,7 +189,7 @@ def _convert(run: VerlRun, arguments: dict[str, Any], read: Callable[[Path], Ite
 
 
 def _write_parts(
-    run: VerlRun,
+    settings: VerlRowsSettings,
     counter: PromptTokenCounter,
     read: Callable[[Path], Iterator[_Prompt]],
     sources: dict[str, Path],
@@ -197,11 +199,11 @@ def _write_parts(
     summary: Summary = {}
     seen: dict[str, str] = {}
     for split in SPLITS:
-        with _Writer(run, counter, split, results[split]) as writer:
+        with _Writer(settings, counter, split, results[split]) as writer:
             for prompt in read(sources[split]):
                 if seen.setdefault(prompt.problem_id, split) != split:
                     raise UserError(
-                        f"problem {prompt.problem_id!r} is in {run.train_file} and in {run.validation_file}:"
+                        f"problem {prompt.problem_id!r} is in {settings.train_file} and in {settings.validation_file}:"
                         " no problem may be in both"
                     )
                 writer.add(prompt)
@@ -209,7 +211,7 @@ def _write_parts(
         if not writer.rows:
             raise UserError(
                 f"{sources[split]}: no prompt is left of {writer.read}; {writer.too_long} of them are longer"
-                f" than --max_prompt_length {run.max_prompt_length}"
+                f" than --max_prompt_length {settings.max_prompt_length}"
             )
         summary[split] = writer.summary()
     return summary
@@ -223,7 +225,7 @@ def _part(result: Path) -> Path:
 class _Writer:
     """Writes the rows of one split, a row group at a time; a context manager, which closes the file."""
 
-    run: VerlRun
+    settings: VerlRowsSettings
     counter: PromptTokenCounter
     split: str
     result: Path
@@ -263,12 +265,12 @@ class _Writer:
         lengths = self.counter.count([prompt.messages for prompt in self._waiting])
         rows = []
         for prompt, length in zip(self._waiting, lengths, strict=True):
-            if length > self.run.max_prompt_length:
+            if length > self.settings.max_prompt_length:
                 self.too_long += 1
                 continue
             self.longest = max(self.longest, length)
             self.problems.add(prompt.problem_id)
-            rows.append(_row(prompt, self.split, self.rows, self.run.data_source))
+            rows.append(_row(prompt, self.split, self.rows, self.settings.data_source))
             self.rows += 1
         self._waiting.clear()
         self._characters = 0

@@ -1,1 +1,1 @@
-"""In-context reward hacking: events in perturbed runs, and an LLM judge's categories for them."""
+"""In-context reward hacking: events in perturbed runs, and an LLM classifier's categories for them."""

@@ -1,4 +1,4 @@
-"""The file of hacking events that the extraction writes and the LLM judge reads: one JSON object a line.
+"""The file of hacking events that the extraction writes and the LLM classifier reads: one JSON object a line.
 
 Field names are those of the authors' files (`id, question, previous_code, feedback, current_code, patch, all_acc,
 public_all_acc`), and `sample` and `turn` beside them. An `id` is the problem's and occurs once for each of its events.

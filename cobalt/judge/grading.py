@@ -10,7 +10,7 @@ from cobalt.judge.calling import VALUE_MARK
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.isolation import PYTHON_HOME
-from cobalt.judge.sandbox import Run
+from cobalt.judge.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import Verdict, VerdictKind
 
@@ -19,7 +19,7 @@ _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
 def grade(
-    run: Run, given: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
+    run: Execution, given: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
 ) -> tuple[Verdict, str]:
     """The verdict of one run, and its feedback text ("" when it passed).
 
@@ -66,7 +66,7 @@ def compile_error(message: str, given: str, settings: JudgeSettings) -> tuple[Ve
     return verdict, failure_text(verdict.kind, given, "", "", message, "")
 
 
-def _kind(run: Run, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None) -> VerdictKind:
+def _kind(run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None) -> VerdictKind:
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
         return VerdictKind.TIME_LIMIT
     if run.end == "wall":

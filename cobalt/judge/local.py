@@ -21,7 +21,7 @@ from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.isolation import check_paths
-from cobalt.judge.sandbox import Run, Sandbox
+from cobalt.judge.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
@@ -144,7 +144,7 @@ class LocalJudge:
         files: Mapping[str, str] | None = None,
         *,
         begun: asyncio.Event | None = None,
-    ) -> Run | str:
+    ) -> Execution | str:
         """Run a program once under limits of its own, without a verdict.
 
         Args:
@@ -339,7 +339,7 @@ class _Course:
 
 async def _execute(
     sandbox: Sandbox, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None
-) -> Run | str:
+) -> Execution | str:
     try:
         failure = await sandbox.open_program(code.encode("utf-8", "surrogatepass"), limits)
         run = await sandbox.run(given.encode("utf-8", "surrogatepass"), files) if failure is None else None

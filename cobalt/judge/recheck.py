@@ -18,7 +18,7 @@ from cobalt.problem import TestSuite, read_json_lines
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Recheck:
     """One program judged again: what was recorded, and what this judge says."""
 
     name: str
@@ -31,7 +31,7 @@ class Comparison:
         return self.result.all_passed == self.recorded
 
 
-async def recheck(path: Path, judge: Judge) -> list[Comparison]:
+async def recheck(path: Path, judge: Judge) -> list[Recheck]:
     """Judge every recorded program of a file again, in the file's order.
 
     Raises:
@@ -45,10 +45,10 @@ async def recheck(path: Path, judge: Judge) -> list[Comparison]:
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
 
-    async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Comparison:
+    async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Recheck:
         if code is None:
-            return Comparison(name, recorded, ExecResult.no_code(len(suite)))
-        return Comparison(name, recorded, await judge.judge(code, suite))
+            return Recheck(name, recorded, ExecResult.no_code(len(suite)))
+        return Recheck(name, recorded, await judge.judge(code, suite))
 
     return list(await asyncio.gather(*(one(*entry) for entry in entries)))
 

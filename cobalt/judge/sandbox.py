@@ -1,7 +1,7 @@
 """One sandbox on this machine, seen from outside: start it, run programs in it one test at a time, end it.
 
 The processes inside are described in `cobalt.judge.inside.zygote`. Reports what happened as plain facts
-(`Run`); it knows no expected output and gives no verdict.
+(`Execution`); it knows no expected output and gives no verdict.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _MARSHAL_VERSION = 2  # which every Python reads that programs may run under
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Execution:
     """How one execution of a program ended: by itself, or at a limit.
 
     Attributes:
@@ -163,7 +163,7 @@ class Sandbox:
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
-    async def run(self, given: bytes, files: Mapping[str, str] | None = None) -> Run:
+    async def run(self, given: bytes, files: Mapping[str, str] | None = None) -> Execution:
         """Run the opened program once on one input.
 
         Args:
@@ -183,13 +183,13 @@ class Sandbox:
             kind, facts, data = await self._reply()
         except InfrastructureError:
             if self._ran_out_of_memory():  # and the kernel chose the sandbox itself
-                return Run("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise
         ran_out_of_memory = self._ran_out_of_memory()
         if kind != b"D":
             self.healthy = False
             if ran_out_of_memory:
-                return Run("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         split = facts["output"]
         if not facts["ready"]:
@@ -201,7 +201,7 @@ class Sandbox:
             # The first process of a PID namespace cannot be killed from within it, forged signals are denied.
             self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
-        return Run(
+        return Execution(
             # A program that waits for a process which the kernel has ended meets another limit later.
             "memory" if ran_out_of_memory else facts["end"],
             facts["status"],

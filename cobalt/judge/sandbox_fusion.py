@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.inside.program import FILE_NAME
 from cobalt.judge.local import LocalJudge
-from cobalt.judge.sandbox import Run
+from cobalt.judge.sandbox import Execution
 from cobalt.judge.settings import MIB, JudgeSettings
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class _Place:
         # In the spelling that was checked: "a/." is "a".
         files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
         run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
-        self.task: asyncio.Task[Run | str] = asyncio.create_task(run)
+        self.task: asyncio.Task[Execution | str] = asyncio.create_task(run)
         # So that asyncio does not complain of a failure that nobody is there for any more.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -177,7 +177,7 @@ class RunCode:
             raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
         return request
 
-    async def _run(self, request: RunCodeRequest, limits: JudgeSettings) -> Run | str:
+    async def _run(self, request: RunCodeRequest, limits: JudgeSettings) -> Execution | str:
         key = hashlib.sha256(request.model_dump_json().encode()).digest()
         place = self._claimed(key) or _Place(self._judge, request, limits)
         try:
@@ -218,7 +218,7 @@ class RunCode:
         place.task.cancel()
 
 
-def _answer_run(run: Run, limits: JudgeSettings) -> dict[str, Any]:
+def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:
     stdout, stderr = run.stdout.decode("utf-8", "replace"), run.stderr.decode("utf-8", "replace")
     if run.end in ("cpu", "wall") or run.cpu_seconds > limits.cpu_seconds:
         return _answer("Failed", _result("TimeLimitExceeded", run.wall_seconds, None, stdout, stderr))

@@ -1,6 +1,6 @@
 """Read hacking events, as `extract_turn_level_errors.py` and `run_llm_judge.py` write them. It decides none.
 
-One record an event: `id`, `sample` and `turn` say which program it is; `category` is the LLM judge's verdict
+One record an event: `id`, `sample` and `turn` say which program it is; `category` is the LLM classifier's verdict
 (Cobalt, reward-hacking study), absent or null before it was asked. Everything else in a record is passed over.
 """
 
@@ -14,8 +14,8 @@ from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.manifest import read_summary
 from cobalt.problem import ProblemId, read_json_lines
 
-CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others", "unknown", "not judged")
-"""The paper's four; `unknown` is a judge's answer without a verdict, `not judged` an event that no judge saw."""
+CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others", "unknown", "not classified")
+"""The paper's four; `unknown` is an answer without a category, `not classified` an event that no classifier saw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def read_events(path: Path) -> list[HackingEvent]:
         if not isinstance(problem, str | int) or not isinstance(sample, int) or not isinstance(turn, int):
             raise UserError(f"{path}, line {number}: a hacking event needs 'id' and the integers 'sample' and 'turn'")
         given = record.get("category")
-        category = "not judged" if given is None else str(given).replace("_", " ").casefold().strip()
+        category = "not classified" if given is None else str(given).replace("_", " ").casefold().strip()
         if category not in CATEGORIES:
             known = ", ".join(CATEGORIES)
             raise UserError(f"{path}, line {number}: category {given!r} is none of {known}")

@@ -112,11 +112,11 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     columns, data = [], []
     for name, of_run in events.items():
         counts = count_categories(of_run)
-        judged = len(of_run) - counts["not judged"]
+        judged = len(of_run) - counts["not classified"]
         trajectories = len({(event.problem, event.sample) for event in of_run})
         problems = len({event.problem for event in of_run})
         shown = [
-            f"{count} ({100 * count / judged:.0f} %)" if judged and category != "not judged" else str(count)
+            f"{count} ({100 * count / judged:.0f} %)" if judged and category != "not classified" else str(count)
             for category, count in counts.items()
         ]
         turns = tempted[name]
@@ -126,7 +126,7 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     return Table(
         "hacking",
         "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"
-        " the trajectories and problems that have an event, and the LLM judge's categories with their share of the"
+        " the trajectories and problems that have an event, and the LLM classifier's categories with their share of the"
         " judged events.",
         ["", *events],
         list(zip(_HACKING_ROWS, *columns, strict=True)),

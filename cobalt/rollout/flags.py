@@ -11,8 +11,8 @@ from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.rollout.multi_turn import MultiTurnRun
-from cobalt.rollout.single_turn import SingleTurnRun
+from cobalt.rollout.multi_turn import MultiTurnSettings
+from cobalt.rollout.single_turn import SingleTurnSettings
 from cobalt.settings import read_settings
 
 
@@ -73,9 +73,9 @@ class InferenceFlags:
             seed=self.seed,
         )
 
-    def single_turn_run(self) -> SingleTurnRun:
-        """The run that the flags ask for."""
-        return SingleTurnRun(
+    def single_turn_settings(self) -> SingleTurnSettings:
+        """The settings that the flags ask for."""
+        return SingleTurnSettings(
             self.input_file, self.output_file, self.generation(), prompts=self.prompts, concurrency=self.concurrency
         )
 
@@ -89,9 +89,9 @@ class MultiTurnFlags(InferenceFlags):
     public_tests: Literal["benign", "perturbed"] = "benign"
     """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
 
-    def multi_turn_run(self) -> MultiTurnRun:
-        """The run that the flags ask for."""
-        return MultiTurnRun(
+    def multi_turn_settings(self) -> MultiTurnSettings:
+        """The settings that the flags ask for."""
+        return MultiTurnSettings(
             self.input_file,
             self.output_file,
             self.generation(),

@@ -24,7 +24,7 @@ from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_mult
 
 
 @dataclass(frozen=True, slots=True)
-class MultiTurnRun:
+class MultiTurnSettings:
     """One multi-turn run.
 
     Attributes:
@@ -52,11 +52,18 @@ class MultiTurnRun:
         if self.turns < 0:
             raise UserError(f"turns is {self.turns}: it must be 0 or more")
         check_concurrency(self.concurrency)
+
+    def check(self) -> None:
+        """Look at the files before anything slow begins.
+
+        Raises:
+            UserError: an input cannot be read, or the result not be written.
+        """
         load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
 
 
-async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int:
+async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Judge) -> int:
     """Make the run's records.
 
     A record is the input record's fields, `instruction` as it was sent, and the fields of `encode_multi_turn`. Tokens
@@ -69,24 +76,25 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
         UserError: bad input, or a result that other settings made.
         ServiceDown: engine or judge is not running.
     """
-    prompts = load_prompts(run.prompts)
-    problems = load_problems(run.input_file)
+    settings.check()
+    prompts = load_prompts(settings.prompts)
+    problems = load_problems(settings.input_file)
     for problem in problems:
         if len(problem.public_tests) == 0:
             raise UserError(
-                f"{run.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'),"
+                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'),"
                 " and feedback comes from them"
             )
-        _feedback_tests(run, problem)
-        _recorded_first_turns(run, problem)
+        _feedback_tests(settings, problem)
+        _recorded_first_turns(settings, problem)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
-        tests = _feedback_tests(run, problem)
-        first = _recorded_first_turns(run, problem)
+        tests = _feedback_tests(settings, problem)
+        first = _recorded_first_turns(settings, problem)
         if first is None:
             call = Call(problem.id, turn=0)
-            first = tuple(map(turn_of, await engine.generate(messages, seeded(run.generation, call), call)))
+            first = tuple(map(turn_of, await engine.generate(messages, seeded(settings.generation, call), call)))
         remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
 
         async def converse(sample: int, turn: Turn) -> Trajectory:
@@ -94,26 +102,26 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
                 messages,
                 tests,
                 prompts,
-                turns=run.turns + 1,
-                enable_thinking=run.enable_thinking,
-                truncated_thinking=run.truncated_thinking,
+                turns=settings.turns + 1,
+                enable_thinking=settings.enable_thinking,
+                truncated_thinking=settings.truncated_thinking,
             )
-            return await _converse(run, engine, remembering, episode, problem, sample, turn)
+            return await _converse(settings, engine, remembering, episode, problem, sample, turn)
 
         trajectories = await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))
         return dict(problem.record) | {
             "instruction": messages[-1]["content"],
-            **encode_multi_turn(trajectories, run.public_tests),
+            **encode_multi_turn(trajectories, settings.public_tests),
         }
 
-    with RecordFile(run.output_file) as output:
+    with RecordFile(settings.output_file) as output:
         arguments = {
             "stage": "multi_turn",
-            "generation": run.generation.model_dump(),
-            "turns": run.turns,
-            "public_tests": run.public_tests,
-            "enable_thinking": run.enable_thinking,
-            "truncated_thinking": run.truncated_thinking,
+            "generation": settings.generation.model_dump(),
+            "turns": settings.turns,
+            "public_tests": settings.public_tests,
+            "enable_thinking": settings.enable_thinking,
+            "truncated_thinking": settings.truncated_thinking,
             "prompts": prompts.digests,
             "engine": dict(await engine.describe()),
             "judge": dict(await judge.describe()),
@@ -124,34 +132,34 @@ async def run_multi_turn(run: MultiTurnRun, engine: Engine, judge: Judge) -> int
             work,
             output,
             arguments=arguments,
-            inputs=[run.input_file],
-            concurrency=run.concurrency,
+            inputs=[settings.input_file],
+            concurrency=settings.concurrency,
             description="multi turn",
         )
 
 
-def _feedback_tests(run: MultiTurnRun, problem: Problem) -> TestSuite:
+def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:
     """The tests that feedback comes from.
 
     Raises:
         UserError: perturbed tests are asked for, and the problem has none.
     """
-    if run.public_tests == "benign":
+    if settings.public_tests == "benign":
         return problem.public_tests
     try:
         tests = problem.perturbed_tests()
     except UserError as error:
-        raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None
+        raise UserError(f"{settings.input_file}: problem {problem.id!r}: {error}") from None
     if tests is None:
         raise UserError(
-            f"{run.input_file}: problem {problem.id!r} has no perturbed tests (field {PERTURBED_TESTS!r}):"
+            f"{settings.input_file}: problem {problem.id!r} has no perturbed tests (field {PERTURBED_TESTS!r}):"
             " run preproc/run_perturbation.py first"
         )
     return tests
 
 
 async def _converse(
-    run: MultiTurnRun,
+    settings: MultiTurnSettings,
     engine: Engine,
     judge: Judge,
     episode: Episode,
@@ -160,7 +168,7 @@ async def _converse(
     first: Turn,
 ) -> Trajectory:
     """Take one conversation from its first response to the end of the episode."""
-    one = run.generation.model_copy(update={"n": 1})
+    one = settings.generation.model_copy(update={"n": 1})
     turns: list[Turn] = []
     while not episode.done:
         turn = first
@@ -180,7 +188,7 @@ async def _converse(
     return Trajectory(problem, sample, episode.messages, tuple(turns))
 
 
-def _recorded_first_turns(run: MultiTurnRun, problem: Problem) -> tuple[Turn, ...] | None:
+def _recorded_first_turns(settings: MultiTurnSettings, problem: Problem) -> tuple[Turn, ...] | None:
     """The cached first turn of a single-turn record, by sample, or None.
 
     Raises:
@@ -189,4 +197,4 @@ def _recorded_first_turns(run: MultiTurnRun, problem: Problem) -> tuple[Turn, ..
     try:
         return decode_first_turns(problem.record)
     except UserError as error:
-        raise UserError(f"{run.input_file}: problem {problem.id!r}: {error}") from None
+        raise UserError(f"{settings.input_file}: problem {problem.id!r}: {error}") from None

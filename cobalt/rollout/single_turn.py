@@ -18,7 +18,7 @@ from cobalt.trajectory_codec import encode_single_turn
 
 
 @dataclass(frozen=True, slots=True)
-class SingleTurnRun:
+class SingleTurnSettings:
     """One single-turn run.
 
     Attributes:
@@ -37,11 +37,18 @@ class SingleTurnRun:
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
+
+    def check(self) -> None:
+        """Look at the files before anything slow begins.
+
+        Raises:
+            UserError: an input cannot be read, or the result not be written.
+        """
         load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
 
 
-async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> int:
+async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: Judge) -> int:
     """Make the run's records.
 
     A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
@@ -53,13 +60,14 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
         UserError: bad input, or a result that other settings made.
         ServiceDown: engine or judge is not running.
     """
-    prompts = load_prompts(run.prompts)
-    problems = load_problems(run.input_file)
+    settings.check()
+    prompts = load_prompts(settings.prompts)
+    problems = load_problems(settings.input_file)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
         call = Call(problem.id, turn=0)
-        turns = list(map(turn_of, await engine.generate(messages, seeded(run.generation, call), call)))
+        turns = list(map(turn_of, await engine.generate(messages, seeded(settings.generation, call), call)))
         remembering = RememberingJudge(judge)  # the samples of a problem repeat programs
         results = await asyncio.gather(*(judge_response(remembering, turn.response, problem.tests) for turn in turns))
         return dict(problem.record) | {
@@ -67,10 +75,10 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
             **encode_single_turn(turns, results),
         }
 
-    with RecordFile(run.output_file) as output:
+    with RecordFile(settings.output_file) as output:
         arguments = {
             "stage": "single_turn",
-            "generation": run.generation.model_dump(),
+            "generation": settings.generation.model_dump(),
             "prompts": prompts.digests,
             "engine": dict(await engine.describe()),
             "judge": dict(await judge.describe()),
@@ -81,8 +89,8 @@ async def run_single_turn(run: SingleTurnRun, engine: Engine, judge: Judge) -> i
             work,
             output,
             arguments=arguments,
-            inputs=[run.input_file],
-            concurrency=run.concurrency,
+            inputs=[settings.input_file],
+            concurrency=settings.concurrency,
             description="single turn",
         )
 

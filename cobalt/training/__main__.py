@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
-from cobalt.training.configuration import Run
+from cobalt.training.configuration import TrainingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.training.configuration import compose
     from cobalt.training.launch import dry_run, launch
 
-    run = Run(
+    settings = TrainingSettings(
         data_dir=arguments.data_dir,
         model=arguments.model,
         output_dir=arguments.output_dir,
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> int:
         overrides=tuple(arguments.overrides),
         wandb=arguments.wandb,
     )
-    config = compose(run)
+    config = compose(settings)
     findings = check(config)
     for note in findings.notes:
         logger.info("%s", note)
@@ -67,10 +67,10 @@ def main(arguments: Arguments) -> int:
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
-        dry_run(run.output_dir, config)
+        dry_run(settings.output_dir, config)
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         return 0
-    return launch(run, config, silence_limit=arguments.silence_limit)
+    return launch(settings, config, silence_limit=arguments.silence_limit)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrainingSettings:
     """What decides a training run, beside the configuration files.
 
     Attributes:
@@ -54,7 +54,7 @@ def trains_on_cpu(config: Any) -> bool:
     return str(config.trainer.device) == "cpu"
 
 
-def compose(run: Run) -> Any:
+def compose(settings: TrainingSettings) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping.
 
     Raises:
@@ -68,23 +68,23 @@ def compose(run: Run) -> Any:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    _check_choices(run)
+    _check_choices(settings)
     _installed("cobalt_verl")
-    model = Path(run.model)
+    model = Path(settings.model)
     paths = {
-        "data.train_files": run.data_dir.resolve() / "train.parquet",
-        "data.val_files": run.data_dir.resolve() / "validation.parquet",
-        "actor_rollout_ref.model.path": model.resolve() if model.exists() else run.model,
-        "trainer.default_local_dir": run.output_dir.resolve() / "checkpoints",
+        "data.train_files": settings.data_dir.resolve() / "train.parquet",
+        "data.val_files": settings.data_dir.resolve() / "validation.parquet",
+        "actor_rollout_ref.model.path": model.resolve() if model.exists() else settings.model,
+        "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
         "reward.custom_reward_function.path": VERL_FOLDER / "code_reward_func_think.py",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_FOLDER / "config" / "agent_loops.yaml",
     }
     overrides = [
         f"hydra.searchpath=[{_quoted(_verl_config().as_uri())}]",
-        *(f"{folder}@_global_={name}" for folder, name in run.choices.items()),
+        *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
         *(f"{key}={_quoted(str(path))}" for key, path in paths.items()),
-        *(["trainer.logger=[console,tensorboard,wandb]"] if run.wandb else []),
-        *run.overrides,
+        *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
+        *settings.overrides,
     ]
     try:
         with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
@@ -98,8 +98,8 @@ def compose(run: Run) -> Any:
     return config
 
 
-def _check_choices(run: Run) -> None:
-    for folder, name in run.choices.items():
+def _check_choices(settings: TrainingSettings) -> None:
+    for folder, name in settings.choices.items():
         there = sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"))
         if name not in there:
             raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/config/{folder})")

@@ -21,7 +21,7 @@ from typing import Any
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.services import running_services, terminations_as_interrupts
 from cobalt.training import run_folder
-from cobalt.training.configuration import Run, process_environment, trains_on_cpu
+from cobalt.training.configuration import TrainingSettings, process_environment, trains_on_cpu
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
 
@@ -62,11 +62,11 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {reason[-1] if reason else 'without a reason'}")
 
 
-def launch(run: Run, config: Any, *, silence_limit: float) -> int:
+def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
 
     Args:
-        run: The run.
+        settings: What to train, on what.
         config: What `compose` made of it, checked.
         silence_limit: Seconds without a line of output after which the run is taken for hung and ended.
 
@@ -79,10 +79,10 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
     """
     from omegaconf import OmegaConf
 
-    output = run.output_dir.resolve()
+    output = settings.output_dir.resolve()
     with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
-        step = run_folder.prepare(output, _deciding(run, config), inputs)
+        step = run_folder.prepare(output, _deciding(settings, config), inputs)
         _go_on_from(config, output, step)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
@@ -106,7 +106,7 @@ def launch(run: Run, config: Any, *, silence_limit: float) -> int:
         return code
 
 
-def _deciding(run: Run, config: Any) -> dict[str, Any]:
+def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     """What must not change between a run and its continuation; length, frequencies, paths of data and results may."""
     from omegaconf import OmegaConf
 
@@ -116,7 +116,12 @@ def _deciding(run: Run, config: Any) -> dict[str, Any]:
         value = chosen[section].pop(name)
         if name == "custom_reward_function":
             chosen[section]["settings"] = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
-    decided = {"stage": "train", "choices": run.choices, "model": run.model, "loss_agg": whole["cobalt"]["loss_agg"]}
+    decided = {
+        "stage": "train",
+        "choices": settings.choices,
+        "model": settings.model,
+        "loss_agg": whole["cobalt"]["loss_agg"],
+    }
     return decided | chosen
 
 

@@ -1,4 +1,4 @@
-"""Read an LLM judge's category out of its answer, and combine several votes. It asks nobody."""
+"""Read an LLM classifier's category out of its answer, and combine several votes. It asks nobody."""
 
 import re
 from collections import Counter

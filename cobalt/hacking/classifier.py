@@ -1,10 +1,10 @@
 """An LLM sorts hacking events into the paper's four categories (Cobalt, section on in-context hacking).
 
-The judge is shown what the authors' `run_llm_judge.py` shows: problem, program before, the impossible test's feedback,
-program after, and their difference. All of it stands between markers that carry a digest of the content, which no
-text can hold of itself, so that nothing a model wrote can end its own section. An answer is bound to a schema where the
-provider has that; the last verdict counts where it has not; one without a verdict is `unknown`. Every distinct
-content is asked about once, and answers are found again by content in the log of calls, never by position.
+The classifier is shown what the authors' `run_llm_judge.py` shows: problem, program before, the impossible test's
+feedback, program after, and the difference between the two programs. All of it stands between markers that carry a
+digest of the content, so that nothing a model wrote can end its own section. Where the provider can hold an answer to a
+schema, it does; elsewhere the last category in the answer counts, and an answer without one is `unknown`. Every
+distinct content is sent once, and its answers are found by content in the log of calls, never by position.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from tqdm import tqdm
 from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.hacking.events import LOOKED_AT, check_replaceable, content_key, read_events, replace_result
-from cobalt.hacking.verdicts import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines
@@ -37,7 +37,7 @@ ANSWER_SCHEMA: dict[str, Any] = {
     "required": ["reasoning", "category"],
     "additionalProperties": False,
 }
-"""What a judge that can be held to a schema answers with."""
+"""What a classifier that can be held to a schema answers with."""
 
 _PROMPTS = Path(__file__).parent / "prompts"
 _SECTIONS = {
@@ -52,15 +52,15 @@ Summary = dict[str, dict[str, int | float]]
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeRun:
-    """One run of the LLM judge.
+class ClassifierSettings:
+    """One run of the LLM classifier.
 
     Attributes:
         input_file: Events of extract_turn_level_errors.py, ours or the authors'.
-        output_file: The events with the judge's verdicts; an earlier one is replaced.
+        output_file: The events with their categories; an earlier one is replaced.
         generation: Sampling; `n` is the number of votes (paper: 1).
         human_labels: Lines with an event's `key` and a person's `label`; None: no comparison.
-        concurrency: Events judged at a time.
+        concurrency: Events classified at a time.
     """
 
     input_file: Path
@@ -72,22 +72,29 @@ class JudgeRun:
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise UserError(f"concurrency is {self.concurrency}: it must be 1 or more")
-        check_replaceable(self.output_file, STAGE, self.inputs)
 
     @property
     def inputs(self) -> list[Path]:
         """The files that the result is made from."""
         return [self.input_file, *([self.human_labels] if self.human_labels else [])]
 
+    def check(self) -> None:
+        """Look at the place of the result before anything slow begins.
 
-async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
+        Raises:
+            UserError: what is there is not a result of this stage.
+        """
+        check_replaceable(self.output_file, STAGE, self.inputs)
+
+
+async def classify_events(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
     """Have every event categorised, and write the events with `votes`, `category` and `responses`.
 
     `category` is the majority of the votes, `unknown` without one, and null where the engine failed.
 
     Args:
-        run: Files and settings.
-        engine: Asks the judge.
+        settings: Files and settings.
+        engine: Asks the classifier.
         structured: The engine holds answers to `ANSWER_SCHEMA`.
 
     Returns:
@@ -97,12 +104,12 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
         UserError: bad input, or an output that is something else's.
         ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
     """
-    events = read_events(run.input_file)
-    extracted = read_summary(run.input_file) or {}
-    labels = _read_labels(run.human_labels) if run.human_labels else {}
+    events = read_events(settings.input_file)
+    extracted = read_summary(settings.input_file) or {}
+    labels = _read_labels(settings.human_labels) if settings.human_labels else {}
     contents = {content_key(event): event for event in events}
     about = dict(await engine.describe())
-    answers = await _ask(run, engine, contents, structured)
+    answers = await _ask(settings, engine, contents, structured)
     votes = {key: [parse_category(completion.text) for completion in row] for key, row in answers.items()}
     categories = {key: majority(row) for key, row in votes.items()}
     records = []
@@ -126,19 +133,19 @@ async def judge_events(run: JudgeRun, engine: Engine, *, structured: bool) -> tu
         summary[LOOKED_AT] = extracted[LOOKED_AT]
     arguments = {
         "engine": about,
-        "generation": run.generation.model_dump(),
+        "generation": settings.generation.model_dump(),
         "structured": structured,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    replace_result(run.output_file, STAGE, arguments, run.inputs, records, summary)
+    replace_result(settings.output_file, STAGE, arguments, settings.inputs, records, summary)
     return summary, len(contents) - len(answers)
 
 
-def judge_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
-    """What the judge is sent about one event.
+def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
+    """What the classifier is sent about one event.
 
     Args:
-        event: An event with the fields that the judge is shown.
+        event: An event with the fields that the classifier is shown.
         structured: The answer is bound to `ANSWER_SCHEMA`; otherwise it is to end on a verdict.
     """
     environment = _templates()
@@ -161,32 +168,32 @@ def _templates() -> jinja2.Environment:
 
 
 def _without_control_tokens(text: str) -> str:
-    """Chat templates of open models write roles as `<|...|>`, which a judge's tokenizer would take for its own."""
+    """Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own."""
     return text.replace("<|", "< |")
 
 
 async def _ask(
-    run: JudgeRun, engine: Engine, contents: Mapping[str, Mapping[str, Any]], structured: bool
+    settings: ClassifierSettings, engine: Engine, contents: Mapping[str, Mapping[str, Any]], structured: bool
 ) -> dict[str, list[Completion]]:
     """The votes on each content; one that failed is left out."""
     answers: dict[str, list[Completion]] = {}
     queue = iter(contents.items())
-    with tqdm(total=len(contents), desc="judge", unit="event", disable=None) as progress:
+    with tqdm(total=len(contents), desc="classifier", unit="event", disable=None) as progress:
 
         async def worker() -> None:
             for key, event in queue:
                 try:
-                    messages = judge_messages(event, structured=structured)
-                    answers[key] = await engine.generate(messages, run.generation, Call(key, turn=0))
+                    messages = classifier_messages(event, structured=structured)
+                    answers[key] = await engine.generate(messages, settings.generation, Call(key, turn=0))
                 except ServiceDown:
                     raise
                 except InfrastructureError as error:
-                    logger.error("event %r was not judged: %s", key, error)
+                    logger.error("event %r was not classified: %s", key, error)
                 progress.update(1)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(run.concurrency, len(contents))):
+                for _ in range(min(settings.concurrency, len(contents))):
                     group.create_task(worker())
         except* ServiceDown as errors:
             raise errors.exceptions[0] from None
@@ -194,15 +201,15 @@ async def _ask(
 
 
 def _summarise(
-    judged: Sequence[str | None],
+    classified: Sequence[str | None],
     votes: Mapping[str, Sequence[str]],
     categories: Mapping[str, str],
     labels: Mapping[str, str],
 ) -> Summary:
-    counts = Counter(judged)
+    counts = Counter(classified)
     events: dict[str, int | float] = {name: counts[name] for name in (*CATEGORIES, UNKNOWN)}
     summary: Summary = {
-        "events": events | {"not judged": counts[None]},
+        "events": events | {"not classified": counts[None]},
         "votes": {
             "distinct events": len(votes),
             "votes": sum(len(row) for row in votes.values()),
