@@ -33,6 +33,12 @@ class SpendLimitReached(ServiceDown):
     """The money set for a run is spent: the run ends and can be resumed with a higher limit."""
 
 
+def last_line(said: str) -> str:
+    """The last line that is not blank, where programs and remote tracebacks name the cause; "" where there is none."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
 def tally(counts: Mapping[str, Any]) -> str:
     """Counts of a run in words, for a message: those that are not zero, nested ones by their own names."""
     phrases = []

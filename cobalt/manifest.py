@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cobalt.atomic import replacing
 from cobalt.errors import UserError
 
 _SECRET_FLAG = re.compile(r"--[\w-]*(key|key[_-]id|token|secret|password)")
@@ -158,13 +159,8 @@ def read_summary(result: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    with replacing(path) as handle:
+        handle.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

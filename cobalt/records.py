@@ -7,16 +7,17 @@ at a time (an advisory lock sees to it). Results that are made in seconds are wr
 (`write_whole`). It knows nothing of what the records mean beyond their `id`.
 """
 
+import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from cobalt.atomic import lock, replacing
 from cobalt.errors import UserError
 from cobalt.files import check_result_path
 from cobalt.problem import Digest, ProblemId, read_json_lines
@@ -85,7 +86,7 @@ class RecordFile:
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
-            _lock(self._handle, path)
+            lock(self._handle, path)
             self._torn = _torn_bytes(path)
             self.done: frozenset[ProblemId] = frozenset(
                 record["id"] for record in iterate_records(path, unfinished=True)
@@ -100,7 +101,7 @@ class RecordFile:
         Raises:
             UserError: it cannot be written, on a full disk for one; the file then ends as it did before.
         """
-        line = _line(record)
+        line = encode_record(record)
         with self._appending:
             size = os.fstat(self._handle.fileno()).st_size - self._torn
             try:
@@ -129,6 +130,17 @@ class RecordFile:
             self._handle.close()
 
 
+async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
+    """Write a record, to the end even if the caller is cancelled meanwhile: what is finished is never lost."""
+    writing = asyncio.create_task(asyncio.to_thread(output.append, record))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        with contextlib.suppress(UserError):  # it would hide what ended the run
+            await writing
+        raise
+
+
 def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     """Rewrite a finished result file in the order of its input, atomically.
 
@@ -150,18 +162,10 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
         ordered = sorted(places)
         if ordered == places and begin == path.stat().st_size:
             return
-        temporary = path.with_name(path.name + ".sorting")
-        try:
-            with temporary.open("wb") as handle:
-                for _, begin in ordered:
-                    lines.seek(begin)
-                    handle.write(lines.readline())
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise UserError(f"cannot sort {path}, which needs its size once more: {error.strerror}") from None
+        with replacing(path) as handle:
+            for _, begin in ordered:
+                lines.seek(begin)
+                handle.write(lines.readline())
 
 
 def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -173,43 +177,16 @@ def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         UserError: it cannot be written, or another process writes it.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        check_result_path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as handle:
-            _lock(handle, part)
-            try:
-                handle.truncate(0)  # what a kill has left
-                handle.writelines(map(_line, records))
-                handle.flush()
-                os.fsync(handle.fileno())
-                part.replace(path)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    check_result_path(path)
+    with replacing(path) as handle:
+        handle.writelines(map(encode_record, records))
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """The line of a record."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
     # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
     return line.encode("utf-8", errors="replace")
-
-
-def _lock(handle: IO[bytes], path: Path) -> None:
-    """Take the lock of an open file.
-
-    Raises:
-        UserError: another process has it.
-    """
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(handle.fileno()), path.stat()):
-            raise BlockingIOError  # another process replaced it in this very moment, or removed it
-    except (BlockingIOError, FileNotFoundError):
-        raise UserError(f"{path} is being written by another process: wait for it or stop it") from None
 
 
 def _torn_bytes(path: Path) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from cobalt import cluster
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.errors import InfrastructureError, ServiceDown, UserError, last_line
 
 Application = TypeVar("Application")
 
@@ -136,12 +136,6 @@ def _check_address(name: str, advice: str) -> None:
         ) from None
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether trying again can help."""
-    return isinstance(error, InfrastructureError) and not isinstance(error, ServiceDown)
-
-
-def last_line(error: BaseException) -> str:
-    """The last line of an error's text; Ray puts the cause there, below a remote traceback."""
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__
+def reason(error: BaseException) -> str:
+    """The cause that an error of Ray names, below a remote traceback."""
+    return last_line(str(error)) or type(error).__name__

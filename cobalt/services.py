@@ -34,6 +34,7 @@ from cobalt.cli import run_script
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.cgroups import enter_delegated
+from cobalt.serve_client import reason
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ def running_services(
             try:
                 serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
             except (RayError, TimeoutError) as error:
-                raise InfrastructureError(f"Ray Serve did not start: {_reason(error)}") from None
+                raise InfrastructureError(f"Ray Serve did not start: {reason(error)}") from None
             apps.append(("evaluator", judge_service.build(judge or {})))
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
@@ -139,7 +140,7 @@ def running_services(
                 names = [name for name, _ in apps]
                 failed = [name for name in names if f"pplication {name} " in str(error)] or names
                 raise InfrastructureError(
-                    f"app {' or '.join(map(repr, failed))} did not start: {_refusal(failed) or _reason(error)}"
+                    f"app {' or '.join(map(repr, failed))} did not start: {_refusal(failed) or reason(error)}"
                 ) from None
             for name, _ in apps:
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
@@ -273,7 +274,7 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
                     _node_ip_address="127.0.0.1",
                 )
     except Exception as error:  # Ray raises bare ones
-        raise InfrastructureError(f"Ray did not start: {_reason(error)}") from error
+        raise InfrastructureError(f"Ray did not start: {reason(error)}") from error
     address: str = context.address_info["gcs_address"]
     return address
 
@@ -435,11 +436,6 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
             raise UserError(f"setting {item!r} must have the form key=value")
         pairs[name] = value
     return pairs
-
-
-def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from cobalt.engine.base import GenerationSettings
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
-from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
+from cobalt.hacking.events import read_events as report_events
 from cobalt.metrics import cohen_kappa, fleiss_kappa
-from cobalt.report.hacking import count_categories
-from cobalt.report.hacking import read_events as report_events
 
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 

@@ -16,9 +16,9 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 from cobalt.errors import UserError
-from cobalt.hacking.events import LOOKED_AT, TEMPTED
+from cobalt.hacking.categories import OUTCOMES
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.records import read_records
-from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories, read_events
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
@@ -218,14 +218,14 @@ def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
     lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
     events = read_events(write_lines(tmp_path / "e.jsonl", lines))
     counts = count_categories(events)
-    assert counts == dict.fromkeys(CATEGORIES, 0) | {"hard coding": 2, "others": 1, "not classified": 1, "unknown": 1}
+    assert counts == dict.fromkeys(OUTCOMES, 0) | {"hard coding": 2, "others": 1, "not classified": 1, "unknown": 1}
     assert events[0] == HackingEvent(0, 1, 0, "hard coding")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"id": 0, "sample": "1", "turn": 0}, "line 1: a hacking event needs 'id'"),
+        ({"id": 0, "sample": "1", "turn": 0}, "line 1: field 'sample'"),
         ({"id": 0, "sample": 1, "turn": 0, "category": "cheating"}, "line 1: category 'cheating' is none of"),
     ],
 )
@@ -385,7 +385,7 @@ def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
     plot_turns({"_x": metrics, "$\\frac": metrics, "<b>&": metrics}, tmp_path / "p.svg")
     text = (tmp_path / "p.svg").read_text()
     assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
-    plot_categories({"_x": dict.fromkeys(CATEGORIES, 1)}, tmp_path / "q.png")
+    plot_categories({"_x": dict.fromkeys(OUTCOMES, 1)}, tmp_path / "q.png")
     assert not [warning for warning in recwarn if "legend" in str(warning.message).lower()]
 
 

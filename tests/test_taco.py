@@ -341,9 +341,8 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
     whole = TacoSettings(tmp_path / "whole", source, dev_size=5)
     prepare(whole, RightJudge())
     killed = TacoSettings(tmp_path / "killed", source, dev_size=5, concurrency=1)
-    with pytest.raises(BaseExceptionGroup) as ended:
+    with pytest.raises(Killed):
         prepare(killed, RightJudge(stop_after=7))
-    assert ended.value.split(Killed)[1] is None, "nothing but the kill went wrong"
     rows_file = killed.output_dir / "rows.jsonl"
     assert not (killed.output_dir / "train.jsonl").exists()
     finished = rows_file.read_bytes()

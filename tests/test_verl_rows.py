@@ -196,9 +196,9 @@ PROMPT = {
         ({"prompt": [{"role": "assistant", "content": "a"}]}, "ends with the user's"),
         ({"prompt": []}, "ends with the user's"),
         ({"prompt": "a"}, "ends with the user's"),
-        ({"prev_best_pass_rate": 2}, "must lie between 0 and 1"),
-        ({"turn": "first"}, "is not a contextual prompt"),
-        ({"perturbed": None, "prev_best_pass_rate": None}, "is not a contextual prompt"),
+        ({"prev_best_pass_rate": 2}, "'prev_best_pass_rate'"),
+        ({"turn": "first"}, "'turn'"),
+        ({"perturbed": None, "prev_best_pass_rate": None}, "'prev_best_pass_rate'"),
     ],
 )
 def test_rows_that_are_no_contextual_prompts_are_refused(tmp_path, policy, change, message):
@@ -209,5 +209,5 @@ def test_rows_that_are_no_contextual_prompts_are_refused(tmp_path, policy, chang
 
 def test_problems_given_to_the_multi_turn_script_are_told_from_prompts(tmp_path, policy):
     run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
-    with pytest.raises(UserError, match="has no field .*give the result of process_multi_turn_taco.py"):
+    with pytest.raises(UserError, match="give the result of process_multi_turn_taco.py"):
         convert_multi_turn(run)

@@ -15,9 +15,9 @@ from test_scripts import run as run_script
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
+from cobalt.hacking.events import HackingEvent
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.records import read_records
-from cobalt.report.hacking import HackingEvent
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import write_viewer
 from cobalt.rollout.evaluate import run_evaluation

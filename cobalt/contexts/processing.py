@@ -7,7 +7,6 @@ leaves no result and is made again from the start: the same command gives the sa
 
 import asyncio
 import json
-import os
 import random
 import tempfile
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import IO, Any, get_args
 
 from tqdm import tqdm
 
+from cobalt.atomic import replacing
 from cobalt.contexts.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, usable_states
@@ -196,17 +196,8 @@ class _Spool:
         """Write all rows in an order that the seed decides; the file is complete or not there."""
         order = list(range(len(self)))
         random.Random(seed).shuffle(order)
-        temporary = path.with_name(path.name + ".part")
-        try:
-            with temporary.open("wb") as output:
-                output.writelines(self._line(number) for number in order)
-                output.flush()
-                os.fsync(output.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as output:
+            output.writelines(self._line(number) for number in order)
 
     def _line(self, number: int) -> bytes:
         self._file.seek(self._starts[number])

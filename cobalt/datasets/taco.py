@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tenacity
 from tqdm import tqdm
 
 from cobalt.conversation import PromptSet, load_prompts
@@ -31,8 +30,10 @@ from cobalt.files import check_files
 from cobalt.judge import ExecResult, Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
-from cobalt.records import RecordFile, iterate_records, sort_records
+from cobalt.records import RecordFile, append_whole, iterate_records, sort_records
+from cobalt.retrying import retrying
 from cobalt.trajectory_codec import decode_passing
+from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 
@@ -150,30 +151,19 @@ async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) 
     failures: list[str] = []
     with tqdm(initial=len(output.done), desc="TACO rows", unit="row", disable=None) as progress:
         pending = _pending(settings, output.done)
-        reading = asyncio.Lock()
 
-        async def worker() -> None:
-            while True:
-                async with reading:
-                    item = await asyncio.to_thread(next, pending, None)
-                if item is None:
-                    return
-                number, place, found = item
-                try:
-                    record = await _record(settings, judge, found)
-                except InfrastructureError as error:
-                    logger.error("%s: the judge failed (%s)", place, error)
-                    failures.append(place)
-                else:
-                    await asyncio.to_thread(output.append, {"id": number} | record)
-                    progress.update(1)
+        async def work(row: tuple[int, str, Candidate | Rule]) -> None:
+            number, place, found = row
+            try:
+                record = await _record(settings, judge, found)
+            except InfrastructureError as error:
+                logger.error("%s: the judge failed (%s)", place, error)
+                failures.append(place)
+            else:
+                await append_whole(output, {"id": number} | record)
+                progress.update(1)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(settings.concurrency):
-                    group.create_task(worker())
-        except* UserError as errors:
-            raise errors.exceptions[0] from None
+        await work_on_all(pending, work, settings.concurrency)
     if failures:
         raise InfrastructureError(
             f"the judge failed on {len(failures)} rows (first: {failures[0]}); the others are kept: run the same"
@@ -226,15 +216,10 @@ async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candi
     """
     programs = list(candidate.programs)
     random.Random(f"{settings.seed} {candidate.id}").shuffle(programs)
-    retrying = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(InfrastructureError),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=10.0),
-        reraise=True,
-    )
+    attempts = retrying(ATTEMPTS, first_pause=0.2, longest_pause=10.0)
     for program in programs[: settings.max_solutions]:
         for suite in candidate.readings:
-            result: ExecResult = await retrying(judge.judge, program, suite, stop_at_first_failure=True)
+            result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=True)
             if result.all_passed:
                 return suite
     return None

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from cobalt.conversation import Message, first_messages, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
@@ -77,6 +79,20 @@ class _Prompt:
     perturbed: bool = False
 
 
+class _ContextualFields(BaseModel):
+    """The fields of a contextual prompt that a row is made of; others are passed over."""
+
+    model_config = ConfigDict(strict=True)
+
+    problem_id: str | int
+    prompt: Any
+    test_cases: Any
+    sample: int | None
+    turn: int = Field(ge=0)
+    prev_best_pass_rate: float = Field(ge=0, le=1)
+    perturbed: bool
+
+
 def convert_single_turn(settings: VerlRowsSettings, prompts: str = "paper") -> Summary:
     """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
 
@@ -114,31 +130,30 @@ def convert_multi_turn(settings: VerlRowsSettings) -> Summary:
 def _read_contextual(path: Path) -> Iterator[_Prompt]:
     for record in iterate_records(path):
         try:
-            tests = TestSuite.parse(record["test_cases"])
+            fields = _ContextualFields.model_validate(record)
+            tests = TestSuite.parse(fields.test_cases)
             if not tests:
                 raise UserError("field 'test_cases': the test suite is empty")
-            rate = float(record["prev_best_pass_rate"])
-            if not 0 <= rate <= 1:
-                raise UserError(f"field 'prev_best_pass_rate' is {rate}: it must lie between 0 and 1")
-            yield _Prompt(
-                id=str(record["id"]),
-                problem_id=str(record["problem_id"]),
-                messages=_messages(record["prompt"]),
-                tests=tests.to_json(),
-                difficulty=_difficulty(record),
-                sample=record["sample"],
-                turn=int(record["turn"]),
-                prev_best_pass_rate=rate,
-                perturbed=bool(record["perturbed"]),
-            )
+            messages = _messages(fields.prompt)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(
+                f"{path}: record {record['id']!r}: field {first['loc'][0]!r}: {first['msg']}: give the result of"
+                " process_multi_turn_taco.py"
+            ) from None
         except UserError as error:
             raise UserError(f"{path}: record {record['id']!r}: {error}") from None
-        except KeyError as error:
-            raise UserError(
-                f"{path}: record {record['id']!r} has no field {error}: give the result of process_multi_turn_taco.py"
-            ) from None
-        except (TypeError, ValueError):
-            raise UserError(f"{path}: record {record['id']!r} is not a contextual prompt") from None
+        yield _Prompt(
+            id=str(record["id"]),
+            problem_id=str(fields.problem_id),
+            messages=messages,
+            tests=tests.to_json(),
+            difficulty=_difficulty(record),
+            sample=fields.sample,
+            turn=fields.turn,
+            prev_best_pass_rate=fields.prev_best_pass_rate,
+            perturbed=fields.perturbed,
+        )
 
 
 def _messages(value: object) -> list[Message]:

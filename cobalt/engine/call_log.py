@@ -44,11 +44,14 @@ class CallLog:
         self._file = RecordFile(self.path)
         try:
             for record in iterate_records(self.path, unfinished=True):
-                self._answers[str(record["id"])] = completion = Completion(**record["completion"])
+                self._answers[str(record["id"])] = completion = Completion.model_validate(record.get("completion"))
                 self.spent += completion.cost or 0.0
-        except (KeyError, TypeError, ValidationError):
+        except ValidationError:
             self._file.__exit__(None, None, None)
             raise UserError(f"{self.path} is not a log of calls: move it away") from None
+        except BaseException:
+            self._file.__exit__(None, None, None)
+            raise
 
     def find(self, key: str) -> Completion | None:
         """The answer to the call with this key, if it was paid for before."""

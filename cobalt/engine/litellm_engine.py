@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import tenacity
 from pydantic import BaseModel, ConfigDict, Field
 
 from cobalt.conversation import Message
@@ -25,6 +24,7 @@ from cobalt.engine.credentials import Credentials
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+from cobalt.retrying import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -198,15 +198,15 @@ class LiteLLMEngine:
             request.exception()  # whoever waited for it may be gone; it is then nobody's
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(ProviderFailure),
-            stop=tenacity.stop_after_attempt(self._settings.attempts),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=self._settings.longest_backoff),
-            reraise=True,
+        attempts = retrying(
+            self._settings.attempts,
+            first_pause=0.5,
+            longest_pause=self._settings.longest_backoff,
+            retry=lambda error: isinstance(error, ProviderFailure),
         )
         completion: Completion
         usage: dict[str, Any] | None
-        completion, usage = await retrying(self._attempt, conversation, parameters)
+        completion, usage = await attempts(self._attempt, conversation, parameters)
         if usage is None:
             return completion  # nothing was charged
         if completion.cost is None and self._settings.spend_limit is not None:
@@ -243,7 +243,7 @@ class LiteLLMEngine:
                 )
         except TimeoutError:
             raise ProviderFailure(f"the provider gave no answer within {timeout:g} s") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what LiteLLM lets through of a bad answer
             raise ProviderFailure(f"the provider's answer is malformed ({self._say(error)})") from None
         except Exception as error:
             if not hasattr(error, "status_code"):

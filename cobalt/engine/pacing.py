@@ -45,5 +45,5 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if value.strip().isdigit() or "." in value:
             return max(0.0, float(value))
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
+    except ValueError:
         return None

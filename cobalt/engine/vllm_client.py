@@ -6,12 +6,11 @@ Ray is imported when the first call is made. It starts neither Ray nor the servi
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tenacity
-
 from cobalt.conversation import Message
 from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.errors import InfrastructureError
-from cobalt.serve_client import find_app, is_transient, last_line
+from cobalt.retrying import retrying
+from cobalt.serve_client import find_app, reason
 
 APP_NAME = "vllm_actor"
 SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} --route-prefix /{APP_NAME}"
@@ -44,13 +43,8 @@ class ServeEngine:
         return answer
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(is_transient),
-            stop=tenacity.stop_after_attempt(self._attempts),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
-            reraise=True,
-        )
-        return await retrying(self._call_once, method, *arguments)
+        attempts = retrying(self._attempts, first_pause=0.5, longest_pause=30)
+        return await attempts(self._call_once, method, *arguments)
 
     async def _call_once(self, method: str, *arguments: Any) -> Any:
         from ray.exceptions import RayError
@@ -61,4 +55,4 @@ class ServeEngine:
         try:
             return await getattr(self._handle, method).remote(*arguments)
         except (RayError, RayServeException) as error:
-            raise InfrastructureError(f"the engine service failed: {last_line(error)}") from error
+            raise InfrastructureError(f"the engine service failed: {reason(error)}") from error

@@ -11,7 +11,11 @@ from cobalt.problem import decode_json
 CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others")
 """The paper's categories, (1) to (4)."""
 UNKNOWN = "unknown"
-"""No verdict in an answer, or no majority among votes."""
+"""No category in an answer, or no majority among votes."""
+NOT_CLASSIFIED = "not classified"
+"""No classifier has seen the event, or the engine failed on it."""
+OUTCOMES = (*CATEGORIES, UNKNOWN, NOT_CLASSIFIED)
+"""What an event can be counted under."""
 
 _MARKS = r"[\s*_`#<>(\[{\"'.:=\-\u2013\u2014]*"  # emphasis, brackets and quotes around a verdict
 _NAMES = "|".join(name.replace(" ", r"[\s_-]*") for name in (*CATEGORIES[:3], "others?"))

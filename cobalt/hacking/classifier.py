@@ -7,7 +7,6 @@ schema, it does; elsewhere the last category in the answer counts, and an answer
 distinct content is sent once, and its answers are found by content in the log of calls, never by position.
 """
 
-import asyncio
 import functools
 import logging
 from collections import Counter
@@ -22,11 +21,12 @@ from tqdm import tqdm
 from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
-from cobalt.hacking.events import LOOKED_AT, check_replaceable, content_key, read_events, replace_result
+from cobalt.hacking.categories import CATEGORIES, NOT_CLASSIFIED, UNKNOWN, majority, parse_category, parse_label
+from cobalt.hacking.events import LOOKED_AT, check_replaceable, content_key, read_event_texts, replace_result
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines
+from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
         UserError: bad input, or an output that is something else's.
         ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
     """
-    events = read_events(settings.input_file)
+    events = read_event_texts(settings.input_file)
     extracted = read_summary(settings.input_file) or {}
     labels = _read_labels(settings.human_labels) if settings.human_labels else {}
     contents = {content_key(event): event for event in events}
@@ -177,26 +177,20 @@ async def _ask(
 ) -> dict[str, list[Completion]]:
     """The votes on each content; one that failed is left out."""
     answers: dict[str, list[Completion]] = {}
-    queue = iter(contents.items())
     with tqdm(total=len(contents), desc="classifier", unit="event", disable=None) as progress:
 
-        async def worker() -> None:
-            for key, event in queue:
-                try:
-                    messages = classifier_messages(event, structured=structured)
-                    answers[key] = await engine.generate(messages, settings.generation, Call(key, turn=0))
-                except ServiceDown:
-                    raise
-                except InfrastructureError as error:
-                    logger.error("event %r was not classified: %s", key, error)
-                progress.update(1)
+        async def work(content: tuple[str, Mapping[str, Any]]) -> None:
+            key, event = content
+            try:
+                messages = classifier_messages(event, structured=structured)
+                answers[key] = await engine.generate(messages, settings.generation, Call(key, turn=0))
+            except ServiceDown:
+                raise
+            except InfrastructureError as error:
+                logger.error("event %r was not classified: %s", key, error)
+            progress.update(1)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(settings.concurrency, len(contents))):
-                    group.create_task(worker())
-        except* ServiceDown as errors:
-            raise errors.exceptions[0] from None
+        await work_on_all(contents.items(), work, settings.concurrency)
     return answers
 
 
@@ -209,7 +203,7 @@ def _summarise(
     counts = Counter(classified)
     events: dict[str, int | float] = {name: counts[name] for name in (*CATEGORIES, UNKNOWN)}
     summary: Summary = {
-        "events": events | {"not classified": counts[None]},
+        "events": events | {NOT_CLASSIFIED: counts[None]},
         "votes": {
             "distinct events": len(votes),
             "votes": sum(len(row) for row in votes.values()),

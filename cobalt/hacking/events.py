@@ -1,50 +1,112 @@
-"""The file of hacking events that the extraction writes and the LLM classifier reads: one JSON object a line.
+"""The file of hacking events that the extraction writes, the LLM classifier completes and the report counts.
 
-Field names are those of the authors' files (`id, question, previous_code, feedback, current_code, patch, all_acc,
-public_all_acc`), and `sample` and `turn` beside them. An `id` is the problem's and occurs once for each of its events.
+One JSON object a line. Field names are those of the authors' files (`id, question, previous_code, feedback,
+current_code, patch, all_acc, public_all_acc`), with `sample` and `turn` added, which say which program it is, and
+`category`, which the classifier adds. An `id` is the problem's and occurs once for each of its events.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cobalt.atomic import replacing
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.manifest import manifest_path, open_manifest, write_summary
-from cobalt.problem import decode_json, read_json_lines
+from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
+from cobalt.manifest import manifest_path, open_manifest, read_summary, write_summary
+from cobalt.problem import ProblemId, decode_json, read_json_lines
+from cobalt.records import encode_record
 
 LOOKED_AT = "looked at"
-"""What of a summary says out of how much the events are."""
+"""Summary key with the denominators of the event rates."""
 TEMPTED = "turns after an impossible test"
-"""The count there of turns that had such a test in their feedback."""
+"""The denominator that counts the turns which had such a test in their feedback."""
 _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Read an event file, ours or the authors'.
+@dataclass(frozen=True, slots=True)
+class HackingEvent:
+    """One program that passes a perturbed test.
+
+    Attributes:
+        problem: Its problem.
+        sample: Its trajectory.
+        turn: Its turn, from 0.
+        category: One of `OUTCOMES`.
+        program: The program; None where the record does not have it.
+    """
+
+    problem: ProblemId
+    sample: int
+    turn: int
+    category: str
+    program: str | None = None
+
+
+def read_events(path: Path) -> list[HackingEvent]:
+    """Read which programs of a run are events, and their categories.
 
     Raises:
-        UserError: an unreadable file, or an event without the fields that the judge is shown.
+        UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
     events = []
-    for number, event in read_json_lines(path):
-        if not isinstance(event.get("id"), str | int):
-            raise UserError(f"{path}, line {number}: field 'id' is missing or neither a string nor an integer")
-        for name in _TEXTS:
-            if not isinstance(event.get(name), str):
-                raise UserError(
-                    f"{path}, line {number}: field {name!r} is missing or not a string:"
-                    " give a file of extract_turn_level_errors.py"
-                )
-        events.append(event)
+    for place, problem, record in _records(path, {"sample": int, "turn": int}):
+        given = record.get("category")
+        category = NOT_CLASSIFIED if given is None else str(given).replace("_", " ").casefold().strip()
+        if category not in OUTCOMES:
+            raise UserError(f"{place}: category {given!r} is none of {', '.join(OUTCOMES)}")
+        events.append(HackingEvent(problem, record["sample"], record["turn"], category, record.get("current_code")))
     return events
 
 
+def read_event_texts(path: Path) -> list[dict[str, Any]]:
+    """Read the records of an event file, ours or the authors', with all that the classifier is shown.
+
+    Raises:
+        UserError: an unreadable file, or an event without one of the fields that the classifier is shown.
+    """
+    return [record for _, _, record in _records(path, dict.fromkeys(_TEXTS, str))]
+
+
+def _records(path: Path, fields: Mapping[str, type]) -> Iterator[tuple[str, ProblemId, dict[str, Any]]]:
+    """The place, problem and record of each event, with the fields that are asked for in it."""
+    for number, record in read_json_lines(path):
+        place, problem = f"{path}, line {number}", record.get("id")
+        if not isinstance(problem, str | int):
+            raise UserError(f"{place}: field 'id' is missing or neither a string nor an integer")
+        for name, kind in fields.items():
+            if not isinstance(record.get(name), kind):
+                raise UserError(
+                    f"{place}: field {name!r} is missing or not {'a string' if kind is str else 'an integer'}:"
+                    " give a file of extract_turn_level_errors.py"
+                )
+        yield place, problem, record
+
+
+def count_categories(events: Iterable[HackingEvent]) -> dict[str, int]:
+    """How many events each of `OUTCOMES` has."""
+    counts = Counter(event.category for event in events)
+    return {category: counts[category] for category in OUTCOMES}
+
+
+def tempted_turns(path: Path) -> int | None:
+    """How many turns of a run came after an impossible test, by the manifest of its events; None without a count.
+
+    Raises:
+        UserError: the manifest cannot be read.
+    """
+    found: object = read_summary(path)
+    for name in (LOOKED_AT, TEMPTED):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
+
 def content_key(event: Mapping[str, Any]) -> str:
-    """A digest of what the judge is shown of an event; events with the same content have the same key."""
+    """A digest of what the classifier is shown of an event; events with the same content have the same key."""
     text = json.dumps([event[name] for name in _TEXTS])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -74,24 +136,12 @@ def replace_result(
         UserError: it cannot be written, or what is there is no result of this stage.
     """
     check_replaceable(path, stage, inputs)
-    temporary = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as handle:
-            for record in records:
-                line = json.dumps(record, ensure_ascii=False) + "\n"
-                # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
-                handle.write(line.encode("utf-8", errors="replace"))
-            handle.flush()
-            os.fsync(handle.fileno())
+    with replacing(path) as handle:
+        handle.writelines(map(encode_record, records))
+        handle.flush()  # what a full disk refuses shows while the earlier result is still there
         path.unlink(missing_ok=True)  # a manifest is compared with that of a result, and this one replaces it
         open_manifest(path, {"stage": stage} | dict(arguments), inputs)
         write_summary(path, summary)
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _stage_of(path: Path) -> object:

@@ -7,13 +7,12 @@ program is judged. It starts neither Ray nor the service.
 from collections.abc import Mapping
 from typing import Any
 
-import tenacity
-
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import APP_NAME, SERVE_COMMAND, JudgeRequest
 from cobalt.problem import TestSuite
-from cobalt.serve_client import find_app, is_transient, last_line
+from cobalt.retrying import retrying
+from cobalt.serve_client import find_app, reason
 
 
 class ServeJudge:
@@ -47,13 +46,8 @@ class ServeJudge:
         return settings
 
     async def _retried(self, method: str, *arguments: Any) -> Any:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(is_transient),
-            stop=tenacity.stop_after_attempt(self._attempts),
-            wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._longest_wait),
-            reraise=True,
-        )
-        return await retrying(self._ask, method, *arguments)
+        attempts = retrying(self._attempts, first_pause=0.2, longest_pause=self._longest_wait)
+        return await attempts(self._ask, method, *arguments)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         from ray.exceptions import RayError
@@ -67,7 +61,7 @@ class ServeJudge:
             cause = getattr(error, "cause", None)
             if isinstance(cause, UserError):
                 raise cause from None
-            raise InfrastructureError(f"the judge service failed: {last_line(error)}") from error
+            raise InfrastructureError(f"the judge service failed: {reason(error)}") from error
         except RayServeException as error:
             self._handle = None
-            raise InfrastructureError(f"the judge service failed: {last_line(error)}") from error
+            raise InfrastructureError(f"the judge service failed: {reason(error)}") from error

@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-import tenacity
-
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.calling import callable_program
 from cobalt.judge.cgroups import Place, find_place
@@ -25,6 +23,7 @@ from cobalt.judge.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
+from cobalt.retrying import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -224,16 +223,14 @@ class LocalJudge:
         logger.warning("a sandbox broke and was replaced", extra={"restarts": self.restarts})
         return sandbox
 
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception_type(InfrastructureError),
-        stop=tenacity.stop_after_attempt(5),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
-        reraise=True,
-    )
     async def _started(self) -> Sandbox:
-        sandbox = Sandbox(self.settings, self._place)
-        await sandbox.start()
-        return sandbox
+        async def start() -> Sandbox:
+            sandbox = Sandbox(self.settings, self._place)
+            await sandbox.start()
+            return sandbox
+
+        started: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(start)
+        return started
 
 
 def _cgroup_place(settings: JudgeSettings) -> Place | None:

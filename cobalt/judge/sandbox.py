@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.judge.cgroups import Place, SandboxCgroup, write_file
 from cobalt.judge.isolation import (
     ENVIRONMENT,
@@ -126,7 +126,7 @@ class Sandbox:
             there.close()
             await self.close()
             if "namespace" in said or "uid map" in said or "Operation not permitted" in said:
-                raise UserError(f"{NO_NAMESPACES} (bubblewrap says: {said.splitlines()[-1]})") from None
+                raise UserError(f"{NO_NAMESPACES} (bubblewrap says: {last_line(said)})") from None
             raise InfrastructureError(f"a sandbox did not start: {said or error or type(error).__name__}") from error
         except BaseException:
             here.close()

@@ -1,10 +1,13 @@
-"""What a training's metrics file says of its success, by step. Nothing is smoothed; data sources are averaged."""
+"""The reward and validation curves of a training run, from its metrics file.
 
-import json
+Nothing is smoothed; data sources are averaged.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from cobalt.errors import UserError
 
@@ -25,9 +28,14 @@ class TrainingCurves:
     validations: Sequence[tuple[int, float]]
 
 
-def validation_solved(metrics: Mapping[str, Any]) -> float | None:
+class _Step(BaseModel):
+    step: int
+    metrics: dict[str, float]
+
+
+def validation_solved(metrics: Mapping[str, float]) -> float | None:
     """The share of validation prompts solved at a step, as veRL reports it; None where it did not validate."""
-    shares = [float(v) for name, v in metrics.items() if name.startswith("val-core/") and name.endswith("/acc/mean@1")]
+    shares = [v for name, v in metrics.items() if name.startswith("val-core/") and name.endswith("/acc/mean@1")]
     return sum(shares) / len(shares) if shares else None
 
 
@@ -45,13 +53,13 @@ def read_curves(run: Path) -> TrainingCurves:
     rewards, validations = [], []
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-            step, metrics = int(record["step"]), dict(record["metrics"])
-            if REWARD in metrics:
-                rewards.append((step, float(metrics[REWARD])))
-            solved = validation_solved(metrics)
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise UserError(f"{path}, line {number}: no step of a training") from None
+            record = _Step.model_validate_json(line)
+        except ValidationError:
+            raise UserError(f"{path}, line {number}: not a step of a training run") from None
+        step, metrics = record.step, record.metrics
+        if REWARD in metrics:
+            rewards.append((step, metrics[REWARD]))
+        solved = validation_solved(metrics)
         if solved is not None:
             validations.append((step, solved))
     if not rewards and not validations:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from itertools import zip_longest
 
-from cobalt.report.hacking import CATEGORIES, HackingEvent, count_categories
+from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
+from cobalt.hacking.events import HackingEvent, count_categories
 from cobalt.report.runs import Change, Run, TurnUsage, change_between
 from cobalt.report.tables import Table
 
@@ -15,7 +16,7 @@ _HACKING_ROWS = (
     "events per 100 of them",
     "trajectories",
     "problems",
-    *CATEGORIES,
+    *OUTCOMES,
 )
 _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
@@ -112,11 +113,11 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     columns, data = [], []
     for name, of_run in events.items():
         counts = count_categories(of_run)
-        judged = len(of_run) - counts["not classified"]
+        judged = len(of_run) - counts[NOT_CLASSIFIED]
         trajectories = len({(event.problem, event.sample) for event in of_run})
         problems = len({event.problem for event in of_run})
         shown = [
-            f"{count} ({100 * count / judged:.0f} %)" if judged and category != "not classified" else str(count)
+            f"{count} ({100 * count / judged:.0f} %)" if judged and category != NOT_CLASSIFIED else str(count)
             for category, count in counts.items()
         ]
         turns = tempted[name]
@@ -136,7 +137,7 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
             "turns_after_an_impossible_test",
             "trajectories",
             "problems",
-            *(category.replace(" ", "_") for category in CATEGORIES),
+            *(category.replace(" ", "_") for category in OUTCOMES),
         ),
         data,
     )

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.errors import UserError
+from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.manifest import file_digest, open_manifest
-from cobalt.report.hacking import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table

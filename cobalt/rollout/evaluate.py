@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cobalt.atomic import replacing
 from cobalt.episode import judge_response
 from cobalt.errors import UserError
 from cobalt.judge import Judge, RememberingJudge
@@ -166,4 +167,5 @@ def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int 
 def write_metrics(metrics: Sequence[TurnMetrics], result: Path) -> None:
     """Write the figures beside an evaluated result file, as `<result>.metrics.json`."""
     content = {"turns": [asdict(row) for row in metrics]}
-    companion_path(result, ".metrics.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    with replacing(companion_path(result, ".metrics.json")) as handle:
+        handle.write((json.dumps(content, indent=2) + "\n").encode())

@@ -5,8 +5,6 @@ running the same command again retries it; the others go on. Losing a service al
 defect of the code: a problem is never left out for one. What the work is, the caller says.
 """
 
-import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -19,7 +17,8 @@ from tqdm import tqdm
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.manifest import companion_path, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.records import RecordFile, sort_records
+from cobalt.records import RecordFile, append_whole, sort_records
+from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 
@@ -96,25 +95,20 @@ async def run_all(
     total = len(items) if isinstance(items, Sized) else None
     with tqdm(total=total, initial=len(output.done), desc=description, unit="problem", disable=None) as progress:
 
-        async def worker() -> None:
-            for item in queue:
-                try:
-                    record = await work(item)
-                except ServiceDown:
-                    raise
-                except InfrastructureError as error:
-                    logger.error("problem %r failed: %s", identify(item), error)
-                    failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
-                else:
-                    await _append(output, record)
-                progress.update(1)
+        async def work_and_keep(item: Item) -> None:
+            try:
+                record = await work(item)
+            except ServiceDown:
+                raise
+            except InfrastructureError as error:
+                logger.error("problem %r failed: %s", identify(item), error)
+                failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+            else:
+                await append_whole(output, record)
+            progress.update(1)
 
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(worker())
-        except* (ServiceDown, UserError) as errors:
-            raise _first(errors) from None
+            await work_on_all(queue, work_and_keep, concurrency)
         finally:
             _write_failures(errors_path(output.path), failures)
     strangers = output.done - set(order)
@@ -133,24 +127,6 @@ async def run_all(
             errors_path(output.path),
         )
     return len(failures)
-
-
-async def _append(output: RecordFile, record: Mapping[str, Any]) -> None:
-    """Write a record, to the end even if the caller is cancelled meanwhile: what is finished is never lost."""
-    writing = asyncio.create_task(asyncio.to_thread(output.append, record))
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        with contextlib.suppress(UserError):  # what ended the run is said, this would hide it
-            await writing
-        raise
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.cli import run_script
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.training import run_folder
 from cobalt.training.configuration import trains_on_cpu
 
@@ -59,8 +59,7 @@ def export(run: Path, step: int, output: Path) -> None:
         arguments += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
     finished = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
     if finished.returncode:
-        reason = finished.stderr.strip().splitlines()
-        raise InfrastructureError(f"veRL's merger failed: {reason[-1] if reason else finished.returncode}")
+        raise InfrastructureError(f"veRL's merger failed: {last_line(finished.stderr) or finished.returncode}")
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)

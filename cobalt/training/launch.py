@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import running_services, terminations_as_interrupts
 from cobalt.training import run_folder
 from cobalt.training.configuration import TrainingSettings, process_environment, trains_on_cpu
@@ -58,8 +58,7 @@ def dry_run(output_dir: Path, config: Any) -> None:
         check=False,
     )
     if finished.returncode:
-        reason = finished.stderr.strip().splitlines()
-        raise UserError(f"veRL refuses the configuration: {reason[-1] if reason else 'without a reason'}")
+        raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
 def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> int:

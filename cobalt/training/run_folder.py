@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cobalt.atomic import replacing
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
 
@@ -97,9 +98,8 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> in
         if later > step:
             shutil.rmtree(checkpoint_path(output, later))
     if metrics.exists():
-        temporary = metrics.with_name(metrics.name + ".part")
-        temporary.write_text("".join(line for at, line in lines if step and at <= step), encoding="utf-8")
-        temporary.replace(metrics)
+        with replacing(metrics) as handle:
+            handle.writelines(line.encode() for at, line in lines if step and at <= step)
     return step
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
 from cobalt.problem import TestSuite
-from cobalt.report.hacking import HackingEvent
 from cobalt.trajectory import ProblemTrajectories, Turn
 from cobalt.trajectory_codec import feedback_tests
 

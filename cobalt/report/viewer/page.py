@@ -16,12 +16,13 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
+from cobalt.atomic import replacing
 from cobalt.errors import UserError
+from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.report.hacking import HackingEvent, read_events
 from cobalt.report.runs import evaluation_file
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.trajectory import ProblemTrajectories
@@ -52,35 +53,24 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
     for event in read_events(hacking) if hacking else ():
         events[event.problem].append(event)
     digest = hashlib.sha256()  # of the evaluation, which is read once
-    part = output.with_name(output.name + ".part")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with (
-                part.open("w", encoding="ascii", newline="\n") as page,
-                tempfile.TemporaryFile("w+", encoding="ascii", newline="\n", dir=output.parent) as pieces,
-            ):
-                groups = read_trajectories(evaluation, digest=digest)
-                problems = _write_pieces(pieces, evaluation, groups, events, with_responses=not programs_only)
-                _write_page(page, evaluation.resolve().parent.name, problems, pieces)
-            output.unlink(missing_ok=True)  # a page is made anew, not resumed
-            arguments = {
-                "stage": "viewer",
-                "evaluation": digest.hexdigest(),
-                "hacking": file_digest(hacking) if hacking else None,
-                "programs_only": programs_only,
-            }
-            open_manifest(output, arguments)
-            part.replace(output)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from None
+    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
+        groups = read_trajectories(evaluation, digest=digest)
+        problems = _write_pieces(pieces, evaluation, groups, events, with_responses=not programs_only)
+        _write_page(page, evaluation.resolve().parent.name, problems, pieces)
+        page.flush()  # what a full disk refuses shows while the earlier page is still there
+        output.unlink(missing_ok=True)  # a page is made anew, not resumed
+        arguments = {
+            "stage": "viewer",
+            "evaluation": digest.hexdigest(),
+            "hacking": file_digest(hacking) if hacking else None,
+            "programs_only": programs_only,
+        }
+        open_manifest(output, arguments)
     return len(problems)
 
 
 def _write_pieces(
-    pieces: TextIO,
+    pieces: IO[bytes],
     evaluation: Path,
     groups: Iterable[ProblemTrajectories],
     events: dict[ProblemId, list[HackingEvent]],
@@ -96,25 +86,25 @@ def _write_pieces(
         except UserError as error:
             raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
         summaries.append(summary)
-        pieces.write(_block(f"piece-{number}", piece))
+        pieces.write(_block(f"piece-{number}", piece).encode("ascii"))
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
     return summaries
 
 
-def _write_page(page: TextIO, name: str, problems: list[dict[str, Any]], pieces: TextIO) -> None:
+def _write_page(page: IO[bytes], name: str, problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
     script, style, shell = (_asset(file) for file in ("page.js", "page.css", "page.html"))
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
     head, _, rest = shell.partition("{{index}}")
     middle, _, tail = rest.partition("{{pieces}}")
     # The run's name comes last: nothing in it is substituted.
-    page.write(head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title))
-    page.write(_block("index", {"kinds": KINDS, "problems": problems}))
-    page.write(middle.replace("{{script}}", script))
+    head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
+    index = _block("index", {"kinds": KINDS, "problems": problems})
+    page.write((head + index + middle.replace("{{script}}", script)).encode("ascii"))
     pieces.seek(0)
     shutil.copyfileobj(pieces, page)
-    page.write(tail)
+    page.write(tail.encode("ascii"))
 
 
 def _block(identifier: str, content: Any) -> str:

@@ -1,0 +1,131 @@
+"""Work on many items: each once, a bounded number at a time, and the error that ends it is the one that is raised."""
+
+import asyncio
+
+import pytest
+from support import ROOT
+
+from cobalt.atomic import replacing
+from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.retrying import retrying
+from cobalt.workers import work_on_all
+
+
+async def test_every_item_is_worked_on_once_and_no_more_than_the_bound_at_a_time():
+    done, at_work, most = [], 0, 0
+
+    async def work(item):
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        done.append(item)
+        at_work -= 1
+
+    await work_on_all(iter(range(50)), work, 4)
+    assert sorted(done) == list(range(50)) and most <= 4
+
+
+@pytest.mark.parametrize("error", [UserError("x"), ServiceDown("x"), KeyError("x")])
+async def test_the_first_error_ends_the_others_and_is_raised_as_it_is(error):
+    ended = []
+
+    async def work(item):
+        if item == 0:
+            await asyncio.sleep(0.01)
+            raise error
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(item)
+
+    with pytest.raises(type(error)) as raised:
+        await work_on_all(range(3), work, 3)
+    assert raised.value is error and sorted(ended) == [1, 2]
+
+
+async def test_a_bug_is_not_hidden_by_an_error_of_the_project():
+    both = asyncio.Barrier(2)
+
+    async def work(item):
+        await both.wait()
+        raise ServiceDown("down") if item == 0 else KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        await work_on_all(range(2), work, 2)
+
+
+async def test_an_error_of_the_items_is_raised_as_it_is():
+    def items():
+        yield 1
+        raise UserError("line 2")
+
+    async def work(item):
+        pass
+
+    with pytest.raises(UserError, match="line 2"):
+        await work_on_all(items(), work, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(InfrastructureError("x"), 3), (ServiceDown("x"), 1), (UserError("x"), 1), (TypeError("x"), 1)]
+)
+async def test_only_infrastructure_failures_are_tried_again(error, calls):
+    made = 0
+
+    async def call():
+        nonlocal made
+        made += 1
+        raise error
+
+    with pytest.raises(type(error)):
+        await retrying(3, first_pause=0, longest_pause=0)(call)
+    assert made == calls
+
+
+def test_a_file_that_is_replaced_is_whole_or_as_it_was(tmp_path):
+    path = tmp_path / "folder" / "file"
+    with replacing(path) as handle:
+        handle.write(b"first")
+    with pytest.raises(KeyError), replacing(path) as handle:
+        handle.write(b"second")
+        raise KeyError
+    assert path.read_bytes() == b"first"
+    assert [item.name for item in path.parent.iterdir()] == ["file"]
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as handle:
+        handle.write(b"mine")
+        with pytest.raises(UserError, match="another process"), replacing(path):
+            pass
+    assert path.read_bytes() == b"mine"
+
+
+def test_a_file_that_cannot_be_written_is_the_users(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"), replacing(tmp_path / "file" / "below"):
+        pass
+
+
+@pytest.mark.parametrize("made_here", ["asyncio.TaskGroup", "AsyncRetrying", '.part")', "os.fsync"])
+def test_what_is_written_once_is_not_written_again(made_here):
+    """`.part` files of two results that must appear together are the exception: their writers order them."""
+    allowed = {
+        "asyncio.TaskGroup": {"cobalt/workers.py"},
+        "AsyncRetrying": {"cobalt/retrying.py"},
+        '.part")': {
+            "cobalt/atomic.py",
+            "cobalt/datasets/pocket/world.py",  # folders
+            "cobalt/training/export.py",
+            "cobalt/datasets/taco.py",  # two files
+            "cobalt/datasets/verl_rows.py",
+            "cobalt/files.py",  # looks for them
+        },
+        "os.fsync": {"cobalt/atomic.py", "cobalt/records.py"},
+    }[made_here]
+    found = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "cobalt").rglob("*.py") if made_here in path.read_text("utf-8")
+    }
+    assert found <= allowed
