@@ -170,27 +170,6 @@ def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     assert [row["pass_at_1"] for row in metrics["turns"]] == [0.0, 1.0]
 
 
-def test_importing_the_lower_floors_is_light():
-    floors = [
-        "errors",
-        "problem",
-        "records",
-        "manifest",
-        "settings",
-        "metrics",
-        "conversation",
-        "judge",
-        "trajectory",
-        "trajectory_codec",
-        "episode",
-        "serve_client",
-    ]
-    heavy = {"ray", "torch", "vllm", "transformers", "datasets", "matplotlib"}
-    code = f"import sys, {', '.join('cobalt.' + name for name in floors)}; print({heavy} & set(sys.modules))"
-    finished = run("-c", code)
-    assert finished.stdout.strip() == "set()", finished.stderr
-
-
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])
 def test_serve_run_refuses_a_port_that_another_program_has(monkeypatch, capsys, answer):
     monkeypatch.setattr(serve_client, "_serve_runs", lambda: False)
