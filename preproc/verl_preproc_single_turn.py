@@ -1,42 +1,23 @@
 """Problems into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
 from cobalt.cli import run_script
-from cobalt.conversation import TemplateThinking
-
-# Where the authors' scripts look.
-TRAIN_FILE = Path("data/taco_verified_filtered_train.jsonl")
-VALIDATION_FILE = Path("data/taco_verified_filtered_dev.jsonl")
+from cobalt.datasets.verl_flags import VerlRowsFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class Arguments(VerlRowsFlags):
     """Write one training row for each problem, for single-turn GRPO (the paper's FT models).
 
-    Writes train.parquet and validation.parquet, with the columns data_source, prompt, ability, reward_model and
-    extra_info. No problem may be in both files.
+    The inputs are problems. Writes train.parquet and validation.parquet, with the columns data_source, prompt, ability,
+    reward_model and extra_info. No problem may be in both files.
     """
 
-    train_file: Annotated[Path, tyro.conf.arg(aliases=["--train_data_file"])] = TRAIN_FILE
-    """Problems (JSONL)."""
-    validation_file: Annotated[Path, tyro.conf.arg(aliases=["--val_data_file"])] = VALIDATION_FILE
-    """Problems (JSONL)."""
-    local_dir: Path
-    """Folder for the two parquet files."""
-    model_name: str = "Qwen/Qwen3-8B"
-    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
-    chat_template_thinking: TemplateThinking = "default"
-    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     max_prompt_length: int = 2_048
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
-    data_source: str = "taco_cobalt"
-    """veRL's name for where the rows are from."""
     prompts: str = "paper"
     """Prompt set that words the problems: paper, pocket, or a folder."""
 

@@ -5,8 +5,10 @@ import json
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import Problem
 from cobalt.trajectory import ProblemTrajectories
 from cobalt.trajectory_codec import decode_trajectories
@@ -95,3 +97,22 @@ def belongs_here(pid):
         return any(sys.prefix in line for line in (entry / "maps").read_text().splitlines())
     except OSError:
         return False  # it has ended meanwhile
+
+
+def descendants(pid):
+    """Ids of the processes below a process; none where it has ended."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+class RefusingJudge:
+    """A judge to which every program is wrong."""
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        verdict = Verdict(VerdictKind.WRONG_ANSWER)
+        return ExecResult([False] * len(suite), ["wrong"] * len(suite), [verdict] * len(suite))
+
+    async def describe(self):
+        return {}

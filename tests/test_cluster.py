@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import ROOT, alive
+from support import ROOT, alive, descendants
 
 from cobalt import cluster
 from cobalt.errors import InfrastructureError, UserError
@@ -91,21 +91,6 @@ def listening(pids: set[int]) -> set[str]:
     return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
-def below(root: int) -> set[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, last = set(), {root}
-    while last:
-        found |= last
-        last = {pid for pid, parent in parents.items() if parent in last}
-    return found
-
-
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 SERVE = """
@@ -147,7 +132,8 @@ def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_needs_n
         )
         assert started.returncode == 0, started.stderr
         (pid_file,) = (tmp_path / ".ray").glob("cobalt_cluster.*.pid")
-        processes = below(int(pid_file.read_text()))
+        supervisor = int(pid_file.read_text())
+        processes = {supervisor, *descendants(supervisor)}
         try:
             assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
             assert cluster.asks_for_token(f"127.0.0.1:{port}")

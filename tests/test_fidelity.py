@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from support import ROOT, square_problem, trajectory_record, write_lines
+from support import ROOT, RefusingJudge, square_problem, trajectory_record, write_lines
 from test_extraction_of_errors import A, B, extract, recorded, result
 from test_scripts import assert_user_error, run
 from test_taco import row
@@ -55,17 +55,6 @@ async def judged(code, *tests, **settings):
 def graded(output, expected, *, status=0, errors=b""):
     """Verdict and feedback of a run that ended by itself."""
     return grade(Execution("exit", status, 0.1, 0.1, 1, len(output), output, errors), "in", expected, JudgeSettings())
-
-
-class Refusing:
-    """A judge to which every program is wrong."""
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        verdict = Verdict(VerdictKind.WRONG_ANSWER)
-        return ExecResult([False] * len(suite), ["wrong"] * len(suite), [verdict] * len(suite))
-
-    async def describe(self):
-        return {}
 
 
 # --- rules kept to the letter
@@ -310,7 +299,7 @@ def test_bytes_that_are_not_text():
 
 
 async def test_judge_failure(tmp_path):
-    class Failing(Refusing):
+    class Failing(RefusingJudge):
         async def judge(self, code, suite, *, stop_at_first_failure=False):
             raise InfrastructureError("no answer")
 
@@ -330,7 +319,9 @@ async def test_judge_failure(tmp_path):
 async def prompts_of(tmp_path, policy, *records, **settings):
     """The prompts that are cut from evaluated records, by problem and turn."""
     source = write_lines(tmp_path / "evaluation.jsonl", records)
-    await process_trajectories(ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), Refusing())
+    await process_trajectories(
+        ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), RefusingJudge()
+    )
     return {(row["problem_id"], row["turn"]): row for row in read_records(tmp_path / "prompts.jsonl")}
 
 
@@ -365,7 +356,7 @@ async def test_events_by_index(tmp_path):
 
 
 async def test_taco_solutions(tmp_path):
-    class Accepting(Refusing):
+    class Accepting(RefusingJudge):
         async def judge(self, code, suite, *, stop_at_first_failure=False):
             if "** 2" not in code:
                 return await super().judge(code, suite)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import descendants
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
@@ -327,21 +328,6 @@ def test_queue_time_is_apart_from_run_time(bench):
         assert after.queue_seconds == pytest.approx(before.queue_seconds + before.run_seconds, abs=0.15)
 
 
-def _descendants(pid: int) -> list[int]:
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, level = [], [pid]
-    while level:
-        level = [child for child, parent in parents.items() if parent in level]
-        found += level
-    return found
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2, -1])
 def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
     # In order of depth: bubblewrap outside, bubblewrap inside, zygote, then the compiler and the test itself.
@@ -349,12 +335,12 @@ def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
     tests = tuple(str(n) for n in range(12))
 
     async def course() -> list[ExecResult]:
-        others = set(_descendants(os.getpid()))
+        others = set(descendants(os.getpid()))
         async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
             work = [asyncio.create_task(judge.judge(code, TestSuite(tests, tests))) for _ in range(2)]
             for _ in range(2):
                 await asyncio.sleep(0.3)
-                pids = [pid for pid in _descendants(os.getpid()) if pid not in others]
+                pids = [pid for pid in descendants(os.getpid()) if pid not in others]
                 os.kill(pids[depth], signal.SIGKILL)
             return await asyncio.gather(*work)
 
@@ -476,7 +462,7 @@ def test_a_program_near_its_limit_gets_the_same_verdict_on_a_loaded_machine():
 def _settled(others: set[int]) -> set[int]:
     """The processes of one idle sandbox: two of bubblewrap and the zygote; a compiler that still ends is waited for."""
     deadline = time.monotonic() + 30
-    while len(own := set(_descendants(os.getpid())) - others) > 3:
+    while len(own := set(descendants(os.getpid())) - others) > 3:
         assert time.monotonic() < deadline, f"{len(own)} processes remain"
         time.sleep(0.01)  # the kernel tells only its parent, the zygote
     return own
@@ -488,7 +474,7 @@ def test_many_tests_leave_descriptors_and_memory_flat():
 
     async def course() -> None:
         suite = TestSuite(tuple(map(str, range(500))), tuple(map(str, range(500))))
-        others = set(_descendants(os.getpid()))
+        others = set(descendants(os.getpid()))
         async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
             await judge.judge("print(input())", suite)
             pids = _settled(others)

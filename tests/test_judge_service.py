@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import alive, belongs_here
+from support import alive, belongs_here, descendants
 
 from cobalt import serve_proxy
 from cobalt.errors import ServiceDown, UserError
@@ -245,17 +245,6 @@ def _replicas() -> list[int]:
     return found
 
 
-def _parents() -> dict[int, int]:
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    return parents
-
-
 def test_replicas_killed_under_load_leave_every_request_answered_correctly(url):
     right, wrong = "n = int(input())\nprint(n * n)", "n = int(input())\nprint(n * n if n < 3 else 0)"
     slow = "import time\ntime.sleep(0.02)\n"
@@ -277,11 +266,7 @@ def test_replicas_killed_under_load_leave_every_request_answered_correctly(url):
 
 def _all_below(roots: list[int]) -> set[int]:
     """The descendants of processes."""
-    parents, found, last = _parents(), set(), set(roots)
-    while last:
-        last = {pid for pid, parent in parents.items() if parent in last}
-        found |= last
-    return found
+    return {pid for root in roots for pid in descendants(root)}
 
 
 def test_a_replica_that_dies_under_a_request_is_a_request_to_try_again(url):
@@ -309,9 +294,7 @@ def test_the_sandboxes_of_a_killed_replica_end_with_it(url):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     victim = _replicas()[0]
-    parents = _parents()
-    sandboxes = {pid for pid, parent in parents.items() if parent == victim}
-    sandboxes |= {pid for pid, parent in parents.items() if parent in sandboxes}
+    sandboxes = descendants(victim)
     os.kill(victim, signal.SIGKILL)
     while any(alive(pid) for pid in sandboxes):
         assert time.monotonic() < deadline

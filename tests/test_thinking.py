@@ -8,14 +8,13 @@ import itertools
 import json
 
 import pytest
-from support import square_problem, write_lines
+from support import RefusingJudge, square_problem, write_lines
 
 from cobalt.conversation import history_text, program_of
 from cobalt.conversation.chat_template import opens_thinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.errors import UserError
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.manifest import manifest_path
 from cobalt.records import read_records
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
@@ -158,17 +157,6 @@ class Writer:
         return {}
 
 
-class Refusing:
-    """A judge to which every program is wrong."""
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        verdict = Verdict(VerdictKind.WRONG_ANSWER)
-        return ExecResult([False] * len(suite), ["wrong"] * len(suite), [verdict] * len(suite))
-
-    async def describe(self):
-        return {}
-
-
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
@@ -181,7 +169,7 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     run = MultiTurnSettings(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=1, **flags)
     engine = Writer("<think>\n" + "a" * 7000)
-    assert await run_multi_turn(run, engine, Refusing()) == 0
+    assert await run_multi_turn(run, engine, RefusingJudge()) == 0
     assert engine.seen[1][2] == {"role": "assistant", "content": shown}
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
@@ -192,7 +180,7 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     settings = GenerationSettings(n=1, seed=0)
     first = MultiTurnSettings(problems, tmp_path / "m.jsonl", settings, turns=0, enable_thinking=True)
-    await run_multi_turn(first, Writer("x"), Refusing())
+    await run_multi_turn(first, Writer("x"), RefusingJudge())
     others = [
         {"enable_thinking": False},
         {"enable_thinking": True, "truncated_thinking": "drop"},
@@ -201,7 +189,7 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path):
     for other in others:
         run = MultiTurnSettings(problems, tmp_path / "m.jsonl", **{"generation": settings, "turns": 0} | other)
         with pytest.raises(UserError):
-            await run_multi_turn(run, Writer("x"), Refusing())
+            await run_multi_turn(run, Writer("x"), RefusingJudge())
 
 
 @pytest.mark.slow
@@ -252,11 +240,11 @@ async def test_a_result_from_before_the_switch_is_not_resumed(tmp_path):
     run = MultiTurnSettings(
         problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True
     )
-    await run_multi_turn(run, Writer("x"), Refusing())
+    await run_multi_turn(run, Writer("x"), RefusingJudge())
     manifest = json.loads(manifest_path(run.output_file).read_text())
     del manifest["arguments"]["truncated_thinking"]
     del manifest["arguments"]["generation"]["chat_template_thinking"]
     manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
     manifest_path(run.output_file).write_text(json.dumps(manifest))
     with pytest.raises(UserError):
-        await run_multi_turn(run, Writer("x"), Refusing())
+        await run_multi_turn(run, Writer("x"), RefusingJudge())

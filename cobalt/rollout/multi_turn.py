@@ -6,61 +6,42 @@ here, and each sample then is a conversation of its own. Conversations do not wa
 
 import asyncio
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
-from cobalt.engine import Call, Engine, GenerationSettings
+from cobalt.engine import Call, Engine
 from cobalt.episode import Episode
 from cobalt.errors import UserError
-from cobalt.files import check_files
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.records import RecordFile
-from cobalt.rollout.runner import check_concurrency, run_all
-from cobalt.rollout.single_turn import seeded, turn_of
+from cobalt.rollout.shared import RolloutSettings, run_rollout, seeded, turn_of
 from cobalt.trajectory import Trajectory, Turn
 from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
 
 @dataclass(frozen=True, slots=True)
-class MultiTurnSettings:
-    """One multi-turn run.
+class MultiTurnSettings(RolloutSettings):
+    """Settings of one multi-turn run.
+
+    Its input are problems, or the records of a single-turn run, whose `responses` are then the first turn; the `n` of
+    the sampling is used only where the input has no `responses`.
 
     Attributes:
-        input_file: Problems, or the records of a single-turn run, whose `responses` are then the first turn.
-        output_file: Result; resumed when it exists.
-        generation: Sampling; `n` is used only where the input has no `responses`.
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
         public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
-        enable_thinking, truncated_thinking: What later turns see of a response (`cobalt.conversation.history_text`).
-        prompts: Prompt set, by name or folder.
-        concurrency: Problems worked on at a time.
+        enable_thinking: Whether later turns see the thinking of a response (`cobalt.conversation.history_text`).
+        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
     """
 
-    input_file: Path
-    output_file: Path
-    generation: GenerationSettings
     turns: int = 8
     public_tests: PublicTests = "benign"
     enable_thinking: bool = False
     truncated_thinking: TruncatedThinking = "keep"
-    prompts: str = "paper"
-    concurrency: int = 64
 
     def __post_init__(self) -> None:
+        RolloutSettings.__post_init__(self)  # super() does not work in a dataclass with slots
         if self.turns < 0:
             raise UserError(f"turns is {self.turns}: it must be 0 or more")
-        check_concurrency(self.concurrency)
-
-    def check(self) -> None:
-        """Look at the files before anything slow begins.
-
-        Raises:
-            UserError: an input cannot be read, or the result not be written.
-        """
-        load_prompts(self.prompts)
-        check_files([self.input_file], [self.output_file])
 
 
 async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Judge) -> int:
@@ -114,28 +95,13 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
             **encode_multi_turn(trajectories, settings.public_tests),
         }
 
-    with RecordFile(settings.output_file) as output:
-        arguments = {
-            "stage": "multi_turn",
-            "generation": settings.generation.model_dump(),
-            "turns": settings.turns,
-            "public_tests": settings.public_tests,
-            "enable_thinking": settings.enable_thinking,
-            "truncated_thinking": settings.truncated_thinking,
-            "prompts": prompts.digests,
-            "engine": dict(await engine.describe()),
-            "judge": dict(await judge.describe()),
-        }
-        return await run_all(
-            problems,
-            lambda problem: problem.id,
-            work,
-            output,
-            arguments=arguments,
-            inputs=[settings.input_file],
-            concurrency=settings.concurrency,
-            description="multi turn",
-        )
+    decided = {
+        "turns": settings.turns,
+        "public_tests": settings.public_tests,
+        "enable_thinking": settings.enable_thinking,
+        "truncated_thinking": settings.truncated_thinking,
+    }
+    return await run_rollout(settings, problems, work, engine, judge, stage="multi_turn", decided=decided)
 
 
 def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:
