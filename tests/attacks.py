@@ -769,7 +769,7 @@ report(pages * (depth * 250 + depth * (depth + 1) // 2 * 64) // MIB)
     "eats and declares its memory free": Attack(
         HOARD
         + """
-shared = mmap.mmap(-1, 4096)
+counts = os.open("counts", os.O_RDWR | os.O_CREAT)
 children = []
 for number in range(3):
     child = os.fork()
@@ -778,11 +778,11 @@ for number in range(3):
         block.madvise(mmap.MADV_FREE)
         libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), 64 * MIB, 21)
         while True:
-            shared[number] = block[::4096].count(1) * 4096 // MIB
+            os.pwrite(counts, bytes([block[::4096].count(1) * 4096 // MIB]), number)
             time.sleep(0.02)
     children.append(child)
 time.sleep(0.6)
-report(sum(shared[:3]), children)
+report(sum(os.pread(counts, 3, 0)), children)
 """,
         (FAT, PASSED),
     ),
