@@ -3,8 +3,8 @@
     python -I -S watcher.py FOLDER < PIPE
 
 A process of its own that waits for the end of a pipe whose other end only the watched process holds. It ends every
-process that has FOLDER in the variable `VARIABLE` of its environment, or that writes its output into FOLDER, as Ray's
-workers do: first asked, then killed. Standard library only, so that it starts in milliseconds.
+process that has FOLDER in the variable `VARIABLE` of its environment, or a file in FOLDER open for writing, as Ray's
+processes have their logs: first by SIGTERM, then by SIGKILL. Standard library only, so that it starts in milliseconds.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -76,9 +77,16 @@ def _belongs(entry: Path, folder: Path) -> bool:
             return False  # ended, and not yet collected by its parent
         if f"{VARIABLE}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
             return True
-        # Ray's workers write their titles over the environment they were started with.
-        return any((entry / "fd" / str(output)).readlink().is_relative_to(folder) for output in (1, 2))
+        # Ray's workers and agents write their titles over the environment they were started with.
+        return any(_writes_into(descriptor, folder) for descriptor in (entry / "fd").iterdir())
     except OSError:  # gone meanwhile, or another user's
+        return False
+
+
+def _writes_into(descriptor: Path, folder: Path) -> bool:
+    try:
+        return bool(descriptor.lstat().st_mode & stat.S_IWUSR) and descriptor.readlink().is_relative_to(folder)
+    except OSError:  # closed meanwhile
         return False
 
 

@@ -120,7 +120,8 @@ def test_the_papers_average_of_the_loss_gives_every_response_one_voice_in_micro_
     first = metrics_of(ft)[1][1]
     assert first["critic/advantages/max"] > 0 and first["actor/grad_norm"] > 0
     assert first["response_length/max"] > first["response_length/min"], "otherwise every average would be 0"
-    assert first["actor/pg_loss"] == pytest.approx(0, abs=1e-6)
+    # The sums are in float32.
+    assert first["actor/pg_loss"] == pytest.approx(0, abs=1e-5)
 
 
 def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_model):
