@@ -28,7 +28,7 @@ class Arguments(ApiFlags):
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The events with votes and category (JSONL)."""
     model_name: str = "gpt-5-2025-08-07"
-    """The judge, as LiteLLM names it; with api_base, as the server names it."""
+    """The classifier, as LiteLLM names it; with api_base, as the server names it."""
     reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "low"
     """How long a reasoning model thinks; "default" sends nothing."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1
@@ -38,7 +38,7 @@ class Arguments(ApiFlags):
     max_tokens: int = 32000
     """Most tokens of one answer, hidden reasoning included."""
     concurrency: int = 16
-    """Events judged at a time."""
+    """Events classified at a time."""
 
 
 async def main(arguments: Arguments) -> int:

@@ -1,5 +1,5 @@
 """Cobalt: contextual-bandit learning with offline trajectories for multi-turn code generation.
 
 The library behind the scripts in the repository's root. Importing this package does nothing; import the
-module you need. Rooms import only from floors below their own (see `docs/architecture.md`).
+module you need. No package imports from a layer above its own (see `docs/architecture.md`).
 """

@@ -1,7 +1,7 @@
 """What the entry points and the clients of Ray Serve apps share.
 
 Building an app for `serve run`, finding a running one, and telling passing failures from final ones. Ray is imported
-inside the functions: floors 0 and 1 import without it.
+inside the functions: layers 0 and 1 import without it.
 """
 
 import asyncio

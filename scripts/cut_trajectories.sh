@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From evaluated trajectories to veRL's rows: select, cut into contextual prompts, write parquet.
+# Make veRL's rows from evaluated trajectories: select trajectories, cut them into contextual prompts, write parquet.
 #   scripts/cut_trajectories.sh TRAIN_RUN DEV_RUN OUTPUT_DIR MODEL
-# TRAIN_RUN and DEV_RUN are folders of scripts/multi_turn.sh with the pocket prompts; MODEL is the policy to be trained.
+# TRAIN_RUN and DEV_RUN are folders that scripts/multi_turn.sh wrote with --prompts pocket; MODEL is the policy to train.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolve the profiles of pyproject.toml into exact locks (requirements/*.lock). Run it after changing a dependency.
+# Resolve the profiles of pyproject.toml into exact locks (requirements/*.lock). Run this after changing a dependency.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."

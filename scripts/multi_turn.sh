@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Single turn, multi turn and hidden-test evaluation of one problem file, against the running services.
+# Run single turn, multi turn and hidden-test evaluation on one problem file, with the running services.
 #   scripts/multi_turn.sh PROBLEMS OUTPUT_DIR [flags of both run_*_vllm.py scripts]
-# TURNS=2 takes fewer rounds of feedback than eight. With PERTURBED=1 two of each problem's public tests are impossible, and
-# the hacking events are extracted, into OUTPUT_DIR/events.jsonl.
+# TURNS sets the number of rounds of feedback (default: 8). With PERTURBED=1 two of each problem's public tests are
+# impossible, and the hacking events are extracted into OUTPUT_DIR/events.jsonl.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."

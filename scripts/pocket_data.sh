@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Cobalt's data on the pocket world, from nothing to parquet: the seed model writes three-turn trajectories for the
-# training and the development problems, they are judged on hidden tests, selected, cut into contextual prompts and
-# written as veRL's rows. The single-turn rows of the same problems are written as well.
-#   scripts/pocket_data.sh [--list] [OUTPUT_DIR [SEED]]   (default: runs/pocket_data 0; the seed decides world and samples)
-# Running it again continues where it stopped; --list shows the steps and which of them are done. The steps are in
+# Make Cobalt's training data on the pocket world. The seed model writes three-turn trajectories for the training and the
+# development problems. The trajectories are judged on hidden tests, selected, cut into contextual prompts and written as
+# veRL's rows (parquet). The single-turn rows of the same problems are written as well.
+#   scripts/pocket_data.sh [--list] [OUTPUT_DIR [SEED]]   (default: runs/pocket_data 0; SEED decides the world and the samples)
+# Running the script again continues where it stopped. --list shows the steps and which of them are done. The steps are in
 # cobalt/studies/pocket_data.py.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac

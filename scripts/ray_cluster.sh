@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A Ray cluster that asks everybody for Ray's token, for `serve run` and the scripts.
+# Start, join or stop a Ray cluster that requires Ray's token, for `serve run` and the scripts.
 #   scripts/ray_cluster.sh start [--address IP] [--port PORT] [flags of `ray start`]   # this machine is the head
 #   scripts/ray_cluster.sh join HEAD:PORT [flags of `ray start`]                       # this machine joins it
-#   scripts/ray_cluster.sh stop                                                        # ends what it started here
-# The default address, 127.0.0.1, keeps all of Ray but Serve's replicas on loopback. With another address Ray listens on
-# every interface, guarded by the token; the dashboard and Serve's HTTP stay on loopback. The token is
+#   scripts/ray_cluster.sh stop                                                        # ends what the script started here
+# With the default address, 127.0.0.1, all of Ray except Serve's replicas listens on loopback. With another address Ray
+# listens on every interface and is protected by the token; the dashboard and Serve's HTTP stay on loopback. The token is in
 # ~/.ray/auth_token; machines that join need the same file.
 set -euo pipefail
 umask 077

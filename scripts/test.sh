@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Set up and run every check: ruff, mypy, unit tests, then the tests with the real sandbox, Ray Serve and vLLM.
+# Set up and run every check: ruff, mypy, unit tests, and then the tests with the real sandbox, Ray Serve and vLLM.
 #   scripts/test.sh           everything
 #   scripts/test.sh --fast    without Ray, vLLM, sandboxes and slow tests
-# Further arguments go to pytest.
+# Further arguments are passed to pytest.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."

@@ -226,3 +226,17 @@ def test_a_prompt_file_that_is_no_text_is_refused(tmp_path):
         (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", tmp_path)
     assert_user_error(finished, "prompt set")
+
+
+def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
+    import dataclasses
+
+    import run_multi_turn_litellm
+    import run_single_turn_litellm
+
+    single, multi = (
+        {field.name: field.default for field in dataclasses.fields(module.Arguments)}
+        for module in (run_single_turn_litellm, run_multi_turn_litellm)
+    )
+    assert single == {name: default for name, default in multi.items() if name in single}
+    assert (single["temperature"], single["top_p"], single["max_tokens"]) == (1.0, 1.0, 32000)
