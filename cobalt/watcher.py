@@ -57,8 +57,10 @@ def _end_all(folder: Path, number: signal.Signals, seconds: float) -> None:
 def _open_all(folder: Path) -> dict[int, int]:
     """Descriptors of the processes to end, by their ids: an id may be another process's a moment later."""
     found: dict[int, int] = {}
+    # The watched process, if it lives, writes into the folder itself, as Ray's driver.
+    spared = {os.getpid(), os.getppid()}
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdigit() or int(entry.name) in spared:
             continue
         try:
             descriptor = os.pidfd_open(int(entry.name))
