@@ -21,6 +21,7 @@ VARIABLE = "COBALT_SERVICES"
 
 _ASKED_SECONDS = 5.0
 _KILLED_SECONDS = 20.0
+_REMOVED_SECONDS = 5.0
 
 
 def watch(folder: Path) -> None:
@@ -31,7 +32,7 @@ def watch(folder: Path) -> None:
         pass
     _end_all(folder, signal.SIGTERM, _ASKED_SECONDS)
     _end_all(folder, signal.SIGKILL, _KILLED_SECONDS)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
 
 
 def _end_all(folder: Path, number: signal.Signals, seconds: float) -> None:
@@ -90,6 +91,14 @@ def _writes_into(descriptor: Path, folder: Path) -> bool:
         return bool(descriptor.lstat().st_mode & stat.S_IWUSR) and descriptor.readlink().is_relative_to(folder)
     except OSError:  # closed meanwhile
         return False
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder; again, where the watched process, which may still log, writes into it meanwhile."""
+    deadline = time.monotonic() + _REMOVED_SECONDS
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        select.select([], [], [], 0.05)
 
 
 def _send(descriptor: int, number: signal.Signals) -> None:
