@@ -40,6 +40,7 @@ from watched import (
     Process,
     adopt_orphans,
     below,
+    check_flags,
     end,
     family,
     held_services,
@@ -123,7 +124,7 @@ def main(arguments: Arguments) -> int:
     if place.is_relative_to("/tmp") and not place.is_relative_to(ROOT):
         raise UserError(f"{place} lies in /tmp, which some rows give a run of its own: name a folder elsewhere")
     adopt_orphans()
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    check_flags(arguments.output_dir)
     path = arguments.output_dir / "rows.jsonl"
     with (
         terminations_as_interrupts(),
@@ -376,9 +377,9 @@ class Stage:
 
 def _program(process: Process) -> str:
     """A process's name for the table."""
-    words = process.command.split() or [""]
+    words = process.command.split() or ["without a command line"]
     scripts = [word for word in words if word.endswith(".py")]
-    return Path((scripts or words)[0]).name
+    return Path(scripts[0]).name if scripts else words[0].rpartition("/")[2]
 
 
 def finish(process: "subprocess.Popen[bytes]", seconds: float = LONGEST_RUN) -> int:

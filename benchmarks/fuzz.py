@@ -34,7 +34,7 @@ import tyro
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from tqdm import tqdm
-from watched import adopt_orphans, held_services
+from watched import adopt_orphans, check_flags, held_services
 
 from cobalt.cli import run_script
 from cobalt.conversation import program_of
@@ -82,7 +82,7 @@ class Property:
 
 def main(arguments: Arguments) -> int:
     """Fuzz, print what was seen, and return the exit code."""
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    check_flags(arguments.output_dir, minutes=arguments.minutes, examples=arguments.examples)
     targets: dict[str, Callable[[], contextlib.AbstractContextManager[list[Property]]]] = {
         "extraction": lambda: contextlib.nullcontext(extraction_properties()),
         "records": record_properties,

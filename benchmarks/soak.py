@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import httpx
 import tyro
 from tqdm import tqdm
-from watched import Process, adopt_orphans, below, descriptors, held_services, named, private_memory
+from watched import Process, adopt_orphans, below, check_flags, descriptors, held_services, named, private_memory
 
 from cobalt.cli import run_script
 from cobalt.errors import UserError
@@ -76,7 +76,8 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Soak or plot, and return the exit code."""
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    names = ("tests", "minutes", "rate", "concurrency", "sample_seconds")
+    check_flags(arguments.output_dir, **{name: getattr(arguments, name) for name in names})
     if arguments.part == "plot":
         _plot(arguments)
         return 0
@@ -207,6 +208,11 @@ class Record:
         self._errors_path = arguments.output_dir / f"{arguments.part}_errors.jsonl"
         self.samples = _read(self.path)
         last = self.samples[-1] if self.samples else {}
+        if last.get("seed", arguments.seed) != arguments.seed:
+            raise UserError(
+                f"{self.path} was sampled with --seed {last['seed']}: give that seed, or another --output_dir"
+            )
+        self._seed = arguments.seed
         self.tests, self.requests, self.errors = (int(last.get(name, 0)) for name in ("tests", "requests", "errors"))
         self._before = float(last.get("seconds", 0.0))
         self._start = int(last.get("start", -1)) + 1
@@ -240,6 +246,7 @@ class Record:
         row = {
             "seconds": round(self.seconds, 1),
             "start": self._start,
+            "seed": self._seed,
             "tests": self.tests,
             "requests": self.requests,
             "errors": self.errors,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from cobalt import services
+from cobalt.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 PAUSE = 0.02
@@ -120,6 +121,21 @@ def end(processes: list[Process]) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
+
+
+def check_flags(folder: Path, **numbers: float) -> None:
+    """Refuse numbers that are not above 0, and make the folder of results.
+
+    Raises:
+        UserError: a number is not above 0, or the folder cannot be made.
+    """
+    for name, number in numbers.items():
+        if not number > 0:
+            raise UserError(f"--{name} is {number}: it must be above 0")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output_dir {folder}: {error.strerror}") from None
 
 
 @contextmanager

@@ -5,6 +5,7 @@ mistake; 130 interrupted.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -41,6 +42,9 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
         code = 130
+    except BrokenPipeError:  # who read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's last flush succeeds
+        code = 1
     sys.exit(code)
 
 

@@ -361,6 +361,8 @@ def run_beside_services(arguments: Arguments) -> int:
     """Run the command beside the services; returns its exit code."""
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
+    if arguments.engine and arguments.model is None:
+        raise UserError("--engine has settings of the engine, which is started only with --model: give both or neither")
     enter_delegated()  # before there are processes that would have to move too
     with (
         terminations_as_interrupts(),

@@ -240,3 +240,28 @@ def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
     )
     assert single == {name: default for name, default in multi.items() if name in single}
     assert (single["temperature"], single["top_p"], single["max_tokens"]) == (1.0, 1.0, 32000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["benchmarks/soak.py", "direct", "--tests", "-5"], "--tests"),
+        (["benchmarks/fuzz.py", "records", "--examples", "0"], "--examples"),
+        (["benchmarks/faults.py", "--output_dir", "/dev/null/x"], "/dev/null/x"),
+        (["-m", "cobalt.judge", "check-recorded", "/dev/null"], "/dev/null"),
+        (["-m", "cobalt.services", "--engine", "a=1", "--", "true"], "--model"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_one_sentence(arguments, names):
+    assert_user_error(run(*arguments), names)
+
+
+def test_a_soak_is_not_continued_with_another_seed(tmp_path):
+    write_lines(tmp_path / "direct.jsonl", [{"seconds": 1.0, "start": 0, "seed": 1, "tests": 5}])
+    assert_user_error(run("benchmarks/soak.py", "direct", "--tests", "9", "--output_dir", tmp_path), "--seed 1")
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback():
+    command = f"{sys.executable} -m cobalt.report --help | true; exit ${{PIPESTATUS[0]}}"
+    finished = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in finished.stderr

@@ -105,6 +105,8 @@ async def _check_recorded(command: CheckRecorded) -> int:
         if not item.agrees:
             first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
             sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
+    if not comparisons:
+        raise UserError(f"{command.file} holds no recorded program")
     agreed = sum(item.agrees for item in comparisons)
     sys.stdout.write(f"{agreed} of {len(comparisons)} recorded verdicts agree\n")
     return 0 if agreed == len(comparisons) else 1
