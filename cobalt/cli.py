@@ -26,12 +26,12 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
     `InfrastructureError` one sentence and exit code 1, Ctrl-C exit code 130; anything else is a bug and keeps its
     traceback.
     """
-    arguments = parse_arguments(arguments_type)
-    # Colours and columns for people; whole lines for log files.
-    handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
+        arguments = parse_arguments(arguments_type)
+        # Colours and columns for people; whole lines for log files.
+        handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         code = function(arguments)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
