@@ -1,4 +1,4 @@
-"""A self-check: does isolation hold on this machine?
+"""A self-check of whether isolation holds on this machine.
 
 It runs small programs that try to leave the sandbox or to use more than the limits allow, and reports what happened.
 The service runs it at its start and refuses to serve when a check fails. It is not a proof: the attack suite in the

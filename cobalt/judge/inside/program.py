@@ -30,7 +30,7 @@ FILE_NAME = "main.py"
 FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-# Characters that are kept of each end of a compiler's message: the source may be one long line, which the message quotes.
+# Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
 # Modules that Python loads before a script runs: a script that imports them gets these, not a file next to it.
 _LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
