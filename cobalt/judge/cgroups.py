@@ -130,7 +130,7 @@ def find_place() -> Place | None:
 
 
 def enter_delegated() -> bool:
-    """Prepare a v2 cgroup that holds this process alone, such as systemd's `Delegate=yes` gives, for sandboxes' cgroups.
+    """Prepare a v2 cgroup that holds this process alone (as with systemd's `Delegate=yes`) for sandboxes' cgroups.
 
     Under v2 a cgroup that has processes cannot have children with controllers. So this process moves into a child
     cgroup of its own. Returns whether it did.

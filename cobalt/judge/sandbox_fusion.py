@@ -4,12 +4,11 @@ Any client of SandboxFusion can use this judge by setting its URL to `<address>/
 sandbox reward (`reward.sandbox_fusion.url`). A program is run once on one input, isolated as every other program; the
 caller compares its output.
 
-| | |
-|---|---|
-| covered | `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python" |
-| different | `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine fails no program |
-| | `compile_timeout` limits nothing, because Python has no build step; as in SandboxFusion, a syntax error is a failed run |
-| not covered | other languages and `fetch_files` (both refused by name), `/run_jupyter` and the other endpoints |
+- Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python".
+- Different: `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine
+  fails no program. `compile_timeout` limits nothing, because Python has no build step; as in SandboxFusion, a syntax
+  error is a failed run.
+- Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the other endpoints.
 
 Fields that SandboxFusion does not know are ignored, as in SandboxFusion.
 
