@@ -43,7 +43,7 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
         sys.stderr.write(f"error: {error}\n")
         code = 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: finished results are kept; run the same command again to complete them\n")
+        sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
         code = 130
     sys.exit(code)
 
