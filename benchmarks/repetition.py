@@ -12,10 +12,10 @@ once).
 | rule | this project's rule |
 | ratio | scan to rule; "-" if the text is repetitive, because both then stop early |
 | spare_tables | the rule with `spare_tables` |
-| whole reward | everything that a reward computes (program, repetition, form, lengths) with `spare_tables`, with the \
-text as thinking or as explanation, whichever takes longer |
+| whole reward | everything that a reward computes: program, repetition, form, lengths; with `spare_tables` |
 
-The answers of scan and rule must agree.
+The whole reward is measured with the text as thinking and as explanation, and the longer time is shown. The answers of
+scan and rule must agree.
 """
 
 import random
