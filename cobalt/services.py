@@ -413,7 +413,7 @@ def terminations_as_interrupts() -> Iterator[None]:
 
 def _free_port(wanted: int | None) -> int:
     if wanted is not None and not 0 < wanted < 65536:
-        raise UserError(f"http_port is {wanted}: give a port from 1 to 65535")
+        raise UserError(f"http_port is {wanted}: give a port between 1 and 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
