@@ -26,7 +26,7 @@ if __name__ == "__main__":
             exec(code, namespace)
     except BaseException as error:  # noqa: BLE001 - this is the interpreter's outermost frame
         uncaught = error
-    finally:  # what follows is no longer the program's code
+    finally:  # the program's code ends here
         settrace(None)
         setprofile(None)
     status = 0 if uncaught is None else program.report(uncaught)
