@@ -1,12 +1,12 @@
-"""Speed of multi-turn collection against vLLM alone.
+"""Speed of multi-turn collection, compared with vLLM alone.
 
     python benchmarks/collection.py [--problems 100] [--turns 2]
 
-Runs the real loop (private Ray, vLLM service, judge, all on this machine) over pocket problems and counts the tokens
-it generates per second, from the first request to the last record. Then, in a fresh process with the machine to itself,
-vLLM's own offline `LLM.generate` gets every prompt of that run at once and must generate completions of the same
-lengths. Both are warmed up first. The figure is the ratio of the two rates: what the turns' order, the judge, Ray
-Serve and the records cost, in one run on one machine.
+The real loop (private Ray, vLLM service, judge, all on this machine) runs over pocket problems, and the tokens that it
+generates per second are counted from the first request to the last record. Then, in a new process with the machine to
+itself, vLLM's own offline `LLM.generate` gets every prompt of that run at once and must generate completions of the
+same lengths. Both are warmed up first. The result is the ratio of the two rates. It shows what the order of turns, the
+judge, Ray Serve and the records cost, in one run on one machine.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from cobalt.trajectory_codec import read_trajectories
 
 @dataclass(frozen=True)
 class Arguments:
-    """Measure multi-turn collection against offline generation of the same prompts and lengths."""
+    """Compare multi-turn collection with offline generation for the same prompts and lengths."""
 
     pocket: Path = Path("pocket/seed0")
     """The pocket world (python -m cobalt.datasets.pocket)."""
     problems: int = 100
-    """How many of its development problems to take."""
+    """Number of its development problems to use."""
     turns: int = 2
     """Turns after the first; the paper collects with 2."""
     offline_threads: int = len(os.sched_getaffinity(0))
@@ -77,7 +77,7 @@ def main(arguments: Arguments) -> int:
             text=True,
             check=True,
         )
-    # vLLM prints to stdout as well, also when its process ends.
+    # vLLM prints to stdout as well, even when its process ends.
     [answer] = [line for line in finished.stdout.splitlines() if line.startswith("[") and line.endswith("]")]
     offline_tokens, offline_seconds = json.loads(answer)
     tokens = sum(lengths)
@@ -104,7 +104,7 @@ async def _collect(problems: Path, output: Path, turns: int) -> None:
 
 
 def _requests(path: Path) -> tuple[list[list[Message]], list[int]]:
-    """Every prompt of a run and how many tokens answered it."""
+    """Every prompt of a run, and the number of tokens of its completion."""
     conversations, lengths = [], []
     for group in read_trajectories(path):
         requests = [

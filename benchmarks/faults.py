@@ -1,15 +1,15 @@
-"""The fault matrix: each part of a run is killed, starved or lied to, and the run must lose nothing and go on.
+"""The fault matrix: each part of a run is killed, starved or misled, and the run must lose nothing and continue.
 
     python benchmarks/faults.py                                   # every row, one after another
     python benchmarks/faults.py --rows replica,proxy -o table.md
-    python benchmarks/faults.py --quick                           # those that take seconds
+    python benchmarks/faults.py --quick                           # rows that take seconds
 
-A row is one fault. Its load is a rollout of recorded responses whose verdicts are known beforehand, so that a wrong
-verdict cannot hide behind another one. Every row checks that no verdict is wrong, that what was on the disk when the
-fault came is still there afterwards, that the same command completes the run, and that no process is left; it measures
-how long it took to go on. Finished rows stand in OUTPUT_DIR/rows.jsonl and are not run again; what each row's commands
-said stands beside it. The exit code is 1 if an invariant did not hold. Everything runs on loopback, in processes of
-this script's own; disks are filled only in mount namespaces of its own.
+A row is one fault. Its load is a rollout of recorded responses with known verdicts, so that every wrong verdict is
+noticed. Every row checks that no verdict is wrong, that the records on the disk at the time of the fault are still
+there afterwards, that the same command completes the run, and that no process is left. It measures the time until the
+run continued. Finished rows are in OUTPUT_DIR/rows.jsonl and are not run again; the output of each row's commands is in
+a folder next to it. The exit code is 1 if an invariant did not hold. Everything runs on loopback, in processes of this
+script's own; disks are filled only in mount namespaces of its own.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ from cobalt.trajectory_codec import decode_passing, decode_responses, decode_tra
 JUDGE = {"cpu_seconds": "2", "concurrency": "2", "num_replicas": "1"}
 PROBLEMS = 24
 EARLY = 4
-"""Records on the disk when a fault comes."""
+"""Number of records on the disk when a fault occurs."""
 KILLS = 4
-"""How often a part of a sandbox is killed in its row."""
+"""How many times a part of a sandbox is killed in its row."""
 LONGEST_RUN = 240.0
-"""Seconds that a command may take, whatever becomes of it."""
+"""Seconds that a command may take, with any outcome."""
 LONGEST_REACTION = 150.0
-"""Seconds after a fault until a run must have gone on, or ended."""
+"""Seconds after a fault until a run must have continued, or ended."""
 LONGEST_END = 90.0
 """Seconds after a command's end until the last of its processes must have ended."""
 GIB = 1 << 30
@@ -78,20 +78,20 @@ class Arguments:
     """Run rows of the fault matrix and print them as a table."""
 
     rows: str = ""
-    """Names of rows, with commas between them; none: all."""
+    """Names of rows, separated by commas; all rows by default."""
     quick: bool = False
-    """Only rows that take seconds."""
+    """Run only rows that take seconds."""
     table: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Write the table into this file too."""
+    """Write the table to this file too."""
     output_dir: Path = Path("runs/faults")
-    """Folder for the finished rows, and for what each row leaves to look at."""
+    """Folder for the finished rows and for each row's logs and results."""
     model: Path | None = None
-    """Folder of a small model, for the row that kills an engine; without it one is trained for some steps."""
+    """Folder of a small model, for the rows that kill an engine; by default one is trained for some steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was seen of a fault; `seconds` until it went on, None where there was nothing to wait for."""
+    """The observed effects of a fault; `seconds` until the run continued, None if there was nothing to wait for."""
 
     sees: str
     goes_on: str
@@ -100,12 +100,12 @@ class Outcome:
 
 
 class Skipped(Exception):
-    """A row cannot be run here; the message says why."""
+    """A row cannot be run on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A fault in words, how it is run, and whether that takes more than some seconds."""
+    """A fault's description, the function that runs it, and whether that takes more than some seconds."""
 
     fault: str
     run: Callable[["Stage"], Outcome]
@@ -113,16 +113,16 @@ class Row:
 
 
 def main(arguments: Arguments) -> int:
-    """Run the rows that are asked for and not finished, print the table, and return the exit code."""
+    """Run the requested rows that are not finished, print the table, and return the exit code."""
     wanted = [name.strip() for name in arguments.rows.split(",") if name.strip()] or list(ROWS)
     unknown = [name for name in wanted if name not in ROWS]
     if unknown:
-        raise UserError(f"there is no row {unknown[0]!r}; there are {', '.join(ROWS)}")
+        raise UserError(f"there is no row {unknown[0]!r}; the rows are {', '.join(ROWS)}")
     if arguments.quick:
         wanted = [name for name in wanted if not ROWS[name].long]
     place = arguments.output_dir.resolve()
     if place.is_relative_to("/tmp") and not place.is_relative_to(ROOT):
-        raise UserError(f"{place} lies in /tmp, which some rows give a run of its own: name a folder elsewhere")
+        raise UserError(f"{place} is in /tmp, which some rows replace by one of their own: name another folder")
     adopt_orphans()
     check_flags(arguments.output_dir)
     path = arguments.output_dir / "rows.jsonl"
@@ -146,7 +146,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _run_row(name: str, arguments: Arguments, shared: "Shared") -> dict[str, Any]:
-    """Run one row; whatever becomes of it, nothing that it started goes on running."""
+    """Run one row; whatever its outcome, no process that it started keeps running."""
     row = ROWS[name]
     folder = (arguments.output_dir / name).resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -180,11 +180,11 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-# --- what rows are made of ----------------------------------------------------------------------------------------
+# --- parts of rows ------------------------------------------------------------------------------------------------
 
 
 class Shared:
-    """Services that rows use one after another, started for the first of them that asks."""
+    """Services that rows use one after another, started for the first row that needs them."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -193,29 +193,29 @@ class Shared:
         self._stack = contextlib.ExitStack()
 
     def environment(self) -> dict[str, str]:
-        """The variables that lead to the services."""
+        """The environment variables by which the services are found."""
         if self.process is None:
             self.process, self._environment = self._stack.enter_context(held_services(self.log, settings=JUDGE))
         return self._environment
 
     def processes(self) -> list[Process]:
-        """All of the services' processes, the one at their head left out."""
+        """All processes of the services, except their first."""
         return [] if self.process is None else below(self.process.pid)
 
     def close(self) -> None:
-        """Stop the services, for a row that wants the machine, or at the end."""
+        """Stop the services, for a row that needs the machine to itself, or at the end."""
         self._stack.close()
         self.process = None
 
 
 class Load:
-    """A rollout of recorded responses, two samples and two turns of each problem, every verdict of it known.
+    """A rollout of recorded responses with known verdicts: two samples and two turns of each problem.
 
     Args:
-        folder: Where the input lies.
-        output: The result.
-        padding: Characters to lengthen each test's input by, to make requests large.
-        pause: Seconds that each test takes; there are 192 of them, two at a time.
+        folder: Folder for the input.
+        output: The result file.
+        padding: Number of characters added to each test's input, to make requests large.
+        pause: Seconds that each test takes; there are 192 tests, two at a time.
     """
 
     EXPECTED = (
@@ -226,7 +226,7 @@ class Load:
     def __init__(self, folder: Path, output: Path, *, padding: int = 0, pause: float = 0.05) -> None:
         self.output = output
         self.visible = output
-        """Where this process sees the result; elsewhere if it lies on a mount of the row's own."""
+        """Path of the result for this process; it differs if the result is on a mount of the row's own."""
         right, wrong, crash = "print(n * n)", "print(n * n if n < 3 else 0)", "print(n // 0)"
         programs = ((right, wrong), (crash, right))
         tests = {"inputs": [f"{n}\n{'x' * padding}" for n in (2, 3)], "outputs": ["4\n", "9\n"]}
@@ -254,30 +254,30 @@ class Load:
         return [sys.executable, "-m", "cobalt.services", *settings, "--", *self.command]
 
     def lines(self) -> list[bytes]:
-        """The finished records on the disk."""
+        """The finished records on the disk, as lines."""
         content = self.visible.read_bytes() if self.visible.exists() else b""
         return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
     def wait_for(self, count: int, process: "subprocess.Popen[bytes]") -> list[bytes]:
-        """Wait until so many records are on the disk; returns them."""
+        """Wait until `count` records are on the disk; returns them."""
         wait_until(lambda: len(self.lines()) >= count or process.poll() is not None, LONGEST_RUN, "the first records")
         lines = self.lines()
         if len(lines) < count:
-            raise Broken(f"the run ended with exit code {process.returncode} before the fault came")
+            raise Broken(f"the run ended with exit code {process.returncode} before the fault")
         if len(lines) == PROBLEMS:
-            raise Broken("the run was over before the fault came")
+            raise Broken("the run was complete before the fault")
         return lines
 
     def check(self, kept: Sequence[bytes] = (), *, complete: bool = True) -> None:
-        """Every finished record is whole and right, those in `kept` are still there, and, if complete, none is missing.
+        """Check that every record is right, that those in `kept` are there and, if `complete`, that none is missing.
 
         Raises:
-            Broken: it is not so.
+            Broken: a check failed.
         """
         try:
             records = [json.loads(line) for line in self.lines()]
         except ValueError as error:
-            raise Broken(f"a finished line is no JSON: {error}") from None
+            raise Broken(f"a finished line is not JSON: {error}") from None
         for record in records:
             kinds = tuple(
                 tuple(tuple(verdict.kind.value for verdict in turn.public_result.verdicts) for turn in trajectory.turns)
@@ -296,7 +296,7 @@ class Load:
 
 
 class Stage:
-    """What a row works with: its folder, the shared services, and the commands that it starts."""
+    """The means of a row: its folder, the shared services, and the commands that it starts."""
 
     def __init__(self, folder: Path, shared: Shared, model: Path | None) -> None:
         self.folder = folder
@@ -305,33 +305,33 @@ class Stage:
         self._logs = 0
 
     def load(self, *, padding: int = 0, pause: float = 0.05) -> Load:
-        """The row's rollout."""
+        """The rollout of the row."""
         return Load(self.folder, self.folder / "multi_turn.jsonl", padding=padding, pause=pause)
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> tuple["subprocess.Popen[bytes]", Path]:
-        """Start a command; returns it, and the file with what it says."""
+        """Start a command; returns its process and the file with its output."""
         self._logs += 1
         log = self.folder / f"command{self._logs}.log"
         with log.open("wb") as output:
             return start(list(command), output, env=os.environ | (environment or {})), log
 
     def own_processes(self) -> list[Process]:
-        """The living processes of the row: all below this one but those of the shared services."""
+        """The living processes of the row: all descendants of this process except those of the shared services."""
         others = {process.pid for process in self.shared.processes()}
         if self.shared.process is not None:
             others.add(self.shared.process.pid)
         return [process for process in family() if process.pid not in others]
 
     def nothing_left(self, disks: "Disks | None" = None) -> str:
-        """Wait until the processes of the row have ended by themselves; returns how long it took, and which was last.
+        """Wait until the processes of the row have ended by themselves; returns how long it took, and the last one.
 
         Args:
-            disks: The mount namespace that the row holds; it may stay.
+            disks: The mount namespace of the row, whose processes may stay.
 
         Raises:
-            Broken: a process lives on.
+            Broken: a process has not ended in time.
         """
         began = time.monotonic()
         holders = set() if disks is None else {disks.pid, *(process.pid for process in below(disks.pid))}
@@ -360,7 +360,7 @@ class Stage:
         """Run the same command again; returns the seconds from its start until its first new record.
 
         Raises:
-            Broken: it fails, loses a record, or leaves a wrong one.
+            Broken: the command fails, loses a record, or leaves a wrong one.
         """
         before = len(load.lines())
         began = time.monotonic()
@@ -386,7 +386,7 @@ def finish(process: "subprocess.Popen[bytes]", seconds: float = LONGEST_RUN) -> 
     """Wait for a command's end; returns its exit code, negative for a signal.
 
     Raises:
-        Broken: it does not end.
+        Broken: the command does not end in time.
     """
     try:
         return process.wait(seconds)
@@ -395,7 +395,7 @@ def finish(process: "subprocess.Popen[bytes]", seconds: float = LONGEST_RUN) -> 
 
 
 def how_it_ended(code: int, log: Path) -> str:
-    """An exit code and the last words, for the table."""
+    """The exit code and the last line of output, for the table."""
     ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     tracebacks = log.read_text(errors="replace").count("Traceback (most recent call last)")
     said = log.read_text(errors="replace").strip()
@@ -406,20 +406,20 @@ def how_it_ended(code: int, log: Path) -> str:
 
 
 def _without_places(text: str, *folders: Path) -> str:
-    """A text for the table: where this project and its runs lie is nobody's business."""
+    """A text for the table, without the folders of this project and its runs."""
     for folder in (*folders, ROOT):
         text = text.replace(f"{folder}/", "")
-    return re.sub(r"^\[.*?\] ", "", text)  # what Ray puts before its words: time, processes, threads
+    return re.sub(r"^\[.*?\] ", "", text)  # Ray's prefix: time, processes, threads
 
 
 @dataclass
 class Probe:
-    """Asks the judge over HTTP, again and again, in a thread of its own; use it as a context manager."""
+    """Sends requests to the judge over HTTP, one after another, in its own thread; use it as a context manager."""
 
     address: str
     headers: dict[str, str]
     answers: list[tuple[float, float, str]] = field(default_factory=list)
-    """When each was asked and answered, by the monotonic clock, and the status or the error's name."""
+    """For each request, when it was sent and answered, by the monotonic clock, and the status or the error's name."""
 
     def __enter__(self) -> Self:
         self._stop = threading.Event()
@@ -453,7 +453,7 @@ class Probe:
             self.answers.append((asked, time.monotonic(), said))
 
     def right_again(self, fault: float) -> float:
-        """Wait for a right answer to a question asked after the fault; returns the seconds between fault and answer."""
+        """Wait for a right answer to a request sent after the fault; returns the seconds from fault to answer."""
 
         def first() -> float | None:
             return next((done for asked, done, said in list(self.answers) if asked > fault and said == "200"), None)
@@ -461,7 +461,7 @@ class Probe:
         return wait_until(first, LONGEST_RUN, "a right answer over HTTP") - fault
 
     def failures(self) -> Counter[str]:
-        """What was answered other than 200, and how often.
+        """The answers other than 200, with their numbers.
 
         Raises:
             Broken: an answer was wrong, or none was right.
@@ -469,12 +469,12 @@ class Probe:
         if self._wrong:
             raise Broken(f"a wrong verdict over HTTP: {self._wrong[0][:300]}")
         if not any(said == "200" for _, _, said in self.answers):
-            raise Broken("no question over HTTP was answered")
+            raise Broken("no request over HTTP was answered")
         return Counter(said for _, _, said in self.answers if said != "200")
 
 
 def probe(environment: Mapping[str, str]) -> Probe:
-    """A probe of the services that the environment leads to."""
+    """A probe of the services that the environment variables name."""
     token = environment.get("COBALT_JUDGE_TOKEN")
     return Probe(environment["COBALT_HTTP"], {} if token is None else {"Authorization": f"Bearer {token}"})
 
@@ -485,18 +485,18 @@ class Disks:
 
     pid: int
     enter: list[str]
-    """A command to put before another, which then sees those file systems."""
+    """A command that runs another one inside the namespace."""
 
     def visible(self, path: Path) -> Path:
-        """Where this process sees a path of theirs."""
+        """The path by which this process reaches a path in the namespace."""
         return Path(f"/proc/{self.pid}/root{path}")
 
     def run(self, *command: str) -> None:
-        """Run a command there."""
+        """Run a command in the namespace."""
         subprocess.run([*self.enter, *command], check=True, stdin=subprocess.DEVNULL)
 
     def fill(self, folder: Path) -> Path:
-        """Fill a file system to its last byte by a file in `folder`; returns the file."""
+        """Fill a file system to its last byte with a file in `folder`; returns the file."""
         filler = self.visible(folder) / "filler"
         with filler.open("wb", buffering=0) as handle:
             for size in (1 << 20, 4096, 1):
@@ -510,16 +510,16 @@ class Disks:
 
 @contextlib.contextmanager
 def small_disks(sizes: Mapping[Path, str]) -> Iterator[Disks]:
-    """A mount namespace in which each of the folders is a tmpfs of the given size (as mount has it).
+    """A mount namespace in which each of the folders is a tmpfs of the given size (in the syntax of `mount`).
 
     Raises:
-        Skipped: not root, mounting is not allowed here, or this checkout would be out of sight.
+        Skipped: this user is not root, mounting is not allowed, or the mount would hide this checkout.
     """
     if os.geteuid() != 0:
         raise Skipped("mounting needs root")
     hidden = next((folder for folder in sizes if ROOT.is_relative_to(folder)), None)
     if hidden is not None:
-        raise Skipped(f"this checkout lies in {hidden}, of which the row has one of its own")
+        raise Skipped(f"this checkout is in {hidden}, which the row replaces by a file system of its own")
     places = [part for folder, size in sizes.items() for part in (size, str(folder))]
     script = (
         'while [ $# -gt 0 ]; do mount -t tmpfs -o "size=$1,mode=1777" none "$2" || exit; shift 2; done; echo up; cat'
@@ -543,7 +543,7 @@ def small_disks(sizes: Mapping[Path, str]) -> Iterator[Disks]:
 
 
 def sandbox_part(part: str, stage: Stage) -> Outcome:
-    """Kill a part of a sandbox while a test runs in it, several times, with other programs beside it."""
+    """Kill a part of a sandbox while a test runs in it, several times, while other programs are judged too."""
     del stage
     return asyncio.run(_sandbox_part(part))
 
@@ -582,7 +582,7 @@ async def _sandbox_part(part: str) -> Outcome:
 
 
 def _part_of_sandbox(part: str) -> int | None:
-    """The id of a part of a sandbox below this process; each is the only child of the one before."""
+    """The process id of a part of one of this process's sandboxes; each part is the only child of the one before."""
     processes = family()
     children: dict[int, list[Process]] = {}
     for process in processes:
@@ -599,11 +599,11 @@ def _part_of_sandbox(part: str) -> int | None:
 SANDBOX_PARTS = ("bwrap", "pid 1", "zygote", "compiler", "test")
 
 
-# --- rows: parts of the services, beside a rollout ----------------------------------------------------------------
+# --- rows: parts of the services, during a rollout ----------------------------------------------------------------
 
 
 def serve_part(prefix: str, stage: Stage) -> Outcome:
-    """Kill an actor of Ray Serve during a rollout, with questions over HTTP beside it; the rollout must not notice."""
+    """Kill an actor of Ray Serve during a rollout and HTTP requests; the rollout must not be affected."""
     environment = stage.shared.environment()
     load = stage.load()
     with probe(environment) as http:
@@ -653,13 +653,13 @@ def driver(stage: Stage) -> Outcome:
     stage.nothing_left()
     load.check(kept, complete=False)
     with load.output.open("ab") as handle:
-        handle.write(b'{"id": 23, "torn')  # what a kill in the middle of a write leaves
+        handle.write(b'{"id": 23, "torn')  # as after a kill in the middle of a write
     seconds = stage.complete(load, load.command, environment, kept)
     return Outcome(how_it_ended(code, log), "the same command again; a torn last line is made again", seconds)
 
 
 def result_disk(stage: Stage) -> Outcome:
-    """Let the disk with the results become full during a rollout, then make room."""
+    """Have the disk of the results run full during a rollout, then make room."""
     environment = stage.shared.environment()
     disk = stage.folder / "disk"
     disk.mkdir()
@@ -684,7 +684,7 @@ def result_disk(stage: Stage) -> Outcome:
 
 
 def provider(stage: Stage) -> Outcome:
-    """A provider that fails in every way it can, and then altogether, and comes back."""
+    """A provider that fails in every known way, then fails completely, and then works again."""
     import importlib.util
 
     if importlib.util.find_spec("litellm") is None:
@@ -758,7 +758,7 @@ def provider(stage: Stage) -> Outcome:
 
 
 def whole_part(find: str, stage: Stage) -> Outcome:
-    """Kill a process that the whole command rests on, in the middle of the rollout."""
+    """Kill a process that the whole command depends on, in the middle of the rollout."""
     stage.shared.close()
     load = stage.load(pause=0.3)
     with _own_temporary_folders() as disks:
@@ -787,7 +787,7 @@ def whole_part(find: str, stage: Stage) -> Outcome:
 
 
 def stopped(number: signal.Signals, moments: tuple[float, ...], stage: Stage) -> Outcome:
-    """Stop the whole command at given moments after its start, in seconds; Ctrl-C reaches its whole process group."""
+    """Stop the whole command at each of `moments` (seconds after its start); Ctrl-C reaches its whole process group."""
     stage.shared.close()
     load = stage.load()
     endings: Counter[str] = Counter()
@@ -816,7 +816,7 @@ def stopped(number: signal.Signals, moments: tuple[float, ...], stage: Stage) ->
 
 
 def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:
-    """Fill /tmp or /dev/shm to the last byte in the middle of the rollout, and make room when the command has ended."""
+    """Fill /tmp or /dev/shm completely in the middle of the rollout, and make room when the command has ended."""
     stage.shared.close()
     load = stage.load(padding=padding)
     with _own_temporary_folders() as disks:
@@ -844,7 +844,7 @@ def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:
 
 
 def clock(offset: int, stage: Stage) -> Outcome:
-    """Let the wall clock of every process of the run jump by so many seconds; monotonic clocks go on as they do."""
+    """Let the wall clock of every process of the run jump by `offset` seconds; monotonic clocks are not changed."""
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     if not libraries or shutil.which("cc") is None:
         raise Skipped("libfaketime or a C compiler is not installed (apt-get install faketime gcc)")
@@ -887,7 +887,7 @@ def clock(offset: int, stage: Stage) -> Outcome:
     return Outcome(f"nothing; the other {PROBLEMS - len(kept)} problems took {ended:.1f} s", "by itself", 0.0)
 
 
-# libfaketime refuses a sleep on the monotonic clock where it leaves that clock alone, as Python's `time.sleep` is one.
+# If libfaketime leaves the monotonic clock alone, it refuses sleeps on that clock, such as Python's `time.sleep`.
 _SLEEP = """
 #include <errno.h>
 #include <sys/syscall.h>
@@ -907,7 +907,7 @@ def _maps(pid: int) -> str:
 
 
 def engine(prefix: str, stage: Stage) -> Outcome:
-    """Kill a process of the engine while it generates; the same seed must give the responses of an undisturbed run."""
+    """Kill a process of the engine while it generates, and count the responses that equal an undisturbed run's."""
     stage.shared.close()
     model = stage.model or _small_model(stage.folder)
     problems = stage.folder / "problems.jsonl"
@@ -982,13 +982,13 @@ def _small_model(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _own_temporary_folders() -> Iterator[Disks]:
-    """/tmp and /dev/shm of a command's own, so that what it leaves there is seen."""
+    """Separate /tmp and /dev/shm for a command, so that files that it leaves there are found."""
     with small_disks({Path("/tmp"): "512m", Path("/dev/shm"): "320m"}) as disks:
         yield disks
 
 
 def _left(disks: Disks) -> str:
-    """What a run has left in its temporary folders, in words."""
+    """The files that a run has left in its temporary folders, in words."""
     kinds = Counter(
         re.sub(r"((?<=/tmp)|(?<=[-_.]))[0-9a-z_]{6,}$", "…", f"{folder}/{item.name}")  # mkdtemp's letters
         for folder in ("/tmp", "/dev/shm")

@@ -1,12 +1,12 @@
-"""Structured fuzzing: extraction, record files, comparison, and both HTTP routes of the judge.
+"""Structured fuzzing of extraction, record files, comparison, and both HTTP routes of the judge.
 
     python benchmarks/fuzz.py extraction --minutes 10      # or records, comparison, routes
 
-Each target is a handful of properties that Hypothesis looks for counterexamples of, one after another in rounds with a
-seed of their own, until the time is up. The parts whose answer has an obvious slow definition are compared with one,
-written from the documentation and not from the code. A failing example is made small and kept as a text file; the exit
-code is 1 if there is one. Printed are how many examples each property saw, and of which kinds they were, so that a
-property which sees nothing of interest is noticed.
+Each target has several properties. Hypothesis looks for counterexamples of one property after another, in rounds with a
+seed of their own, until the time is up. Where an obvious slow definition exists, results are compared with it; it is
+written from the documentation and not from the code. A failing example is made small and kept as a text file, and the
+exit code is then 1. For each property the number of examples and their kinds are printed, which shows a property whose
+examples are not interesting.
 """
 
 import base64
@@ -49,7 +49,7 @@ from cobalt.records import RecordFile, read_records, sort_records, write_whole
 from cobalt.reward.format import format_reward
 
 LONGEST_SECONDS = 2.0
-"""Most CPU seconds that one example of a pure function may take; examples have some 50,000 characters at most."""
+"""Most CPU seconds that one example of a pure function may take; examples have about 50,000 characters at most."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class Arguments:
     """Fuzz one part of the project for some minutes."""
 
     target: Annotated[Literal["extraction", "records", "comparison", "routes"], tyro.conf.Positional]
-    """What to fuzz."""
+    """The part to fuzz."""
     minutes: float = 10
-    """How long; the round that is running then is finished."""
+    """Minutes to fuzz; the last round is finished."""
     seed: int = 0
-    """The first round's seed; the same seed draws the same examples, as far as a round's length allows."""
+    """Seed of the first round; the same seed and number of examples draw the same examples."""
     examples: int = 300
-    """Examples of a property in one round."""
+    """Number of examples of a property in one round."""
     output_dir: Path = Path("runs/fuzz")
-    """Failing examples go here."""
+    """Folder for failing examples."""
 
 
 @dataclass
 class Property:
-    """Something that must hold for every example of a strategy; `kinds` counts what the examples were like."""
+    """A statement that must hold for every example of a strategy; `kinds` counts the kinds of examples."""
 
     name: str
     check: Callable[[Any, Counter[str]], None]
@@ -99,7 +99,7 @@ def main(arguments: Arguments) -> int:
 
 
 def fuzz(properties: list[Property], arguments: Arguments) -> None:
-    """Give the properties rounds in turn until the time is up; one that fails has no further round."""
+    """Run the properties in rounds until the time is up; a property that has failed has no further round."""
     deadline = time.monotonic() + 60 * arguments.minutes
     round_number = 0
     with tqdm(desc=arguments.target, unit="example") as progress:
@@ -134,7 +134,7 @@ def _one_round(item: Property, arguments: Arguments, seed: int) -> None:
         check()
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except BaseException:  # noqa: BLE001 - any exception is a counterexample
         item.failures += 1  # the last example that Hypothesis ran is the smallest that it found
         path = arguments.output_dir / f"{arguments.target}-{item.name.replace(' ', '-')}-{seed}.txt"
         path.write_text(f"{latest[0]!r}\n\n{traceback.format_exc()}", encoding="utf-8", errors="backslashreplace")
@@ -143,7 +143,7 @@ def _one_round(item: Property, arguments: Arguments, seed: int) -> None:
 
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
-    """Fail where the block takes more CPU time than any example should."""
+    """Fail if the block takes more CPU time than any example may."""
     before = time.process_time()
     yield
     spent = time.process_time() - before
@@ -188,7 +188,7 @@ def _answers() -> st.SearchStrategy[str]:
 
 
 def _responses() -> st.SearchStrategy[str]:
-    """Responses of the form that is asked for, with anything in between."""
+    """Responses of the required form, with anything in between."""
     return st.tuples(_answers(), _prose(), _answers(), st.sampled_from(["", "", "3", " x"])).map(
         lambda parts: f"thought</think>\n{parts[0]}\n```python{parts[3]}\n{parts[1]}\n```{parts[2]}"
     )
@@ -216,7 +216,7 @@ def slow_extraction(answer: str) -> str | None:
             while stop < len(line) and line[stop] == "`":
                 stop += 1
             if fence[0] == "`" and stop - start >= len(fence):
-                if line[stop : stop + 6] == "python":  # the program is begun anew
+                if line[stop : stop + 6] == "python":  # the program starts again
                     indent, fence = line[:start], line[start:stop]
                     blocks.append([])
                 else:
@@ -244,7 +244,7 @@ def slow_extraction(answer: str) -> str | None:
 
 
 def _slow_opening(line: str) -> tuple[str, str] | None:
-    """Indentation and fence of a line that opens a block."""
+    """Indentation and fence of a line that opens a block; None for other lines."""
     start = 0
     while start < len(line) and line[start] in " \t":
         start += 1
@@ -267,7 +267,7 @@ def _slow_opening(line: str) -> tuple[str, str] | None:
 
 
 def extraction_properties() -> list[Property]:
-    """What must hold for the program of any answer."""
+    """Properties of extraction, for any answer."""
 
     def agrees(answer: str, kinds: Counter[str]) -> None:
         with quick():
@@ -358,7 +358,7 @@ _GARBAGE = [
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a file's bytes, at a share of its length: cut there, or put something in or over it."""
+    """A change of a file's bytes at a place, given as a share of its length: cut, insert, replace or delete."""
 
     kind: Literal["cut", "insert", "replace", "delete"]
     place: float
@@ -376,7 +376,7 @@ class Edit:
 
 
 def _files() -> st.SearchStrategy[tuple[list[dict[str, Any]], bytes]]:
-    """Records, and what became of the file that holds them."""
+    """Records, and the content of their file after some edits."""
     edit = st.builds(
         Edit,
         st.sampled_from(["cut", "insert", "replace", "delete"]),
@@ -395,7 +395,7 @@ def _files() -> st.SearchStrategy[tuple[list[dict[str, Any]], bytes]]:
 
 
 def slow_reading(content: bytes) -> tuple[list[dict[str, Any]], int | None]:
-    """The records of a file up to its first bad line, and that line's number; by the documentation, line by line."""
+    """The records before the first bad line of a file, and that line's number, as the documentation defines them."""
     records: list[dict[str, Any]] = []
     seen: set[str | int] = set()
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -414,7 +414,7 @@ def slow_reading(content: bytes) -> tuple[list[dict[str, Any]], int | None]:
 
 
 def _expect_reading(path: Path, content: bytes, unfinished: bool, kinds: Counter[str]) -> list[dict[str, Any]] | None:
-    """Read a file and compare with `slow_reading`; returns the records, None where it is refused."""
+    """Read a file and compare with `slow_reading`; returns the records, or None if the file is refused."""
     whole = content[: content.rfind(b"\n") + 1] if unfinished else content
     expected, bad = slow_reading(whole)
     try:
@@ -433,7 +433,7 @@ def _expect_reading(path: Path, content: bytes, unfinished: bool, kinds: Counter
 
 @contextlib.contextmanager
 def record_properties() -> Iterator[list[Property]]:
-    """What must hold for any file of records, in a folder in memory."""
+    """Properties of record files, for any file, in a folder in memory."""
     folder = Path(tempfile.mkdtemp(prefix="cobalt-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     path = folder / "r.jsonl"
 
@@ -508,7 +508,7 @@ def record_properties() -> Iterator[list[Property]]:
 
 
 def _problem_files() -> st.SearchStrategy[tuple[list[dict[str, Any]], bytes]]:
-    """Files of problems: right ones, ones with a field of another type, and garbled ones."""
+    """Problem files: valid ones, ones with a field of a wrong type, and ones that are cut off."""
     texts = st.lists(st.text(max_size=5), min_size=1, max_size=3)
     suite = st.one_of(
         texts.map(lambda items: {"inputs": items, "outputs": items[::-1]}),
@@ -569,7 +569,7 @@ def _line_ends() -> st.SearchStrategy[str]:
 
 
 def _pairs(token: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
-    """An output and an expected one that are often nearly the same."""
+    """An output and an expected output that are often nearly the same."""
     text = _outputs(token)
     spaced = st.tuples(text, st.sampled_from(["", "\n", " ", "\r\n", "\t"])).map(
         lambda pair: (pair[0] + pair[1], pair[0])
@@ -584,7 +584,7 @@ def _pairs(token: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
 
 
 def slow_comparison(output: str, expected: str, settings: JudgeSettings) -> bool:
-    """Compare as the documentation says, numbers as exact fractions; for plain numbers and words only."""
+    """Compare as the documentation defines it, with numbers as exact fractions; for plain numbers and words only."""
     output, expected = (io.StringIO(text, newline=None).read().strip() for text in (output, expected))  # text mode
     if settings.comparison == "strip":
         return output == expected
@@ -611,7 +611,7 @@ def slow_comparison(output: str, expected: str, settings: JudgeSettings) -> bool
 
 
 def _near_the_edge(output: str, expected: str) -> bool:
-    """Whether two numbers differ by so nearly the tolerance that rounding decides, or are too large for a float."""
+    """Whether two numbers are so near the tolerance that rounding decides, or too large for a float."""
     for one, other in zip(output.split(), expected.split(), strict=False):
         if _NUMBER.fullmatch(one) and _NUMBER.fullmatch(other):
             difference, size = abs(Fraction(one) - Fraction(other)), abs(Fraction(other))
@@ -622,7 +622,7 @@ def _near_the_edge(output: str, expected: str) -> bool:
 
 
 def _value_pairs() -> st.SearchStrategy[tuple[Any, Any, int | None]]:
-    """Two JSON values that are often nearly the same, and how the first one is indented when it is written."""
+    """Two JSON values that are often nearly the same, and the indentation with which the first one is written."""
     value = _json_values()
 
     def changed(pair: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -639,7 +639,7 @@ def _json_texts() -> st.SearchStrategy[str]:
 
 
 def comparison_properties() -> list[Property]:
-    """The laws of comparison."""
+    """Properties of comparison."""
 
     def match(output: str, expected: str, mode: str) -> bool:
         with quick():
@@ -722,10 +722,10 @@ def comparison_properties() -> list[Property]:
 
 # --- routes -------------------------------------------------------------------------------------------------------
 
-_SECONDS = 120.0  # until an answer counts as missing: suites of sleeping programs take a while
+_SECONDS = 120.0  # after this time an answer counts as missing; suites of sleeping programs take a while
 _JUDGE_STATUSES = frozenset({200, 400, 401, 403, 404, 405, 413, 422})
 _PROGRAMS: dict[str, tuple[str, str]] = {
-    # A program, and the verdict of each of its tests, which expect the double of the number that they give.
+    # A program, and the verdict of each of its tests; a test's input is a number and its expected output the double.
     "passed": ("print(2 * int(input()))", "passed"),
     "wrong": ("print('no')", "wrong_answer"),
     "error": ("raise ValueError(input())", "runtime_error"),
@@ -738,7 +738,7 @@ _ODD_VALUES = [None, True, 0, -1, 1.5, "", "x", [], [1], {}, {"a": 1}, 10**30, "
 
 
 class Client:
-    """One HTTP/1.1 connection after another to the services, by plain sockets where the request is not HTTP."""
+    """A client of the services with a new HTTP/1.1 connection for each request, or a plain socket for other bytes."""
 
     def __init__(self, address: str, token: str | None) -> None:
         parts = urlsplit(address)
@@ -749,7 +749,7 @@ class Client:
     def ask(
         self, path: str, body: bytes, *, method: str = "POST", headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and decoded body of one request; a connection that breaks is an AssertionError."""
+        """Status and decoded body of the answer to one request; AssertionError if the connection breaks."""
         connection = http.client.HTTPConnection(*self.place, timeout=_SECONDS)
         try:
             connection.request(method, path, body, self._headers | (headers or {}))
@@ -765,7 +765,7 @@ class Client:
             return answer.status, content.decode(errors="replace")
 
     def send(self, data: bytes) -> bytes:
-        """What comes back for bytes that need be no HTTP; the server may hang up, but must not hang."""
+        """The answer to any bytes, HTTP or not; the server may close the connection, but must not hang."""
         with socket.create_connection(self.place, timeout=30) as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(data)
@@ -777,11 +777,11 @@ class Client:
             except TimeoutError:
                 raise AssertionError(f"no end of the answer to {data[:200]!r}") from None
             except OSError:
-                pass  # hung up on what is no HTTP
+                pass  # the server closed the connection, because the bytes were not HTTP
             return received
 
     def controls(self) -> None:
-        """Both routes answer right."""
+        """Check that both routes answer right."""
         number = random.randrange(10**6)
         suite = {"inputs": [f"{number}\n", "1\n"], "outputs": [str(2 * number), "3"]}
         body = json.dumps({"code": "print(2 * int(input()))", "test_cases": suite}).encode()
@@ -795,7 +795,7 @@ class Client:
 
 
 def _judge_requests() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
-    """Right requests, with the name of their program."""
+    """Valid requests, with the name of their program."""
     numbers = st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=5)
 
     def build(name: str, values: list[int], as_text: bool, stop: bool | None) -> tuple[str, dict[str, Any]]:
@@ -846,7 +846,7 @@ def _broken_judge_requests() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _run_requests() -> st.SearchStrategy[dict[str, Any]]:
-    """Right requests of SandboxFusion's kind; each program prints what `_expected_output` says."""
+    """Valid requests in SandboxFusion's format; each program prints the text of `_expected_output`."""
     files = st.dictionaries(
         st.sampled_from(["a.txt", "d/b.txt", "d/c/e.bin", "é.txt"]),
         st.one_of(st.none(), st.binary(max_size=40)),
@@ -880,14 +880,14 @@ for folder, _, names in sorted(os.walk('.')):
 
 
 def _expected_output(request: dict[str, Any]) -> str:
-    """What `_ECHO` prints for a request: its input, and its files in the order in which a walk finds them."""
+    """The text that `_ECHO` prints for a request: its input, then its files in the order of `os.walk`."""
     files = {name: data for name, data in request.get("files", {}).items() if data is not None}
     by_folder = sorted(files, key=lambda name: (f"./{name}".rpartition("/")[0], name.rpartition("/")[2]))
     return (request.get("stdin") or "") + "".join(base64.b64decode(files[name]).hex() for name in by_folder)
 
 
 def _broken_run_requests() -> st.SearchStrategy[dict[str, Any]]:
-    """Requests of SandboxFusion's kind with one field that must be refused."""
+    """Requests in SandboxFusion's format with one field that must be refused."""
     bad: dict[str, list[Any]] = {
         "code": [None, 1, [], {}],
         "language": ["cpp", "", None, 3],
@@ -905,7 +905,7 @@ def _broken_run_requests() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _raw_requests() -> st.SearchStrategy[bytes]:
-    """Bytes for the socket: HTTP that is wrong in its lines, its lengths or its chunks, and no HTTP at all."""
+    """Bytes for the socket: HTTP with wrong lines, lengths or chunks, and bytes that are not HTTP."""
     line = st.sampled_from([
         b"POST /evaluator HTTP/1.1", b"POST /evaluator/run_code HTTP/1.1", b"GET /evaluator HTTP/1.0",
         b"POST /evaluator",
@@ -933,7 +933,7 @@ def _raw_requests() -> st.SearchStrategy[bytes]:
 
 @contextlib.contextmanager
 def route_properties(log: Path) -> Iterator[list[Property]]:
-    """What must hold for any request to a judge, which is started for the purpose and listens on loopback only."""
+    """Properties of any request to a judge service, which is started here and listens on loopback only."""
     adopt_orphans()
     settings = {"cpu_seconds": "1", "wall_seconds": "2", "output_bytes": "65536"}
     settings |= {"max_request_bytes": str(_MOST_BYTES), "max_tests": str(_MOST_TESTS)}
@@ -1019,18 +1019,18 @@ def route_properties(log: Path) -> Iterator[list[Property]]:
 
 
 def _bounds() -> st.SearchStrategy[tuple[str, int]]:
-    """A bound, and by how much a request passes it; 0 or less: it keeps it."""
+    """A bound, and by how much a request exceeds it; with 0 or less the request is within the bound."""
     return st.tuples(st.sampled_from(["bytes", "tests", "a web page's"]), st.sampled_from([-40, -1, 0, 1, 2, 30]))
 
 
 def _sized(tests: int, length: int) -> bytes:
-    """A right judge request with so many tests and, by blanks at its end, so many bytes, if there are fewer."""
+    """A valid judge request with `tests` tests, extended by blanks at its end to `length` bytes if it is shorter."""
     suite = {"inputs": ["1\n"] * tests, "outputs": ["2"] * tests}
     return json.dumps({"code": _PROGRAMS["passed"][0], "test_cases": suite}).encode().ljust(length)
 
 
 def _any_requests() -> st.SearchStrategy[tuple[str, str, dict[str, str], bytes]]:
-    """Proper HTTP with anything in it; programs are text that somebody might send, run under the judge's limits."""
+    """Valid HTTP with any content; its programs are arbitrary text and run under the judge's limits."""
     method = st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
     path = st.sampled_from([
         "/evaluator", "/evaluator", "/evaluator/run_code", "/evaluator/run_code", "/evaluator/", "/evaluator/x", "/",

@@ -1,14 +1,14 @@
-"""Speed of the judge, against two other ways to isolate a test, through Ray Serve, and over a long run.
+"""Speed of the judge: compared with two other ways to isolate a test, through Ray Serve, and over a long run.
 
     python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
     python benchmarks/judge.py schemes --before CHECKOUT    # an earlier version of the judge as well
     python benchmarks/judge.py serve       # 1,000 programs of 20 tests: through Ray Serve and directly
-    python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp on the way
+    python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp during the run
 
-Every test is trivial, so what is measured is the overhead. All schemes of a table take turns in one run on one machine,
-at the same concurrency (a test for each core); the figures are medians over the rounds, and what counts are the ratios.
-CPU time is the whole machine's, starting the judge included, so the machine should do nothing else.
-The paper's scheme (a `multiprocessing` manager, a process and a bubblewrap for each test) is imitated, not copied.
+Every test is trivial, so that the overhead is measured. All schemes of a table take turns in one run on one machine, at
+the same concurrency (one test for each core). Figures are medians over the rounds; only their ratios are meaningful.
+CPU time is that of the whole machine, the judge's start included, so the machine should do nothing else. The paper's
+scheme (a `multiprocessing` manager, a process and a bubblewrap for each test) is imitated, not copied.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ class Arguments:
     """Measure the judge's overhead on trivial programs."""
 
     part: Annotated[Literal["schemes", "serve", "linear"], tyro.conf.Positional]
-    """Which table to make."""
+    """The table to make."""
     tests: int = 100_000
-    """Tests of the long run."""
+    """Number of tests in the long run (`linear`)."""
     before: Path | None = None
     """A checkout of an earlier version, to be measured in turn with this one (`schemes`)."""
 
@@ -96,7 +96,7 @@ async def _direct(settings: JudgeSettings, programs: int) -> Measurement:
 
 
 def _earlier(checkout: Path, programs: int) -> Measurement:
-    """What the judge of another checkout says of itself."""
+    """The measurement that the judge of another checkout reports of itself."""
     command = [sys.executable, "-m", "cobalt.judge", "measure", "--programs", str(programs), "--tests", str(TESTS)]
     said = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600, check=True).stdout
     return Measurement(programs * TESTS, float(said.split(" tests in ")[1].split(" s:")[0]), None)
@@ -108,7 +108,7 @@ def _fresh(command: list[str], number: int) -> bool:
 
 
 def _managed(command: list[str], number: int) -> bool:
-    """One test as the paper's code runs it: its result comes back through a manager's list."""
+    """One test as the paper's code runs it: the result is returned in a manager's list."""
     context = multiprocessing.get_context("fork")
     with context.Manager() as manager:
         results = manager.list()
@@ -133,13 +133,13 @@ def _pooled(run: Callable[[list[str], int], bool], command: list[str], tests: in
 
 
 def _busy_seconds() -> float:
-    """CPU time of the whole machine: part of what bubblewrap starts is nobody's waited-for child."""
+    """CPU time of the whole machine, because some processes of bubblewrap are counted in no parent's CPU time."""
     user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 class _PeakMemory:
-    """The most memory that this machine had in use above the start of the block, looked at ten times a second."""
+    """The most memory in use on this machine above that at the block's start, measured ten times a second."""
 
     def __enter__(self) -> "_PeakMemory":
         self.mebibytes = 0.0
@@ -211,7 +211,7 @@ def _print_row(done: int, rate: float) -> None:
 
 
 def _tree_memory() -> float:
-    """Proportional resident memory of this process and everything below it, in MiB."""
+    """Proportional resident memory of this process and its descendants, in MiB."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -2,8 +2,8 @@
 
     python benchmarks/offline_generate.py MODEL REQUESTS.json
 
-Prints the generated tokens and the seconds they took, as a JSON list. It is a process of its own, so that it has the
-machine to itself.
+Prints the number of generated tokens and the seconds that they took, as a JSON list. It is a process of its own, so
+that it has the machine to itself.
 """
 
 import json
@@ -17,7 +17,7 @@ WARM_UP = 256
 
 
 def main(model: str, requests: Path) -> None:
-    """Generate once for warm-up and once for the clock."""
+    """Generate once as a warm-up and once for the measurement."""
     conversations, lengths = json.loads(requests.read_text())
     engine = LLM(model=model, dtype="float32", enforce_eager=True, seed=0)
     tokenizer = engine.get_tokenizer()

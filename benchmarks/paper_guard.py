@@ -1,10 +1,10 @@
-"""How many verdicts on recorded programs the settings of the paper's judge change.
+"""How many verdicts on recorded programs change under the settings of the paper's judge.
 
     python benchmarks/paper_guard.py --data_dir ../shared/data
 
 Every recorded program (`recorded_response`, `human_solutions`, `generated_solutions`; MBPP's reference programs with
-their assertions) is judged by this judge's defaults, and once more under each setting of the paper's judge: its guard,
-its limit on a suite, and its limit on waiting. A program whose verdicts differ is named.
+their assertions) is judged under this judge's defaults, and once more under each setting of the paper's judge: its
+guard, its limit on a suite, and its limit on waiting. Programs whose verdicts differ are listed.
 """
 
 import asyncio

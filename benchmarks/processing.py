@@ -2,10 +2,10 @@
 
     python benchmarks/processing.py [--problems 6000] [--samples 16]
 
-Writes an evaluated file as a run at the paper's scale leaves one (6,000 problems, 16 trajectories, 3 turns, thinking in
-the raw responses: about a megabyte for each problem; `synthetic.py`), learns a byte-level BPE tokenizer of 32,000
-tokens, and then runs the script in a process of its own. Its time and its peak memory are the figures; making the file
-is not in them.
+Writes an evaluated file like that of a run at the paper's scale (6,000 problems, 16 trajectories, 3 turns, thinking in
+the raw responses: about a megabyte for each problem; `synthetic.py`). Then it trains a byte-level BPE tokenizer of
+32,000 tokens and runs the script in a process of its own. The figures are the script's time and peak memory, without
+the making of the file.
 """
 
 import os
@@ -30,11 +30,11 @@ class Arguments:
     """Measure the processing of synthetic trajectories."""
 
     problems: int = 6000
-    """Problems in the file."""
+    """Number of problems in the file."""
     samples: int = 16
-    """Trajectories of a problem."""
+    """Number of trajectories for each problem."""
     folder: Path | None = None
-    """Where the file is made; by default a temporary folder. It is removed afterwards."""
+    """Folder for the file, which is removed afterwards; a temporary folder by default."""
 
 
 def main(arguments: Arguments) -> int:
@@ -63,7 +63,7 @@ def _lines(path: Path) -> int:
 
 
 def _save_tokenizer(sources: str, folder: Path) -> None:
-    """A tokenizer of the kind and about the compression of a large model's."""
+    """Train and save a tokenizer of the same kind, and about the same compression, as a large model's."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,13 +1,13 @@
-"""Memory and time of evaluating and reporting a run by its number of problems.
+"""Memory and time of evaluating and reporting a run, by its number of problems.
 
     python benchmarks/reading.py [--problems 6000] [--samples 16] [--turns 9]
 
-Writes evaluated files (`synthetic.py`) of a quarter of the problems and of all of them, and evaluates and reports each
-in a process of its own. Memory that is flat in the number of problems shows that files are read as a stream. A row has
-the peak memory, the wall time, and the bytes that the process read, as the kernel counts them, in sizes of the file. A
-report reads its file once. An evaluation decodes its file once and hashes it before, for the manifest; at the end it
-reads its result twice more, to put it in order. The judge is a stand-in that passes everything, so that what is
-measured is everything else.
+Writes evaluated files (`synthetic.py`) with a quarter of the problems and with all of them, and evaluates and reports
+each in a process of its own. If memory does not grow with the number of problems, files are read as a stream. A row has
+the peak memory, the wall time, and the bytes that the process read, as counted by the kernel, in multiples of the
+file's size. A report reads its file once. An evaluation first hashes its file for the manifest and then decodes it
+once; at the end it reads its result twice more, to sort it. The judge is a stand-in that passes every program, so that
+the time of judging is not measured.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ class Arguments:
     """Measure the reading of evaluated files."""
 
     problems: int = 6000
-    """Problems in the larger file."""
+    """Number of problems in the larger file."""
     samples: int = 16
-    """Trajectories of a problem."""
+    """Number of trajectories for each problem."""
     turns: int = 9
-    """Turns of a trajectory."""
+    """Number of turns in each trajectory."""
     folder: Path | None = None
-    """Where the files are made, with room for twice the larger one; by default a temporary folder. They are removed."""
+    """Folder for the files, with room for twice the larger one; by default a temporary one. The files are removed."""
 
 
 class PassingJudge:
@@ -52,7 +52,7 @@ class PassingJudge:
         return ExecResult([True] * tests, [""] * tests, [Verdict(VerdictKind.PASSED)] * tests)
 
     async def describe(self) -> Mapping[str, Any]:
-        """Nothing that decides anything."""
+        """No settings."""
         return {}
 
 
@@ -82,7 +82,7 @@ def _evaluate(evaluation: Path) -> None:
 
 
 def _measure(work: Callable[[Path], None], evaluation: Path) -> tuple[float, float, int]:
-    """Peak memory in MiB, wall time in seconds, and bytes read of a process that does one piece of work."""
+    """Peak memory in MiB, wall time in seconds, and bytes read, for a process that calls `work`."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     started = time.perf_counter()
@@ -104,7 +104,7 @@ def _child(work: Callable[[Path], None], evaluation: Path, sender: Any) -> None:
 
 
 def _bytes_read() -> int:
-    """Bytes that this process has asked the kernel for, from disk or cache."""
+    """Number of bytes that this process has read, from disk or cache."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return int(dict(line.split(": ") for line in lines)["rchar"])
 

@@ -1,11 +1,11 @@
-"""Evaluated trajectories out of recorded programs for real problems, to run the data chain on without a model.
+"""Evaluated trajectories from recorded programs for real problems, to run the data chain without a model.
 
     python benchmarks/recorded_chain.py --data_dir ../shared/data --output_dir runs/recorded
 
-Every turn of every trajectory is a program that somebody wrote for the problem, drawn at random from those recorded
-(`recorded_response`, `human_solutions`, `generated_solutions`); no model repairs anything, so the pass rates say
-nothing of one. Programs are judged and fed back by the real loop and a local judge. Of each problem the shortest tests
-are made public: four, or one where there are fewer than eight; a problem with one test has it as both.
+Every turn of every trajectory is a program that was recorded for the problem, drawn at random (`recorded_response`,
+`human_solutions`, `generated_solutions`). No model repairs anything, so the pass rates measure no model. The real loop
+and a local judge judge the programs and make the feedback. The shortest tests of each problem are made public: four, or
+one if there are fewer than eight. If a problem has only one test, it is both public and hidden.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class Arguments:
     output_dir: Path
     """Folder for the results."""
     samples: int = 16
-    """Trajectories of a problem."""
+    """Number of trajectories for each problem."""
     turns: int = 3
-    """Programs of a trajectory."""
+    """Number of programs in each trajectory."""
     seed: int = 0
-    """Decides which programs make a trajectory."""
+    """Seed of the choice of programs."""
 
 
 def main(arguments: Arguments) -> int:
@@ -72,7 +72,7 @@ async def _run(arguments: Arguments, problems: Path, recorded: Path) -> int:
 
 
 def _responses(record: dict[str, Any]) -> list[str]:
-    """What was recorded for a problem, as responses with one code block."""
+    """The recorded programs of a problem, as responses with one code block."""
     programs = list(record.get("human_solutions", []))
     programs += [item["code"] for item in record.get("generated_solutions", [])]
     responses = [f"```python\n{program}\n```" for program in programs]
@@ -80,7 +80,7 @@ def _responses(record: dict[str, Any]) -> list[str]:
 
 
 def _with_public_tests(record: dict[str, Any]) -> dict[str, Any]:
-    """The problem alone, with some of its tests public."""
+    """The problem without its recorded programs, with some of its tests public."""
     suite = TestSuite.parse(record["test_cases"])
     order = sorted(range(len(suite)), key=lambda index: (len(suite.inputs[index]), index))
     public = order[: 4 if len(suite) >= 8 else 1]

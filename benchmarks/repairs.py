@@ -1,10 +1,11 @@
-"""How often feedback repairs a program, and how often the same program comes again: shares by turn, one run a line.
+"""How often feedback repairs a program, and how often the same program is written again: shares by turn for each run.
 
     python benchmarks/repairs.py runs/quickstart/base runs/quickstart/ft runs/quickstart/ft_cobalt
 
 Reads `evaluation.jsonl` of each run. A repair is a program that fails a public test, followed by one that passes every
-hidden test; a program is the same if the answers behind the thinking are; a special case is the pocket world's, `raise
-SystemExit` behind a print. The source of the shares in docs/training.md and of the counts in docs/hacking.md.
+hidden test. Two programs are the same if the answers after the thinking are equal. A special case is that of the pocket
+world, `raise SystemExit` after a print. The shares in docs/training.md and the counts in docs/hacking.md come from this
+script.
 """
 
 import sys
@@ -21,7 +22,7 @@ def answer(response: str) -> str:
 
 
 def count(run: Path) -> Counter[tuple[str, str]]:
-    """Transitions of a run by group of turns and kind."""
+    """Number of transitions between turns of a run, by group of turns and kind."""
     counts: Counter[tuple[str, str]] = Counter()
     for group in read_trajectories(run / "evaluation.jsonl"):
         for trajectory in group.trajectories:

@@ -1,13 +1,21 @@
-"""CPU time of the repetition rule against a back-reference scan, and of the whole reward, which blocks an event loop.
+"""CPU time of the repetition rule, compared with a back-reference scan, and of the reward, which blocks an event loop.
 
     python benchmarks/repetition.py [--characters 24000]
 
 Each row is a well-formed response of that many characters, nearly all of them of one kind; the later kinds are the
-hardest found. Columns, in milliseconds of CPU time of this thread, the smallest of five runs (the scan runs once):
-the scan as the paper's code does it (one regular expression for each block length from 32, compiled beforehand), this
-rule, their ratio, the rule with `spare_tables`, and everything that a reward computes (finding the program, repetition,
-form, lengths) with the text as thinking or as explanation, whichever takes longer, and `spare_tables` on.
-Where the text is repetitive from its start on, both stop there and the ratio says nothing. The answers must agree.
+slowest that were found. Times are milliseconds of CPU time of this thread, the smallest of five runs (the scan runs
+once).
+
+| column | what is measured |
+|---|---|
+| scan | the scan of the paper's code: one regular expression for each block length from 32, compiled beforehand |
+| rule | this project's rule |
+| ratio | scan to rule; "-" if the text is repetitive, because both then stop early |
+| spare_tables | the rule with `spare_tables` |
+| whole reward | everything that a reward computes: program, repetition, form, lengths; with `spare_tables` |
+
+The whole reward is measured with the text as thinking and as explanation, and the longer time is shown. The answers of
+scan and rule must agree.
 """
 
 import random
@@ -25,7 +33,7 @@ ENDING = "\n</think>\n\n```python\nprint(int(input()) ** 2)\n```\nIt squares the
 
 @dataclass(frozen=True)
 class Arguments:
-    """Measure the repetition rule against a back-reference scan."""
+    """Compare the repetition rule with a back-reference scan."""
 
     characters: int = 24_000
     """Length of a response; the paper's 6,144 tokens are about 24,000 characters."""

@@ -1,14 +1,14 @@
-"""Soak: programs of every kind for a long time, and whether anything grows, leaks or goes wrong meanwhile.
+"""The soak test: programs of every kind for a long time, to see whether anything grows, leaks or fails.
 
     python benchmarks/soak.py direct --tests 200000    # the judge in this process
     python benchmarks/soak.py http --minutes 60        # a judge service on loopback, with bad and slow clients as well
     python benchmarks/soak.py plot                     # both as docs/images/soak.png
 
-The verdict of every test is known beforehand, and each is checked. Samples are appended to OUTPUT_DIR/direct.jsonl or
-http.jsonl as they are taken; a soak that was stopped goes on by the same command with a new judge, and a finished one
-is only summed up. The summary compares the first tenth of the samples with the last, by their smallest values, which
-the tests that happen to run move least. The exit code is 1 if a verdict was wrong, a request was not answered as
-documented, or something drifts.
+The verdict of every test is known and checked. Samples are appended to OUTPUT_DIR/direct.jsonl or http.jsonl as they
+are taken. The same command continues a stopped soak with a new judge, and prints the summary of a finished one. The
+summary compares the first tenth of the samples with the last tenth, by their smallest values, which depend least on the
+tests that happen to be running. The exit code is 1 if a verdict was wrong, a request was not answered as documented, or
+something drifts.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 LONGEST_ANSWER = 120.0
 """Seconds until a request without an answer counts as an error."""
 GROWTH = {"memory_mib": (1.10, 16.0), "descriptors": (1.0, 2.0), "processes": (1.0, 2.0)}
-"""How much the last tenth may exceed the first: a factor, and so much more."""
+"""How much the last tenth may exceed the first: by a factor and an additional amount."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Arguments:
     """Run programs of every kind for a long time and watch memory, descriptors, processes and verdicts."""
 
     part: Annotated[Literal["direct", "http", "plot"], tyro.conf.Positional]
-    """What to do."""
+    """The soak to run, or plot."""
     tests: int = 200_000
-    """Tests of the direct soak."""
+    """Number of tests in the direct soak."""
     minutes: float = 60
-    """Length of the HTTP soak."""
+    """Length of the HTTP soak in minutes."""
     rate: float = 15
-    """Most requests a second of the HTTP soak."""
+    """Largest number of requests per second in the HTTP soak."""
     concurrency: int = 16
-    """Most requests at once."""
+    """Largest number of requests at once in the HTTP soak."""
     sample_seconds: float = 10
-    """Time between two samples."""
+    """Seconds between two samples."""
     seed: int = 0
-    """Decides which programs come in which order."""
+    """Seed of the order of programs."""
     output_dir: Path = Path("runs/soak")
     """Folder for samples and errors."""
     plot: Path = Path("docs/images/soak.png")
@@ -101,7 +101,7 @@ def _as_flags(settings: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its suite, and the kind of each test's verdict; `weight` says how often it comes."""
+    """A program, its suite, and the kind of each test's verdict; `weight` is its relative frequency."""
 
     name: str
     code: str
@@ -112,7 +112,7 @@ class Case:
 
 
 def _case(name: str, code: str, kinds: Sequence[str], weight: float, *, stop: bool = False) -> Case:
-    """A case whose tests give a number from 0 on and expect its double."""
+    """A case whose tests have the inputs 0, 1, 2 and so on, and expect their doubles."""
     numbers = range(len(kinds))
     suite = TestSuite(tuple(f"{n}\n" for n in numbers), tuple(f"{2 * n}\n" for n in numbers))
     return Case(name, code, suite, tuple(kinds), weight, stop)
@@ -186,7 +186,7 @@ def _draw(rng: random.Random) -> Case:
 
 
 def _unlike_any(code: str, rng: random.Random) -> str:
-    """The program with a comment of its own, so that nobody could remember its result."""
+    """The program with a unique comment, so that no cache can hold its result."""
     return f"# {rng.randrange(1 << 60)}\n{code}"
 
 
@@ -194,12 +194,12 @@ def _unlike_any(code: str, rng: random.Random) -> str:
 
 
 class Record:
-    """The samples and errors of one soak, on the disk as they come.
+    """The samples and errors of one soak, written to the disk as they arise.
 
     Attributes:
-        tests, requests: Done so far, those of earlier starts included.
-        seconds: Time that was soaked so far, as the last sample has it.
-        errors: Wrong or missing answers so far.
+        tests, requests: Numbers so far, those of earlier starts included.
+        seconds: Duration of the soak so far.
+        errors: Number of wrong or missing answers so far.
     """
 
     def __init__(self, arguments: Arguments) -> None:
@@ -222,20 +222,20 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Time that was soaked so far, earlier starts included."""
+        """Duration of the soak so far, earlier starts included."""
         return self._before + time.monotonic() - self._began
 
     def begin(self) -> None:
-        """Count time from now on: what is soaked has started."""
+        """Start the clock, when the judge is ready."""
         self._began = time.monotonic()
 
     def answered(self, kind: str, seconds: float) -> None:
-        """Count an answer that was right."""
+        """Count a right answer."""
         self.kinds[kind] += 1
         self._waits.append(seconds)
 
     def failed(self, kind: str, what: str) -> None:
-        """Count an error and keep it."""
+        """Count an error and write it down."""
         self.errors += 1
         with self._errors_path.open("a", encoding="utf-8", errors="backslashreplace") as handle:
             handle.write(json.dumps({"seconds": self.seconds, "kind": kind, "error": what[:2000]}) + "\n")
@@ -259,7 +259,7 @@ class Record:
             handle.write(json.dumps(row) + "\n")
 
     def sum_up(self) -> int:
-        """Print what was seen; returns the exit code."""
+        """Print the summary; returns the exit code."""
         for kind, count in sorted(self.kinds.items()):
             print(f"  {kind}: {count}")
         last = self.samples[-1]
@@ -283,7 +283,7 @@ class Record:
 def drift(samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, float, bool]]:
     """Name, smallest value in the first and in the last tenth, and whether that is a drift; [] for too few samples.
 
-    The first sample is left out: it is taken while everything warms up.
+    The first sample is left out, because it is taken during the warm-up.
     """
     tenth = (len(samples) - 1) // 10
     if tenth < 2:
@@ -301,7 +301,7 @@ def drift(samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, float,
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The samples of a file; a torn last line, which a kill leaves, is cut off."""
+    """The samples of a file; a torn last line, left by a killed process, is cut off."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -312,7 +312,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 async def _sample_on(seconds: float, take: Callable[[], Mapping[str, Any]], record: Record) -> None:
-    """Take a sample every so many seconds, until cancelled."""
+    """Take a sample every `seconds` seconds, until cancelled."""
     while True:
         record.sample(await asyncio.to_thread(take))
         await asyncio.sleep(seconds)
@@ -342,7 +342,7 @@ async def _direct(arguments: Arguments, record: Record) -> None:
                 try:
                     code = _unlike_any(case.code, rng)
                     result = await judge.judge(code, case.suite, stop_at_first_failure=case.stop)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is no verdict
+                except Exception as error:  # noqa: BLE001 - any exception means that there is no verdict
                     record.failed(case.name, repr(error))
                     return
                 kinds = tuple(verdict.kind.value for verdict in result.verdicts)
@@ -373,13 +373,13 @@ def _this() -> Process:
 
 
 def _consistent(passing: Sequence[bool], feedback: Sequence[str], kinds: Sequence[str]) -> bool:
-    """Whether the three columns of a result say the same."""
+    """Whether the three columns of a result agree."""
     return list(passing) == [kind == "passed" for kind in kinds] and [not text for text in feedback] == list(passing)
 
 
 @contextlib.contextmanager
 def _own_temporary_folder() -> Iterator[Path]:
-    """A folder for temporary files of this process alone, so that what stays in it is seen."""
+    """A folder for temporary files of this process alone, so that files that stay in it are found."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="cobalt-soak-") as folder:
         tempfile.tempdir = folder
@@ -394,7 +394,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 @dataclass
 class Clients:
-    """What the clients of a soak share: where the judge is, what is counted, and one connection pool."""
+    """What the clients of a soak share: the judge's address, the counts, and one connection pool."""
 
     address: str
     headers: dict[str, str]
@@ -411,7 +411,7 @@ class Clients:
         self.record.tests += len(case.suite)
 
     async def run_code(self) -> None:
-        """A request of SandboxFusion's kind whose end is known."""
+        """A request in SandboxFusion's format whose result is known."""
         number = self.rng.randrange(10**9)
         code, status, output = self.rng.choice((
             ("print(int(input()) + 1)", "Success", f"{number + 1}\n"),
@@ -435,7 +435,7 @@ class Clients:
             raise AssertionError(f"{content} in place of {status}, {output!r}")
 
     async def malformed(self) -> None:
-        """A request that must be refused, with the status that it must get."""
+        """A request that must be refused with a known status."""
         method, path, body, status = self.rng.choice(_MALFORMED)
         answer = await self.http.request(method, path, content=body, headers=self.headers)
         if answer.status_code != status or "error" not in answer.json():
@@ -454,7 +454,7 @@ class Clients:
             raise AssertionError(f"{answer.status_code}: {answer.text[:500]}")
 
     async def slow(self) -> None:
-        """A client that sends its request in pieces, seconds long, and is answered all the same."""
+        """A client that takes seconds to send its request in pieces, and must still be answered."""
         case = CASES[0]
         reader, writer = await self._connect()
         try:
@@ -463,7 +463,7 @@ class Clients:
             for begin in range(0, len(message), step):
                 writer.write(message[begin : begin + step])
                 await writer.drain()
-                await asyncio.sleep(0.25)  # what a slow client is
+                await asyncio.sleep(0.25)  # this makes the client slow
             head, _, content = (await reader.read(-1)).partition(b"\r\n\r\n")
         finally:
             writer.close()
@@ -471,7 +471,7 @@ class Clients:
         self._check_judged(case, int(head.split()[1]), content)
 
     async def vanishing(self) -> None:
-        """A client that leaves: within its request, or before the answer."""
+        """A client that closes the connection during its request, or before the answer."""
         _, writer = await self._connect()
         message = self._message(self._judge_body(_draw(self.rng)))
         writer.write(message[: self.rng.choice((10, len(message) // 2, len(message)))])
@@ -542,7 +542,7 @@ async def _http(arguments: Arguments, record: Record, pid: int, environment: Map
         try:
             async with asyncio.timeout(LONGEST_ANSWER):
                 await actions[name][1]()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no right answer
+        except Exception as error:  # noqa: BLE001 - any exception means that there is no right answer
             record.failed(name, repr(error))
         else:
             record.answered(name, time.monotonic() - began)
@@ -560,7 +560,7 @@ async def _http(arguments: Arguments, record: Record, pid: int, environment: Map
                 task = asyncio.create_task(one(rng.choices(list(actions), weights)[0]))
                 running.add(task)
                 task.add_done_callback(running.discard)
-                await asyncio.sleep(max(0.0, due - time.monotonic()))  # the bound on the rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))  # limits the rate
                 progress.update(round(record.seconds) - progress.n)
         await asyncio.gather(*running)
         sampler.cancel()
@@ -571,12 +571,12 @@ _PARTS = {"replica": "ray::ServeReplica", "proxy": "ray::ProxyActor", "controlle
 
 
 def _service_sample(pid: int) -> dict[str, Any]:
-    """Memory and descriptors of the services' parts, and what Ray keeps on the disk."""
+    """Memory and descriptors of the services' parts, and the size of Ray's files."""
     processes = below(pid)
     values: dict[str, Any] = {}
     for part, prefix in _PARTS.items():
         found = named(prefix, processes)
-        # A replica's sandboxes are its own.
+        # A replica's sandboxes count as part of the replica.
         everyone = (
             [*found, *(child for process in found for child in below(process.pid))] if part == "replica" else found
         )
@@ -607,7 +607,7 @@ def _plot(arguments: Arguments) -> None:
     """Draw the samples of both soaks.
 
     Raises:
-        UserError: there are none.
+        UserError: there are no samples.
     """
     import matplotlib
 

@@ -1,8 +1,8 @@
-"""Evaluated records of realistic length, made up: what the benchmarks of reading and processing write to disk.
+"""Synthetic evaluated records of realistic length, for the benchmarks of reading and processing.
 
 Texts are slices of the standard library's source, so that they have the words and the indentation of programs. A
-response has about 9,000 characters of thinking and an answer of 2,500, a problem has 4 public and 16 hidden tests, and
-programs get better, worse or neither from turn to turn.
+response has about 9,000 characters of thinking and an answer of 2,500. A problem has 4 public and 16 hidden tests. Pass
+rates are drawn at random for each turn.
 """
 
 import json
@@ -22,13 +22,13 @@ _PROMPTS = load_prompts("paper")
 
 
 def library_sources() -> str:
-    """Ten megabytes of the standard library's source."""
+    """Up to ten million characters of the standard library's source."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)[:10_000_000]
 
 
 def write_evaluation(path: Path, problems: int, samples: int, turns: int) -> None:
-    """Write evaluated records with ids from 0, the same ones every time."""
+    """Write evaluated records with ids from 0; the records are the same every time."""
     sources, rng = library_sources(), random.Random(0)
     with path.open("w", encoding="utf-8") as output:
         for number in range(problems):

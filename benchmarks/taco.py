@@ -1,9 +1,9 @@
 """Memory and time of preproc_taco.py at the data set's size: synthetic rows, most small and some of many megabytes.
 
-    python benchmarks/taco.py                      12,898 rows, every solution accepted unseen: memory
-    python benchmarks/taco.py --rows 300 --judge   the same with the real judge: time
+    python benchmarks/taco.py                      12,898 rows, every solution accepted without a run: memory
+    python benchmarks/taco.py --rows 300 --judge   300 rows with the real judge: time
 
-Measures a process of its own, so that the making of the rows does not count. The time of real rows depends on their
+The measured process is separate, so that making the rows does not count. The time of real rows depends on their
 solutions: here the first one passes, 20 tests of about a millisecond each.
 """
 
@@ -35,28 +35,28 @@ class Arguments:
     """Measure the preprocessing of TACO."""
 
     rows: int = 12_898
-    """Rows of the data set."""
+    """Number of rows in the data set."""
     judge: bool = False
-    """Judge really."""
+    """Use the real judge."""
     measure: Path | None = None
-    """Measure on this file; set by the benchmark itself."""
+    """Measure with this file; set by the benchmark itself."""
 
 
 class AcceptingJudge:
     """Accepts every program and runs none."""
 
     async def describe(self) -> Mapping[str, Any]:
-        """Nothing decides its verdicts."""
+        """No settings decide its verdicts."""
         return {}
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
-        """Every test passed."""
+        """A result in which every test passed."""
         count = len(suite)
         return ExecResult([True] * count, [""] * count, [Verdict(VerdictKind.PASSED)] * count, "strip", False, 0.0, 0.0)
 
 
 def row(number: int) -> Mapping[str, Any]:
-    """One row: 40 tests; in one of a hundred rows inputs of 250 kB, otherwise of up to 3 kB."""
+    """One row with 40 tests; the inputs have up to 250 kB in one row of a hundred, and up to 3 kB in the others."""
     rng = random.Random(number)
     count = 50_000 if number % 100 == 0 else rng.randint(1, 600)
     inputs = [" ".join(str(rng.randint(1, 9999)) for _ in range(rng.randint(1, count))) + "\n" for _ in range(TESTS)]
@@ -84,7 +84,7 @@ async def preprocess(source: Path, real: bool) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Make the rows and measure a process that reads them; or be that process."""
+    """Make the rows and measure a process that reads them; with `measure`, run as that process."""
     if arguments.measure is not None:
         started = time.monotonic()
         asyncio.run(preprocess(arguments.measure, arguments.judge))

@@ -1,7 +1,7 @@
-"""What the fault matrix, the soak and the fuzzing share: services in a process of their own, and our own descendants.
+"""Helpers of the fault matrix, the soak and the fuzzing: services in a process of their own, and descendants.
 
-This process becomes the parent of every orphan below it, so that nothing that a run started can leave its family
-unseen, however it was killed. Processes of others on the machine are never looked at for long and never touched.
+This process becomes the parent of every orphan among its descendants, so that every process that a run has started is
+still found, however its parent was killed. Processes of other users and programs are listed but never signalled.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from cobalt.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 PAUSE = 0.02
-"""Seconds between two looks at something that tells nobody when it changes, such as another process's file."""
+"""Seconds between two checks of something that does not notify of changes, such as another process's file."""
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -30,12 +30,12 @@ Found = TypeVar("Found")
 
 
 class Broken(Exception):
-    """An invariant does not hold; the message says which, and what was seen instead."""
+    """An invariant does not hold; the message says which one, and what was seen instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process below this one: its id, its parent's, its state's letter and its command line."""
+    """A process: its id, its parent's id, the letter of its state and its command line."""
 
     pid: int
     parent: int
@@ -44,13 +44,13 @@ class Process:
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of every orphan below it."""
+    """Have the kernel make this process the parent of every orphan among its descendants."""
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def all_processes() -> dict[int, Process]:
-    """Every process that this one may see, by id."""
+    """Every process that is visible to this one, by id."""
     found: dict[int, Process] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -64,7 +64,7 @@ def all_processes() -> dict[int, Process]:
 
 
 def below(root: int) -> list[Process]:
-    """The living processes below `root`, itself left out; a child comes behind its parent."""
+    """The living descendants of the process `root`, without itself; a child comes after its parent."""
     everything = all_processes()
     children: dict[int, list[Process]] = {}
     for process in everything.values():
@@ -80,22 +80,22 @@ def below(root: int) -> list[Process]:
 
 
 def family() -> list[Process]:
-    """The living processes below this one."""
+    """The living descendants of this process."""
     return below(os.getpid())
 
 
 def start(command: list[str], log: IO[bytes] | None, **options: object) -> "subprocess.Popen[bytes]":
-    """Start a command in the project's folder, its output going to `log`, or nowhere; it leads a process group."""
+    """Start a command in the project's folder as leader of a process group; its output goes to `log`, if given."""
     target = subprocess.DEVNULL if log is None else log
     settings = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": target, "stderr": target, "process_group": 0}
     return subprocess.Popen(command, **(settings | options))  # type: ignore[call-overload, no-any-return]
 
 
 def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Found:
-    """Look again and again until `condition` finds something; returns it.
+    """Call `condition` repeatedly until it returns something; returns that.
 
     Raises:
-        Broken: it did not within `seconds`.
+        Broken: `condition` returned nothing within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -108,7 +108,7 @@ def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Fou
 
 
 def named(prefix: str, processes: list[Process] | None = None) -> list[Process]:
-    """The processes below this one whose command line begins with `prefix`, or whose program's path ends so."""
+    """The descendants whose command line begins with `prefix`, or whose program's path ends with it."""
     return [
         process
         for process in (family() if processes is None else processes)
@@ -117,7 +117,7 @@ def named(prefix: str, processes: list[Process] | None = None) -> list[Process]:
 
 
 def end(processes: list[Process]) -> None:
-    """Kill what a failed run left of itself."""
+    """Kill the processes that a failed run has left."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
@@ -150,17 +150,17 @@ def held_services(
     """`python -m cobalt.services` in a process of its own, for as long as the block runs.
 
     Args:
-        log: File for what it says.
-        settings: The judge's.
+        log: File for the messages of the services.
+        settings: The judge's settings.
         model: Folder of an engine's model; None: the judge alone.
-        prefix: A command to run it by, such as nsenter.
-        expect_success: Whether it must end by itself, with exit code 0, when the block ends.
+        prefix: A command that runs the services' command, such as nsenter.
+        expect_success: Whether the process must end with exit code 0 when the block ends.
 
     Yields:
-        The process, and the environment that leads to its services.
+        The process, and the environment variables by which its services are found.
 
     Raises:
-        Broken: it did not start, or not end as expected.
+        Broken: the services did not start, or did not end as expected.
     """
     command = [*prefix, sys.executable, "-m", "cobalt.services"]
     if model is not None:
@@ -191,13 +191,13 @@ def held_services(
 
 
 def last_words(log: Path) -> str:
-    """The last line of a log that says something, or a remark that there is none."""
+    """The last non-blank line of a log, or a remark that there is none."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else "(nothing was said)"
 
 
 def private_memory(processes: list[Process]) -> float:
-    """Memory of processes in MiB, what they share counted once (proportional set size)."""
+    """Memory of processes in MiB, with shared memory counted once (proportional set size)."""
     total = 0
     for process in processes:
         with suppress(OSError, ValueError):
@@ -208,7 +208,7 @@ def private_memory(processes: list[Process]) -> float:
 
 
 def descriptors(pid: int) -> int:
-    """How many files a process has open; 0 if it has ended."""
+    """The number of files that a process has open; 0 if it has ended."""
     try:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except OSError:

@@ -1,5 +1,5 @@
 """Cobalt: contextual-bandit learning with offline trajectories for multi-turn code generation.
 
-The library behind the scripts in the repository's root. Importing this package does nothing; import the
-module you need. No package imports from a layer above its own (see `docs/architecture.md`).
+The library that the scripts in the repository's root call. Importing this package does nothing; import the
+module that you need. Packages import only from lower layers (see `docs/architecture.md`).
 """

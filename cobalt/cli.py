@@ -1,7 +1,11 @@
 """What every script does around its one call of the library: flags, logging, errors and exit codes.
 
-Exit codes: 0 done; 1 finished with failures that a rerun retries, or a part of the system failed; 2 the user's
-mistake; 130 interrupted.
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | finished with failures that a rerun retries, or a part of the system failed |
+| 2 | a mistake of the user |
+| 130 | interrupted |
 """
 
 import logging
@@ -22,9 +26,9 @@ Arguments = TypeVar("Arguments")
 def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], int]) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    Flags accept `_` and `-` alike. A `UserError` becomes one sentence on stderr and exit code 2, an
-    `InfrastructureError` one sentence and exit code 1, Ctrl-C exit code 130; anything else is a bug and keeps its
-    traceback.
+    Flags accept both `_` and `-`. A `UserError` becomes one sentence on stderr and exit code 2, an
+    `InfrastructureError` one sentence and exit code 1, and Ctrl-C exit code 130. Any other exception is a bug and
+    keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type)
@@ -49,11 +53,11 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
 
 
 def parse_arguments(arguments_type: type[Arguments], command_line: Sequence[str] | None = None) -> Arguments:
-    """Parse a script's arguments, as `run_script` does; a mistake or `--help` exits.
+    """Parse a script's arguments, as `run_script` does; exits on a mistake and on `--help`.
 
     Args:
         arguments_type: The script's dataclass of flags.
-        command_line: The arguments without the program; None: this process's.
+        command_line: The arguments without the program's name; None: those of this process.
     """
     return tyro.cli(
         arguments_type,
@@ -65,6 +69,6 @@ def parse_arguments(arguments_type: type[Arguments], command_line: Sequence[str]
 
 
 def _program_name() -> str | None:
-    """What the user typed to run a module; None for a script, whose name argparse knows."""
+    """The command by which the user ran a module; None for a script, whose name argparse knows."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"

@@ -1,8 +1,8 @@
-"""Who can reach a Ray cluster: whether it asks strangers for a token, and the token file of this user.
+"""Who can join a Ray cluster: whether the cluster asks for a token, and the token file of this user.
 
-Whoever may join a Ray cluster runs code as the user that started it. Ray listens on every interface as soon as its
-address is not loopback, and so does each replica of Ray Serve whatever the address is; what keeps strangers out is
-Ray's token alone. Ray is imported inside the functions.
+Whoever can join a Ray cluster can run code as the user that started it. Ray listens on every interface if its address
+is not loopback, and each replica of Ray Serve does so at any address. Only Ray's token keeps others out. Ray is
+imported inside the functions.
 """
 
 import logging
@@ -22,17 +22,17 @@ _ANSWER_SECONDS = 10.0
 
 
 def token_path() -> Path | None:
-    """The file that Ray reads its token from; None where the variable `RAY_AUTH_TOKEN` holds the token itself."""
+    """The file that Ray reads its token from; None if the variable `RAY_AUTH_TOKEN` holds the token itself."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return None
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def keep_token_private(*, create: bool = False) -> None:
-    """Let nobody but its owner read the token file, which Ray itself writes for all to read.
+    """Make the token file readable by its owner only; Ray itself writes it readable by everybody.
 
     Args:
-        create: Write a new token where there is none.
+        create: Write a new token if there is none.
 
     Raises:
         UserError: the file cannot be written, or its mode cannot be changed.
@@ -55,12 +55,12 @@ def keep_token_private(*, create: bool = False) -> None:
 
 
 def asks_for_token(address: str) -> bool:
-    """Whether the cluster whose head listens at `address` ("host:port") refuses a call that brings no token.
+    """Whether the cluster whose head listens at `address` ("host:port") refuses a call without a token.
 
-    Asked as a stranger would, whatever the settings of this process are.
+    The call is made without a token, whatever the settings of this process are.
 
     Raises:
-        InfrastructureError: nobody answers there, or not in Ray's language.
+        InfrastructureError: nothing answers at the address, or what answers is not Ray.
     """
     import grpc  # type: ignore[import-untyped]
 
@@ -78,23 +78,23 @@ def asks_for_token(address: str) -> bool:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True
         raise InfrastructureError(
-            f"no Ray answers at {address} ({error.code().name}): start one by `{START_COMMAND}`, or name another by"
-            " RAY_ADDRESS"
+            f"no Ray cluster answers at {address} ({error.code().name}): start one by `{START_COMMAND}`, or set"
+            " RAY_ADDRESS to another"
         ) from None
     return False
 
 
 def running_cluster(*, any_local: bool = False) -> str | None:
-    """The address of the cluster that this process has joined, or else would join; None where there is none.
+    """The address of the cluster that this process has joined or would join; None if there is none.
 
-    None as well for a Ray Client (`ray://`), which is not told its cluster's address.
+    Also None for a Ray Client (`ray://`), which does not learn its cluster's address.
 
     Args:
-        any_local: Take any Ray of this machine where `ray start` has started none, as clients do and `serve run` does
-            not.
+        any_local: If `ray start` has started no cluster, take any other Ray of this machine. Clients do so, and
+            `serve run` does not.
 
     Raises:
-        UserError: `RAY_ADDRESS` is no address.
+        UserError: `RAY_ADDRESS` is not an address.
     """
     import ray
 
@@ -107,7 +107,7 @@ def running_cluster(*, any_local: bool = False) -> str | None:
             _stay_on_loopback()
             found = _found(any_local)
     except (ValueError, OSError):
-        raise UserError(f"RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')} is no address of a Ray (HOST:PORT)") from None
+        raise UserError(f"RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')} is not an address (HOST:PORT)") from None
     return found
 
 
@@ -118,7 +118,7 @@ def _found(any_local: bool) -> str | None:
         return None
     try:
         found: str | None = canonicalize_bootstrap_address("auto" if any_local else None)
-    except ConnectionError:  # Ray's word for "none"
+    except ConnectionError:  # raised if there is no cluster
         return None
     return found
 
@@ -131,9 +131,10 @@ def _is_of_this_machine(address: str) -> bool:
 
 
 def _stay_on_loopback() -> None:
-    """Have Ray take 127.0.0.1 as it is; by itself it puts the machine's public address in its place.
+    """Have Ray use 127.0.0.1; by default it replaces that by the machine's public address.
 
-    Ray reads the variable that decides it when it is imported, which `serve run` has done by now.
+    Ray reads the environment variable for this when it is imported. `serve run` imports Ray before this call, so the
+    constant is set instead.
     """
     from ray._private import ray_constants
 
@@ -150,31 +151,35 @@ def _listens(address: str) -> bool:
 
 
 def bring_token(address: str) -> None:
-    """Have this process bring the token of its user to a cluster that asks for one; before it joins.
+    """Have this process send its user's token to a cluster that asks for one; call this before joining.
 
     An explicit `RAY_AUTH_MODE` is left as it is.
 
     Raises:
-        InfrastructureError: nobody answers at the address.
+        InfrastructureError: nothing answers at the address.
     """
     keep_token_private()
     if "RAY_AUTH_MODE" in os.environ or not asks_for_token(address):
         return
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it advises to switch the token off
-    # Ray does this by itself for a cluster of this machine that it finds alone, and not for one at RAY_ADDRESS. Setting
-    # the variable is not enough: Ray has read it when it was imported.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it advises turning the token off
+    # Ray does this by itself for a cluster that it finds on this machine, but not for one at RAY_ADDRESS. To set the
+    # environment variable is not enough, because Ray has read it when it was imported.
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def require_private(*, allow_open: bool) -> bool:
-    """Whether the cluster in use is private: whether it refuses those without its token. A refusal where it is not.
+    """Raise if the cluster in use is not private, that is, does not refuse calls without its token.
 
-    Without a cluster it is about the one that `serve run` would start: private unless `RAY_AUTH_MODE` says otherwise.
+    If there is no cluster, the check is for the one that `serve run` would start, which is private unless
+    `RAY_AUTH_MODE` says otherwise.
 
     Args:
-        allow_open: Go on all the same (the setting `allow_open_cluster`).
+        allow_open: Do not raise for an open cluster (the setting `allow_open_cluster`).
+
+    Returns:
+        Whether the cluster is private.
 
     Raises:
         UserError: anybody can join the cluster, and that is not allowed.
@@ -190,7 +195,7 @@ def require_private(*, allow_open: bool) -> bool:
     if not private and not allow_open:
         raise UserError(
             f"the Ray cluster {address or '(with this RAY_AUTH_MODE)'} asks nobody for a token, so that whoever reaches"
-            f" it runs code as you: stop it and start one by `{START_COMMAND}`, or set allow_open_cluster=true, which"
-            " every result then names"
+            f" it can run code as you: stop it and start one by `{START_COMMAND}`, or set allow_open_cluster=true,"
+            " which every result then records"
         )
     return private

@@ -1,4 +1,4 @@
-"""Variables of this process's environment that are set for a while and then put back."""
+"""Environment variables of this process that are set for the duration of a block and then restored."""
 
 import contextlib
 import os

@@ -1,18 +1,19 @@
-"""The repair episode: the environment that a model writes programs in, whoever generates its responses.
+"""The repair episode: the environment in which a model writes programs, with any generator of responses.
 
     episode = Episode(first_messages(problem, prompts), problem.public_tests, prompts, turns=9, enable_thinking=True)
     while not episode.done:
         response = ...                                  # from `episode.messages`
         step = await episode.step(response, judge)      # `step.message` is the next user message
 
-A rollout script steps an episode over HTTP, an agent loop token by token, a writer of demonstrations without a judge
-service (`observe`). The rules are the paper's (as in its code, `run_multi_turn_vllm.py`), and they live here alone:
+A rollout script steps an episode over HTTP, veRL's agent loop steps it token by token, and a writer of demonstrations
+steps it without a judge service (`observe`). The rules are the paper's (as in its code, `run_multi_turn_vllm.py`). No
+other module implements them:
 
 - The feedback is the first failing public test in list order, and only that one.
-- An episode goes on when every public test passes, for hidden tests may still fail.
+- An episode goes on after every public test passes, because hidden tests may still fail.
 - The history keeps `cobalt.conversation.history_text` of a response.
 
-Nothing here generates, knows a service or a reward, or writes files.
+This module generates nothing, knows no service and no reward, and writes no files.
 """
 
 from collections.abc import Sequence
@@ -32,13 +33,13 @@ from cobalt.problem import TestSuite
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an episode answers to one response.
+    """An episode's answer to one response.
 
     Attributes:
-        program: The program of the response; None where it has none.
-        result: The program's result on the episode's tests; every test fails without a program.
+        program: The program of the response; None if the response has no program.
+        result: The program's result on the episode's tests; without a program every test fails.
         message: The next user message, with the feedback. The last response of an episode has one too.
-        best_pass_rate: Highest share of the episode's tests that one of its programs so far passes, 0 to 1.
+        best_pass_rate: Highest share of the episode's tests that one of the programs so far passes, 0 to 1.
         done: Whether this was the last response of the episode.
     """
 
@@ -50,10 +51,10 @@ class Step:
 
 
 class Episode:
-    """One conversation about one problem; see the module.
+    """One conversation about one problem; the head of the module has the rules.
 
     Attributes:
-        messages: The conversation so far, ending with a user message: what the next response answers.
+        messages: The conversation so far. It ends with the user message that the next response answers.
         best_pass_rate: As in `Step`; 0.0 before the first response.
     """
 
@@ -70,10 +71,10 @@ class Episode:
         """Begin an episode.
 
         Args:
-            messages: The opening (`cobalt.conversation.first_messages`), or a partial trajectory to go on from.
+            messages: The first messages (`cobalt.conversation.first_messages`), or a partial trajectory to continue.
             tests: The tests that feedback comes from: the problem's public tests, or perturbed ones.
-            prompts: Words the feedback messages.
-            turns: Responses until the episode is done, at least one.
+            prompts: The prompts that make the feedback messages.
+            turns: Number of responses until the episode is done, at least one.
             enable_thinking: Whether the history keeps the thinking of a response; see `history_text`.
             truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
@@ -87,7 +88,7 @@ class Episode:
 
     @property
     def done(self) -> bool:
-        """Whether all turns are taken."""
+        """Whether all turns have been taken."""
         return self._turns_left < 1
 
     async def step(self, response: str, judge: Judge) -> Step:
@@ -95,19 +96,19 @@ class Episode:
 
         Args:
             response: What the model wrote, thinking included.
-            judge: Runs the program. Samples of a problem repeat programs: give them one `RememberingJudge`.
+            judge: Runs the program. Samples of a problem repeat programs, so they should share a `RememberingJudge`.
 
         Raises:
-            InfrastructureError: the judge failed; the episode is as it was, and the step can be tried again.
+            InfrastructureError: the judge failed; the episode is unchanged, and the step can be tried again.
         """
         return self.observe(response, await judge_response(judge, response, self._tests))
 
     def observe(self, response: str, result: ExecResult) -> Step:
-        """Answer a response whose program is judged already; see `step`.
+        """Answer a response whose program has been judged already; see `step`.
 
         Args:
             response: What the model wrote, thinking included.
-            result: Its result; from the first failing test on nothing of it counts but that test's feedback.
+            result: The program's result. The feedback uses its first failing test only; the pass rate uses all tests.
 
         Raises:
             ValueError: the episode is done.

@@ -1,8 +1,7 @@
 """The errors that cross module borders, and what each means for a run.
 
-A `UserError` is the user's to mend: scripts print its one sentence and exit with code 2. An
-`InfrastructureError` is nobody's wrong answer: it is retried, and never becomes a verdict, a pass rate or a
-reward.
+A `UserError` is for the user to fix: scripts print its one sentence and exit with code 2. An `InfrastructureError`
+is a failure of the system, not of a program: it is retried, and never becomes a verdict, a pass rate or a reward.
 """
 
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 
 class CobaltError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of all errors that this project raises on purpose."""
 
 
 class UserError(CobaltError):
@@ -18,19 +17,19 @@ class UserError(CobaltError):
 
 
 class InfrastructureError(CobaltError):
-    """A part of the system failed (sandbox, replica, engine); retry, never judge by it."""
+    """A part of the system failed (sandbox, replica, engine): retry, and never make a verdict of it."""
 
 
 class ServiceDown(InfrastructureError):
-    """A service does not answer at all, and no problem of a run can go on; the message says how to start it."""
+    """A service does not answer, so no problem of a run can continue; the message says how to start it."""
 
 
 class RequestRefused(ServiceDown, UserError):
-    """A service refuses this user's requests altogether (key, model, quota): the run ends; the user's to mend."""
+    """A service refuses all requests of this user (key, model, quota): the run ends until the user fixes the cause."""
 
 
 class SpendLimitReached(ServiceDown):
-    """The money set for a run is spent: the run ends and can be resumed with a higher limit."""
+    """The run's spending limit is reached: the run ends and can be resumed with a higher limit."""
 
 
 def last_line(said: str) -> str:
@@ -40,7 +39,7 @@ def last_line(said: str) -> str:
 
 
 def tally(counts: Mapping[str, Any]) -> str:
-    """Counts of a run in words, for a message: those that are not zero, nested ones by their own names."""
+    """Counts of a run in words, for a message: only those above zero, nested counts under their group's name."""
     phrases = []
     for name, count in counts.items():
         if isinstance(count, Mapping):

@@ -1,7 +1,7 @@
-"""The files that a command reads and writes, checked before anything slow begins and before anything is written.
+"""Checks of the files that a command reads and writes, before anything slow begins and before anything is written.
 
-A wrong path is the commonest mistake and the cheapest to find; found late it costs minutes, or the file that was named
-twice. What the files hold is not looked at here.
+A wrong path that is found late costs minutes of work, or a file that is overwritten. The contents of files are not
+checked here.
 """
 
 import os
@@ -13,21 +13,20 @@ from cobalt.errors import UserError
 from cobalt.manifest import companion_path
 
 COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
-"""What commands write beside a result `X.jsonl`, by what follows the `X`."""
+"""Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
 
 
 def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
-    """Refuse inputs that cannot be read, results that cannot be written, and a result in the place of an input.
+    """Raise if an input cannot be read, a result cannot be written, or a result would replace an input.
 
-    A file is known by what it is, not by its name: links and other spellings of a path are the same file. Nothing is
-    changed, and no folder is made.
+    Links and different spellings of a path count as the same file. Nothing is changed, and no folder is made.
 
     Args:
         inputs: Files that the command reads, each perhaps several times.
-        results: Files that it writes, each with its companions.
+        results: Files that the command writes, each with its companion files.
 
     Raises:
-        UserError: one of these does not hold; the file is named.
+        UserError: a check failed; the message names the file.
     """
     read, written = list(inputs), list(results)
     for path in read:
@@ -46,10 +45,10 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
 
 
 def check_result_path(path: Path) -> None:
-    """Refuse a path that names a folder, a device or nothing, before anything is written.
+    """Raise if a result path is a folder, a device or empty.
 
     Raises:
-        UserError: it does.
+        UserError: no file can be written at the path.
     """
     try:
         if path.is_dir():
@@ -58,7 +57,7 @@ def check_result_path(path: Path) -> None:
                 " the folder away"
             )
         if not path.name or (path.exists() and not path.is_file()):
-            raise UserError(f"'{path}' is no file that a result can be written to: give the result a file name")
+            raise UserError(f"'{path}' is not a file that a result can be written to: give the result a file name")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
@@ -81,7 +80,7 @@ def _check_writable(path: Path) -> None:
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir():
             raise UserError(f"cannot write {path}: {folder} is a file, not a folder")
-        # Tried, because no look at permissions tells what a read-only or virtual file system will do.
+        # Write a file, because permissions do not show what a read-only or virtual file system allows.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

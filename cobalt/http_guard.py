@@ -1,8 +1,8 @@
-"""What the HTTP side of every Ray Serve app has in common: who may send how much, and how errors are answered.
+"""The HTTP checks that all Ray Serve apps share: who may send requests, how large they may be, how errors are answered.
 
-A request needs the token where one is set, and must come from the machine itself where none is; it is never a web
-page's; its body is of bounded size, in strict UTF-8 JSON. `guarded_api` makes the FastAPI application that an app adds
-its routes to. Imports FastAPI, so only apps import it.
+If a token is set, a request needs it; if not, the request must come from the machine itself. Requests of web pages are
+refused. The body has a size limit and must be strict UTF-8 JSON. `guarded_api` makes the FastAPI application that an
+app adds its routes to. Only apps import this module, because it imports FastAPI.
 """
 
 import hmac
@@ -21,36 +21,36 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.problem import decode_json
 
 _SHORTEST_TOKEN = 16
-# Set by proxies: the address that is seen is then not the sender's.
+# Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 def check_token(token: SecretStr | None) -> SecretStr | None:
-    """A validator of the setting `token`: it must fit an HTTP header, and be long enough that nobody guesses it.
+    """Validate the setting `token`: it must fit an HTTP header and be too long to guess.
 
     Raises:
-        ValueError: it has fewer than 16 characters, others than printable ASCII ones, or blanks.
+        ValueError: the token has fewer than 16 characters, a character that is not printable ASCII, or a blank.
     """
     text = token.get_secret_value() if token is not None else ""
     if token is not None and len(text) < _SHORTEST_TOKEN:
-        raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more")
+        raise ValueError(f"a token must have {_SHORTEST_TOKEN} characters or more")
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("a token consists of printable ASCII characters, without blanks")
+        raise ValueError("a token must consist of printable ASCII characters, without blanks")
     return token
 
 
 class Refused(HTTPException):
-    """A request that is not read further: the HTTP status to answer, and why."""
+    """Raised to refuse a request: the HTTP status of the answer, and the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
 
 
 def guarded_api() -> FastAPI:
-    """An application without routes whose every error is `{"error": reason}`.
+    """An application without routes that answers every error with `{"error": reason}`.
 
-    404 and 405 are FastAPI's; a `Refused` has its own status; a `UserError` is 422; an `InfrastructureError` is 503,
-    which asks the client to send the request again.
+    404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
+    is answered 503, which asks the client to send the request again.
     """
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.add_middleware(_RootWithoutSlash)
@@ -71,7 +71,7 @@ def guarded_api() -> FastAPI:
 
 
 class _RootWithoutSlash:
-    """Takes an app's own address for its route `/`, in place of a redirect that few clients follow with a `POST`."""
+    """Serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -87,9 +87,9 @@ class Guard:
     """The checks of one app.
 
     Attributes:
-        token: What a request must bring as `Authorization: Bearer TOKEN`; None: requests from this machine need none,
-            and others are refused.
-        max_bytes: Longest body.
+        token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
+            need no token, and all others are refused.
+        max_bytes: Longest body, in bytes.
         variable: The environment variable that sets the token, for messages.
     """
 
@@ -98,11 +98,11 @@ class Guard:
     variable: str
 
     async def read(self, request: Request) -> Any:
-        """The JSON value that a request brings.
+        """The JSON value in a request's body.
 
         Raises:
-            Refused: 403 for a web page's request, or another machine's where no token is set; 401 without the token;
-                413 for too long a body; 400 for one that is not strict UTF-8 JSON.
+            Refused: 403 for a request of a web page, or of another machine if no token is set; 401 for a missing or
+                wrong token; 413 for a body that is too long; 400 for one that is not strict UTF-8 JSON.
         """
         self._admit(request)
         body = await self._body(request)
@@ -114,9 +114,9 @@ class Guard:
             raise Refused(400, f"the body is {error}") from None
 
     def _admit(self, request: Request) -> None:
-        # A browser sends at least one of the two with a page's POST; programs send neither.
+        # A browser sends at least one of the two headers with a page's POST; programs send neither.
         if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
-            raise Refused(403, "requests of web pages are not answered")
+            raise Refused(403, "requests from web pages are not answered")
         if self.token is None:
             if not _from_this_machine(request):
                 raise Refused(
@@ -130,7 +130,7 @@ class Guard:
             raise Refused(401, "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`")
 
     async def _body(self, request: Request) -> bytes:
-        """The body, read only as far as it may go, whatever length it declares."""
+        """The body, read only up to the size limit, whatever length it declares."""
         too_long = Refused(413, f"the body is longer than {self.max_bytes} bytes (max_request_bytes)")
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self.max_bytes:

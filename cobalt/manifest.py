@@ -1,9 +1,9 @@
-"""What made a result: arguments, versions, git state and data digests, in one JSON file beside the result.
+"""The manifest of a result: arguments, versions, git state and data digests, in one JSON file next to the result.
 
-`results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the one that
-began the file; otherwise it is refused and the difference named. Nothing secret belongs into the arguments. Whoever
-writes the result holds its lock first (`cobalt.records.RecordFile`), so that a second writer, refused there, leaves the
-first one's manifest alone.
+`results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the run that
+began the file; otherwise it is refused, and the message names the difference. Arguments must not hold secrets. A writer
+takes the lock of the result first (`cobalt.records.RecordFile`), so that a second writer is refused before it can
+change the first one's manifest.
 """
 
 import hashlib
@@ -29,20 +29,20 @@ _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transforme
 
 
 def companion_path(result: Path, suffix: str) -> Path:
-    """Where a file that belongs to a result lies: `r.jsonl` and ".run.json" make `r.run.json`.
+    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
 
-    Only `.jsonl` is taken off, so that results whose names differ have companions whose names differ.
+    Only `.jsonl` is removed, so that results with different names have companions with different names.
 
     Raises:
-        UserError: the path names no file.
+        UserError: the path has no file name.
     """
     if not result.name:
-        raise UserError(f"'{result}' names no file: give the result a file name")
+        raise UserError(f"'{result}' has no file name: give the result one")
     return result.with_name(result.name.removesuffix(".jsonl") + suffix)
 
 
 def manifest_path(result: Path) -> Path:
-    """Where the manifest of a result file lies."""
+    """The path of a result file's manifest."""
     return companion_path(result, ".run.json")
 
 
@@ -62,18 +62,19 @@ def file_digest(path: Path) -> str:
 def open_manifest(
     result: Path, arguments: Mapping[str, Any], inputs: Iterable[Path] = (), *, complete: bool = False
 ) -> None:
-    """Write the manifest of a new result, or check that a resumed one goes on with the same arguments.
+    """Write the manifest of a new result, or check that a resumed result continues with the same arguments.
 
-    What a resumption ran under is added to the manifest's list `resumed`; what began the result stays as it was.
+    A resumption adds its circumstances (command, versions, git state, machine) to the manifest's list `resumed`; the
+    rest of the manifest stays as it was.
 
     Args:
-        result: The result file (`.jsonl`); the manifest goes beside it.
-        arguments: Everything that decides the records, JSON-able. What does not (concurrency, paths of the
-            output) stays out, so that it may change between a run and its resumption.
-        inputs: Files the records are made from, in an order that is always the same; their names and digests are
-            compared, not the folders they lie in. Of files with one name the manifest has a list of digests.
-        complete: Nothing is left to be made: the manifest stays as it is, and arguments that are not given (for
-            which a service would have to be asked) are not compared.
+        result: The result file (`.jsonl`); the manifest is written next to it.
+        arguments: Everything that decides the records, JSON-able. Other arguments (concurrency, output paths) are left
+            out, so that they may change between a run and its resumption.
+        inputs: Files that the records are made from, in a fixed order. Their names and digests are compared, not their
+            folders. For files with the same name the manifest has a list of digests.
+        complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
+            service would have to be asked for them) are not compared.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -88,7 +89,7 @@ def open_manifest(
         return
     if not path.exists():
         raise UserError(
-            f"{result} exists, but not {path.name} that says what made it: name another output file,"
+            f"{result} exists without its manifest {path.name}, which says what made it: name another output file,"
             " or move this one away"
         )
     content = _read(path)
@@ -103,7 +104,7 @@ def open_manifest(
 
 
 def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
-    """The digest of each input by its name; of inputs of one name a list, in the order given."""
+    """The digest of each input by its name; a list, in the given order, for inputs with the same name."""
     by_name: defaultdict[str, list[str]] = defaultdict(list)
     for path in inputs:
         by_name[path.name].append(file_digest(path))
@@ -111,7 +112,7 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
 
 
 def _circumstances() -> dict[str, Any]:
-    """When, by which command and code, and on what machine a result is made."""
+    """When, by which command and code, and on which machine a result is made."""
     return {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -123,7 +124,7 @@ def _circumstances() -> dict[str, Any]:
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    """A command line with stars in the place of the values of flags that hold keys, tokens or passwords."""
+    """A command line in which stars replace the values of flags for keys, tokens and passwords."""
     shown: list[str] = []
     hide = False
     for argument in command:
@@ -135,11 +136,11 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
-    """Add what a run counted to the manifest of its result, under the key `summary`.
+    """Add a run's counts to the manifest of its result, under the key `summary`.
 
     Args:
         result: The result file, whose manifest `open_manifest` has written.
-        summary: JSON-able.
+        summary: The counts, JSON-able.
 
     Raises:
         UserError: the manifest is missing or cannot be written.
@@ -149,7 +150,7 @@ def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
 
 
 def read_summary(result: Path) -> dict[str, Any] | None:
-    """What `write_summary` left in the manifest of a result; None where there is no manifest or no summary.
+    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary.
 
     Raises:
         UserError: the manifest cannot be read.
@@ -174,7 +175,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
-    """One phrase for each argument or input that changed; `only_given` leaves out those that `now` does not have."""
+    """One phrase for each argument or input that changed; `only_given` ignores those that `now` does not have."""
     phrases = []
     for group in ("arguments", "inputs"):
         flat = _flat if group == "arguments" else _numbered
@@ -188,7 +189,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names, so that a message names the one that changed."""
+    """Nested settings by dotted names, so that a message can name the setting that changed."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -199,7 +200,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _numbered(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Digests by name; those of one name get their place, so that a message tells which one changed."""
+    """Digests by name; inputs with the same name are numbered, so that a message can say which one changed."""
     flat: dict[str, Any] = {}
     for name, value in inputs.items():
         if isinstance(value, list):
@@ -220,7 +221,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit and whether tracked files differ from it; None outside a checkout or without git."""
+    """The commit, and whether tracked files differ from it; None outside a checkout or without git."""
     try:
         root = Path(__file__).resolve().parent
         commit = _git(root, "rev-parse", "HEAD")

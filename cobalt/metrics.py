@@ -7,22 +7,22 @@ from functools import lru_cache
 
 import numpy as np
 
-_CHUNK = 1_000  # resamples that are in memory as 64-bit numbers at a time
+_CHUNK = 1_000  # number of resamples that are in memory as 64-bit numbers at a time
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of pass@k for one problem (Chen et al. 2021, arXiv 2107.03374, equation 1).
 
     Args:
-        samples: How many programs were drawn for the problem (n).
-        correct: How many of them are right (c).
-        k: How many attempts the metric allows; 1 <= k <= n.
+        samples: Number of programs that were drawn for the problem (n).
+        correct: Number of correct programs among them (c).
+        k: Number of attempts that the metric allows; 1 <= k <= n.
 
     Returns:
-        1 - C(n - c, k) / C(n, k): the chance that k programs drawn without replacement hold a right one.
+        1 - C(n - c, k) / C(n, k): the probability that k programs drawn without replacement include a correct one.
 
     Raises:
-        ValueError: the three numbers do not fit together.
+        ValueError: unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= correct <= samples:
         raise ValueError(f"correct={correct} must lie between 0 and samples={samples}")
@@ -36,12 +36,12 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over problems.
 
-    Problems are resampled, not samples: the samples of one problem are not independent of one another.
+    Problems are resampled, not samples, because the samples of one problem are not independent of one another.
 
     Args:
-        values: One value a problem, for example its pass@1.
+        values: One value for each problem, for example its pass@1.
         level: Coverage, between 0 and 1.
-        resamples: Bootstrap resamples.
+        resamples: Number of bootstrap resamples.
         seed: Seed of the resampling; the same seed gives the same interval.
 
     Returns:
@@ -61,13 +61,17 @@ def bootstrap_interval(
 
 
 def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
-    """Agreement of several raters beyond chance (Fleiss 1971): 1 is full agreement, 0 what chance alone gives.
+    """Agreement of several raters beyond chance (Fleiss 1971): 1 is full agreement, 0 is agreement by chance.
 
     Args:
-        ratings: One row for each item, with the categories its raters chose; as many raters in each row, 2 or more.
+        ratings: One row for each item, with the categories that its raters chose; each row has the same number of
+            raters, two or more.
 
     Returns:
-        None where it is not defined: no item, fewer than two raters, or all chose the same category throughout.
+        The kappa; None if it is not defined: no items, fewer than two raters, or one category for every rating.
+
+    Raises:
+        ValueError: the rows differ in their number of raters.
     """
     raters = len(ratings[0]) if ratings else 0
     if raters < 2:
@@ -82,13 +86,13 @@ def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
 
 
 def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Agreement of two raters beyond chance (Cohen 1960), each with habits of its own.
+    """Agreement of two raters beyond chance (Cohen 1960), where each rater has a category distribution of its own.
 
     Args:
         pairs: The two raters' categories of each item.
 
     Returns:
-        None where it is not defined: no item, or both chose the same one category throughout.
+        The kappa; None if it is not defined: no items, or one category for every rating of both.
     """
     if not pairs:
         return None
@@ -102,7 +106,7 @@ def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 def _resamples(problems: int, resamples: int, seed: int) -> np.ndarray:
     """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else.
 
-    In the smallest type that holds the counts, for 10,000 resamples of 6,000 problems are 60 million of them.
+    The counts have the smallest integer type that holds them: 10,000 resamples of 6,000 problems are 60 million counts.
     """
     generator, shares = np.random.default_rng(seed), np.full(problems, 1 / problems)
     counts = np.empty((resamples, problems), np.min_scalar_type(problems))

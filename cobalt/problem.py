@@ -1,9 +1,9 @@
 """Problems and their tests, in the schema of the TACO-Cobalt data set.
 
-Reads one problem a line (JSONL) and checks it: the authors' released files load as they are, and so do files
-that lack `instruction` or the public/hidden split (the scripts then build the prompt from the question, and
-treat every test as hidden). Fields this module does not know are kept in `Problem.record`, because result
-files carry a problem's fields through every stage. It does not judge programs and does not build prompts.
+A file has one problem in each line (JSONL), and each is checked. The authors' released files load as they are. So do
+files without `instruction` or without the public/hidden split; the scripts then build the prompt from the question and
+treat every test as hidden. Fields that this module does not know are kept in `Problem.record`, because result files
+carry a problem's fields through every stage. This module judges no programs and builds no prompts.
 """
 
 import json
@@ -17,24 +17,24 @@ from cobalt.errors import UserError
 ProblemId = str | int
 
 PERTURBED_TESTS = "perturbed_public_test_cases"
-"""The field of the public tests of which two cannot be passed (preproc/run_perturbation.py)."""
+"""The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
 
 
 class Digest(Protocol):
-    """What is fed the bytes of a file while they are read; `hashlib.sha256()` makes one."""
+    """An object that takes the bytes of a file while they are read, such as `hashlib.sha256()`."""
 
     def update(self, data: bytes, /) -> None:
-        """Take more bytes."""
+        """Add more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestSuite:
-    """An ordered list of tests; `inputs[i]` is fed to the program, `outputs[i]` is expected.
+    """An ordered list of tests; the program gets `inputs[i]` and should answer `outputs[i]`.
 
     Attributes:
-        inputs: Standard inputs; with `fn_name`, the arguments of one call each, one JSON value a line.
-        outputs: Standard outputs; with `fn_name`, the values returned, as `cobalt.judge.calling.canonical_json` has
-            them.
+        inputs: Standard inputs. With `fn_name`, each holds the arguments of one call, one JSON value a line.
+        outputs: Standard outputs. With `fn_name`, the expected values, written by
+            `cobalt.judge.calling.canonical_json`.
         fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
     """
 
@@ -46,7 +46,7 @@ class TestSuite:
 
     def __post_init__(self) -> None:
         if self.fn_name is not None and not self.fn_name.isidentifier():
-            raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is no name of a function")
+            raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
         if len(self.inputs) != len(self.outputs):
             raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
 
@@ -54,7 +54,7 @@ class TestSuite:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
-        """The suite as the plain mapping that the judge's wire format uses; `fn_name` only where there is one."""
+        """The suite as the mapping in the judge's wire format; it has `fn_name` only if the suite has one."""
         columns = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
         return columns if self.fn_name is None else columns | {"fn_name": self.fn_name}
 
@@ -64,12 +64,12 @@ class TestSuite:
 
     @classmethod
     def parse(cls, value: object) -> "TestSuite":
-        """Read a suite from a JSON string or a mapping `{"inputs": [...], "outputs": [...]}` of strings.
+        """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
-        A mapping may also hold `fn_name`; other keys are left out.
+        The mapping may also hold `fn_name`; other keys are ignored.
 
         Raises:
-            UserError: the value has another shape, with the reason.
+            UserError: the value has another shape; the message says what is wrong.
         """
         if isinstance(value, str):
             try:
@@ -92,7 +92,7 @@ class TestSuite:
         return cls(columns[0], columns[1], fn_name)
 
     def select(self, indices: Iterable[int]) -> "TestSuite":
-        """The tests at the given places, in the order given, called in the same way."""
+        """A suite of the tests at the given indices, in the given order, with the same `fn_name`."""
         places = list(indices)
         return TestSuite(
             tuple(self.inputs[place] for place in places), tuple(self.outputs[place] for place in places), self.fn_name
@@ -104,9 +104,9 @@ class Problem:
     """One programming problem.
 
     Attributes:
-        id: Unique in its file; 0 and "" are ids like any other.
-        question: The statement as its source gave it.
-        instruction: The first user message, ready to send; None when the file has none.
+        id: Unique in its file; 0 and "" are valid ids.
+        question: The problem statement as in its source.
+        instruction: The first user message, ready to send; None if the file has none.
         tests: All tests.
         public_tests: The tests whose failures are shown to the model; may be empty.
         hidden_tests: The tests that decide `Pass@1`.
@@ -151,10 +151,10 @@ class Problem:
         return cls(identifier, question, instruction, tests, public, hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:
-        """The perturbed public tests that the line itself has, or None.
+        """The perturbed public tests in the problem's record; None if it has none.
 
         Raises:
-            UserError: they are malformed.
+            UserError: the perturbed tests are malformed.
         """
         return None if self.record.get(PERTURBED_TESTS) is None else _suite(self.record, PERTURBED_TESTS)
 
@@ -169,14 +169,14 @@ def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Decode one JSON value from somebody else.
+    """Decode one JSON value from an untrusted source.
 
     Raises:
-        UserError: it is no JSON, no UTF-8, nested too deeply, has a number too long to read, or holds half of a
-            surrogate pair, which is no character and which no model, pipe or file takes.
+        UserError: the text is not JSON or not UTF-8, is nested too deeply, has a number too long to read, or holds half
+            of a surrogate pair, which is not a character and which models, pipes and files do not accept.
     """
     try:
-        # Left to itself, `json` takes bytes for UTF-16 or UTF-32 as well, and lets halves of surrogate pairs through.
+        # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = json.loads(text)
         if "\\ud" in text.lower():
@@ -197,15 +197,15 @@ def decode_json(text: str | bytes) -> Any:
 def read_json_lines(
     path: Path, *, ignore_last_bytes: int = 0, digest: Digest | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield `(line number, object)` for every non-blank line of a JSONL file, strictly.
+    """Yield `(line number, object)` for every non-blank line of a JSONL file.
 
     Args:
         path: The file.
-        ignore_last_bytes: How many bytes at the file's end to leave out.
-        digest: Is fed every line that is read.
+        ignore_last_bytes: Number of bytes at the file's end to ignore.
+        digest: Updated with every line that is read.
 
     Raises:
-        UserError: the file cannot be read, or a line is not a JSON object (its number is named).
+        UserError: the file cannot be read, or a line is not a JSON object; the message names the line's number.
     """
     try:
         handle = path.open("rb")
@@ -238,7 +238,8 @@ def load_problems(path: Path) -> list[Problem]:
     """Read a whole problem file.
 
     Raises:
-        UserError: unreadable file, bad line (its number and the field), duplicate id, or no problem at all.
+        UserError: the file cannot be read or holds no problem, a line is malformed (the message names its number and
+            the field), or an id is used twice.
     """
     problems: list[Problem] = []
     first_seen: dict[ProblemId, int] = {}

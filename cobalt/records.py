@@ -1,10 +1,10 @@
 """Append-only JSONL result files that survive being killed and can be resumed.
 
-Each record is written whole and synced before it counts as done. A last line without its newline is what a kill
-in the middle of a write leaves: it is cut off and its record made again. Every other malformed line, and an id
-that occurs twice, is an error, because dropping it in silence would change the numbers. One process writes a file
-at a time (an advisory lock sees to it). Results that are made in seconds are written in one piece instead
-(`write_whole`). It knows nothing of what the records mean beyond their `id`.
+Each record is written whole and synced before it counts as done. A last line without its newline comes from a process
+that was killed during a write: the line is cut off and its record is made again. Every other malformed line, and an id
+that occurs twice, is an error, because dropping it silently would change the numbers. An advisory lock lets only one
+process write a file at a time. Results that are made in seconds are written in one piece instead (`write_whole`). Of a
+record's fields, this module reads `id` alone.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]
 
     Args:
         path: The file.
-        unfinished: Whoever writes the file reads it, to go on with it: a torn last line is left out. Otherwise a last
-            line without its newline is a record like any other, so that an input that was edited or cut loses none in
-            silence.
+        unfinished: The caller reads the file to continue it: a torn last line is left out. Otherwise a last line
+            without a newline is read like every other line, so that no record of an edited or cut input is dropped
+            silently.
 
     Raises:
-        UserError: unreadable file, a malformed line, a record without `id`, or an id that occurs twice.
+        UserError: the file cannot be read, a line is malformed, a record has no `id`, or an id occurs twice.
     """
     return list(iterate_records(path, unfinished=unfinished))
 
 
 def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | None = None) -> Iterator[dict[str, Any]]:
-    """As `read_records`, one record at a time, for files that are larger than the memory.
+    """As `read_records`, but one record at a time, for files that do not fit into memory.
 
-    `digest` is fed the bytes of the file while they are read, so that one reading gives the records and the digest.
+    `digest` is updated with the bytes of the file while they are read, so that the file is read only once.
     """
     torn = _torn_bytes(path) if unfinished else 0
     first_seen: dict[ProblemId, int] = {}
@@ -69,19 +69,19 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         """Open or create `path`, and read which ids are done.
 
-        A torn last line is cut off when the first record is written, so that a file which turns out to be another
-        command's stays as it is. A file that holds nothing when it is closed is removed.
+        A torn last line is cut off when the first record is written, so that a file of another command that was named
+        by mistake stays unchanged. A file that is empty when it is closed is removed.
 
         Raises:
-            UserError: the path names no regular file, the folder cannot be written, another process holds the file,
-                or its content is not a valid result file.
+            UserError: the path is not one of a regular file, the folder cannot be written, another process writes the
+                file, or its content is not that of a result file.
         """
         self.path = path
         self._appending = threading.Lock()
         try:
             check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Nothing is kept back in a buffer, which after a failed write would come out later, behind a torn line.
+            # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
@@ -96,10 +96,10 @@ class RecordFile:
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and return when it is on the disk; any thread may call it.
+        """Write one record and return when it is on the disk; any thread may call this method.
 
         Raises:
-            UserError: it cannot be written, on a full disk for one; the file then ends as it did before.
+            UserError: the record cannot be written, for example on a full disk; the file then ends as before.
         """
         line = encode_record(record)
         with self._appending:
@@ -144,14 +144,15 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
 def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
     """Rewrite a finished result file in the order of its input, atomically.
 
-    Records arrive in the order in which they finish, which differs from run to run; sorted, the same command
-    leaves the same file. Ids that `order` does not name keep their places at the end; a torn last line is left out.
+    Records are written in the order in which they finish, which differs from run to run. After sorting, the same
+    command leaves the same file. Records whose ids are not in `order` go to the end, in the order that they have; a
+    torn last line is left out.
 
     Raises:
-        UserError: it cannot be written, on a full disk for one; the file is then as it was.
+        UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
-    places: list[tuple[int, int]] = []  # of each line: its position in the order, and where it begins
+    places: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
     with path.open("rb") as lines:
         begin = 0
         for line in lines:
@@ -169,13 +170,13 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
 
 
 def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write a result in one piece, in the place of one that is there.
+    """Write a result in one piece; an existing result is replaced.
 
-    If `records` raises, or the process is stopped, the result is what it was before, or still missing: nothing half
-    done is left that a mended input would not fit.
+    If `records` raises or the process is stopped, the result stays as it was, or missing. So no partial result is left
+    that would not fit the input after it is corrected.
 
     Raises:
-        UserError: it cannot be written, or another process writes it.
+        UserError: the result cannot be written, or another process is writing it.
     """
     check_result_path(path)
     with replacing(path) as handle:
@@ -185,12 +186,12 @@ def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 def encode_record(record: Mapping[str, Any]) -> bytes:
     """The line of a record."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
-    # Lone surrogates can come out of a model's byte-level tokens and have no UTF-8 form.
+    # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
     return line.encode("utf-8", errors="replace")
 
 
 def _torn_bytes(path: Path) -> int:
-    """Length of what follows the last newline of a file, in bytes."""
+    """Number of bytes after the last newline of a file."""
     try:
         with path.open("rb") as handle:
             end = handle.seek(0, os.SEEK_END)

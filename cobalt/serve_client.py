@@ -1,7 +1,7 @@
-"""What the entry points and the clients of Ray Serve apps share.
+"""Functions that the entry points and the clients of Ray Serve apps share.
 
-Building an app for `serve run`, finding a running one, and telling passing failures from final ones. Ray is imported
-inside the functions: layers 0 and 1 import without it.
+They build an app for `serve run` and find a running app. Ray is imported inside the functions, so that layers 0 and 1
+can be imported without it.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 _SERVE_PORT = 8000  # where `serve run` listens
 
-# A process joins a cluster once, however many of its tasks ask at the same time.
+# A process joins a cluster only once, even if many of its tasks need it at the same time.
 _joining = threading.Lock()
 
 
 def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Mapping[str, Any]) -> Application:
-    """Call an app's builder for `serve run`, where a user's mistake shall end as in every script."""
+    """Call an app's builder for `serve run`; errors print one sentence and exit with the same codes as in scripts."""
     import ray
 
     try:
@@ -47,16 +47,16 @@ def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Ma
 
 
 def _check_port() -> None:
-    """Refuse to start a Serve whose port another program has; Serve itself would print pages of tracebacks."""
+    """Raise if another program uses Serve's port; Serve itself would print pages of tracebacks."""
     connection = http.client.HTTPConnection("127.0.0.1", _SERVE_PORT, timeout=5)
     try:
         connection.request("GET", "/-/healthz")
         if connection.getresponse().read() == b"success":
-            return  # Serve runs already, and takes a further app
+            return  # Serve is running already, and another app can be added
     except ConnectionRefusedError:
         return
     except (OSError, http.client.HTTPException):
-        pass  # somebody listens and speaks another language
+        pass  # another program listens there and does not answer as Serve does
     finally:
         connection.close()
     if not _serve_runs():
@@ -67,7 +67,7 @@ def _check_port() -> None:
 
 
 def _serve_runs() -> bool:
-    """Whether the cluster that `serve run` will use has a Serve instance, on whichever port."""
+    """Whether the cluster that `serve run` will use has a Serve instance, on any port."""
     import ray
     from ray.serve.context import _get_global_client
 
@@ -84,10 +84,10 @@ async def find_app(name: str, advice: str) -> Any:
 
     Args:
         name: Name of the Serve app.
-        advice: What to do when it is not there, as the end of a sentence.
+        advice: What the user should do if the app is not running, as the end of a sentence.
 
     Raises:
-        ServiceDown: no cluster, or no such app.
+        ServiceDown: there is no cluster or no such app.
     """
     return await asyncio.to_thread(_find_app, name, advice)
 
@@ -111,8 +111,8 @@ def _find_app(name: str, advice: str) -> Any:
                 if not address:
                     raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
                 raise ServiceDown(
-                    f"app {name!r} cannot be reached, because what listens at RAY_ADDRESS={address} lets nobody join:"
-                    " if it is a Ray of another machine, copy its ~/.ray/auth_token here (mode 600)"
+                    f"app {name!r} cannot be reached, because the server at RAY_ADDRESS={address} refuses to be joined:"
+                    " if it is a Ray cluster of another machine, copy its ~/.ray/auth_token here (mode 600)"
                 ) from None
             logging.getLogger("ray.serve").setLevel(logging.WARNING)
             logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)
@@ -123,7 +123,7 @@ def _find_app(name: str, advice: str) -> Any:
 
 
 def _check_address(name: str, advice: str) -> None:
-    """Fail at once where `RAY_ADDRESS` names a place that nobody listens at; Ray itself would try for minutes."""
+    """Fail at once if nothing listens at `RAY_ADDRESS`; Ray itself would try for minutes."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -132,7 +132,7 @@ def _check_address(name: str, advice: str) -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError:
         raise ServiceDown(
-            f"app {name!r} cannot be reached, because no Ray answers at RAY_ADDRESS={address}: {advice}"
+            f"app {name!r} cannot be reached, because nothing answers at RAY_ADDRESS={address}: {advice}"
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""What Ray Serve's HTTP proxy answers for a replica that died under a request: "try again" in place of 500.
+"""The answer of Ray Serve's HTTP proxy when a replica dies during a request: "try again" instead of 500.
 
-A proxy loads `middlewares` where the variable `VARIABLE` names it when Ray is started, as `cobalt.services` and
-`scripts/ray_cluster.sh` do.
+A proxy loads `middlewares` if the environment variable `VARIABLE` names it when Ray is started. `cobalt.services` and
+`scripts/ray_cluster.sh` set that variable.
 """
 
 from starlette.middleware import Middleware
@@ -13,13 +13,16 @@ CALLBACK = "cobalt.serve_proxy.middlewares"
 
 
 class AnswerForTheDead:
-    """Answers requests that the app behind it has left without an answer, as Serve does when a replica dies."""
+    """Answers requests that Serve has left without an answer, which it does when a replica dies."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; 504 on SandboxFusion's route, whose clients retry nothing else, 503 elsewhere."""
+        """Pass a request on, and answer it if nothing else does.
+
+        The status is 504 on SandboxFusion's route, whose clients retry only on 504, and 503 elsewhere.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -39,5 +42,5 @@ class AnswerForTheDead:
 
 
 def middlewares() -> list[Middleware]:
-    """What Serve's proxy calls when it starts."""
+    """The middlewares of Serve's proxy, which calls this function when it starts."""
     return [Middleware(AnswerForTheDead)]

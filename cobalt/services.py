@@ -1,11 +1,11 @@
-"""Start a private Ray with the judge and, if asked, a vLLM engine, run a command against it, and stop it all.
+"""Start a private Ray with the judge and, if asked, a vLLM engine; run a command with these services; stop them all.
 
     python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
-The cluster belongs to this process: it listens on loopback and asks for Ray's token, another Ray on the machine is
-neither used nor touched, and nothing is left when the command ends, nor when this process is killed: a watcher then
-ends the command, Ray and all that they started, and removes their folder. The command finds the cluster by
-`RAY_ADDRESS`. For a long-lived service use `serve run` on a Ray of your own.
+The cluster belongs to this process. It listens on loopback and asks for Ray's token; another Ray on the machine is
+neither used nor changed. Nothing is left when the command ends. If this process is killed, a watcher ends the command,
+Ray and everything that they started, and removes their folder. The command finds the cluster by `RAY_ADDRESS`. For a
+long-lived service use `serve run` on a Ray cluster of your own.
 """
 
 import contextlib
@@ -39,24 +39,24 @@ from cobalt.serve_client import reason
 logger = logging.getLogger(__name__)
 
 _NODE_PROCESSES = ("gcs_server", "raylet")
-_SECONDS_TO_END = 60.0  # for a command whose Ray has died to write down what is finished
+_SECONDS_TO_END = 60.0  # time for a command whose Ray has died to write its finished results
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run a command beside a private Ray Serve with the judge (app `evaluator`) and a vLLM engine (`vllm_actor`)."""
+    """Run a command with a private Ray Serve that has the judge (app `evaluator`) and a vLLM engine (`vllm_actor`)."""
 
     command: Annotated[list[str], tyro.conf.Positional]
     """The command, after `--`."""
     model: str | None = None
     """Model folder or hub name for the engine; without it only the judge runs."""
     http_port: int | None = None
-    """Port of both apps on 127.0.0.1 (/evaluator, /vllm_actor); a free one by default."""
+    """Port of both apps on 127.0.0.1 (/evaluator, /vllm_actor); a free port by default."""
     judge: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the judge, as key=value, such as comparison=float; the flag may be given several times. A wrong key
-    is answered with all that there are."""
+    """A setting of the judge, as key=value, such as comparison=float; may be given several times. The message about an
+    unknown key lists all keys."""
     engine: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the engine, as key=value, such as max_model_len=4096; as above."""
+    """A setting of the engine, as key=value, such as max_model_len=4096; as for --judge."""
 
 
 @contextlib.contextmanager
@@ -70,46 +70,45 @@ def running_services(
     num_gpus: int | None = None,
     object_store_memory: int = 256 * 2**20,
 ) -> Iterator[dict[str, str]]:
-    """A private Ray with the judge and, when `model` is given, an engine; both answer when the block begins.
+    """A private Ray with the judge and, if `model` is given, an engine; both answer when the block begins.
 
     Args:
         model: Model folder or hub name.
         judge: Settings of the judge (`cobalt.judge.service.ServiceSettings`).
         engine: Settings of the engine (`cobalt.engine.vllm_service.VllmSettings`).
-        http_port: Port on 127.0.0.1; None: a free one.
-        num_cpus: CPUs that Ray counts; None: the machine's, and 2 at least. Ray reserves by this number, and does not
-            bind anything to a core.
-        num_gpus: GPUs that Ray counts; None: those it finds. Training on a CPU needs logical ones.
+        http_port: Port on 127.0.0.1; None: a free port.
+        num_cpus: Number of CPUs that Ray can reserve; None: the machine's, at least 2. Ray binds nothing to a core.
+        num_gpus: Number of GPUs that Ray can reserve; None: those that it finds. Training on a CPU needs logical GPUs.
         object_store_memory: Bytes of shared memory for Ray's object store.
 
     Yields:
-        Environment variables that lead a child process to the services: `RAY_ADDRESS`, what Ray needs to let it
-        in, and `COBALT_HTTP` for the address of the HTTP side.
+        Environment variables by which a child process finds the services: `RAY_ADDRESS`, Ray's authentication, and
+        `COBALT_HTTP` with the address for HTTP requests.
 
     Raises:
         UserError: the port is in use, or a setting is wrong.
-        InfrastructureError: Ray or an app did not come up.
+        InfrastructureError: Ray or an app did not start.
     """
     port = _free_port(http_port)
     cluster.keep_token_private(create=True)
     with (
         _watched_folder() as folder,
         environment_variables(
-            # Read when Ray is imported, here and in all of its processes: without it Ray takes the machine's public
-            # address in place of 127.0.0.1, and listens on every interface.
+            # Read when Ray is imported, here and in all of its processes. Without it Ray uses the machine's public
+            # address instead of 127.0.0.1, and listens on every interface.
             RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-            # Read when Serve is imported: its five seconds for a proxy to come up are few on a busy machine, and the
-            # proxy that misses them is killed and begins again.
+            # Read when Serve is imported. Serve's default is five seconds for a proxy to start, which is too short on a
+            # busy machine: the proxy is then killed and starts again.
             RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=os.environ.get("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"),
-            # Kept from being joined: Ray reads it even when told "local".
+            # Unset, because Ray would join the cluster at this address even if its own argument is "local".
             RAY_ADDRESS=None,
-            # Ray's default for a new cluster is its token, which nothing shall switch off.
+            # Unset, so that a new cluster asks for its token, which is Ray's default.
             RAY_AUTH_MODE=None,
             **{watcher.VARIABLE: folder, serve_proxy.VARIABLE: serve_proxy.CALLBACK},
-            # The sockets that vLLM leaves behind, into the folder that is removed.
+            # vLLM leaves sockets in this folder, which is removed at the end.
             VLLM_RPC_BASE_PATH=folder,
-            # A dozen processes import the same packages: without cached bytecode, which some container images switch
-            # off, a training starts 90 s later.
+            # A dozen processes import the same packages. Without cached bytecode, which some container images turn
+            # off, a training run starts 90 s later.
             PYTHONDONTWRITEBYTECODE=None,
         ),
     ):
@@ -134,7 +133,7 @@ def running_services(
             if model is not None:
                 apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
             try:
-                # All at once: an engine and a judge take their time side by side.
+                # All at once, so that the engine and the judge start at the same time.
                 serve.run_many([serve.RunTarget(app, name, f"/{name}") for name, app in apps])
             except (RuntimeError, TimeoutError) as error:
                 names = [name for name, _ in apps]
@@ -148,13 +147,13 @@ def running_services(
                 "RAY_ADDRESS": address,
                 "COBALT_HTTP": f"http://127.0.0.1:{port}",
                 watcher.VARIABLE: folder,
-                # Ray demands a token of whoever joins a cluster that a driver started.
+                # Ray asks for a token from every process that joins a cluster started by a driver.
                 **{name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")},
             }
         finally:
-            # Ray asked to end in order, when parts of it are gone, waits for them; the watcher ends what is left.
+            # If parts of Ray have died, an orderly shutdown would wait for them; the watcher then ends what is left.
             if ray.is_initialized() and _ray_lives(folder):
-                # Not `serve.shutdown`, which makes Ray complain that the controller was killed while it shut down.
+                # Not `serve.shutdown`, after which Ray logs that the controller was killed during its shutdown.
                 with contextlib.suppress(Exception):
                     for name, _ in apps:
                         serve.delete(name)
@@ -165,7 +164,7 @@ HOLD = (
     "import json, os, sys; names = [n for n in os.environ if n.startswith(('RAY_', 'COBALT_'))];"
     " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
 )
-"""A program that prints the variables which lead to the services, and ends with its standard input."""
+"""A program that prints the environment variables of the services and ends when its standard input is closed."""
 
 
 @contextlib.contextmanager
@@ -178,16 +177,16 @@ def services_process(
 ) -> Iterator[dict[str, str]]:
     """`python -m cobalt.services` in a process of its own, for as long as the block runs or this process lives.
 
-    Unlike `running_services` it brings no Ray into this process.
+    Unlike `running_services` it does not start Ray in this process.
 
     Args:
         flags: Flags of the command, such as `--model`.
-        log: Descriptor of a file for its messages; None: standard error.
-        environment: Its environment; None: this process's.
-        cwd: Its working folder; None: this process's.
+        log: Descriptor of a file for the command's messages; None: standard error.
+        environment: The command's environment; None: that of this process.
+        cwd: The command's working folder; None: that of this process.
 
     Yields:
-        Environment variables that lead a child process to the services.
+        Environment variables by which a child process finds the services.
 
     Raises:
         InfrastructureError: the services did not start; their messages say why.
@@ -200,7 +199,7 @@ def services_process(
         env=environment,
         cwd=cwd,
         text=True,
-        process_group=0,  # Ctrl-C ends the commands first
+        process_group=0,  # so that Ctrl-C reaches the caller's commands first
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -213,7 +212,7 @@ def services_process(
         yield variables
     finally:
         if not line:
-            process.terminate()  # it may be starting still
+            process.terminate()  # it may still be starting
         process.stdin.close()
         process.stdout.close()
         process.wait()
@@ -221,15 +220,15 @@ def services_process(
 
 @contextlib.contextmanager
 def _watched_folder() -> Iterator[str]:
-    """A folder for Ray; a watcher removes it, and ends who is left of those that carry its name, whatever happens."""
-    # An interrupt waits until there is somebody to remove the folder.
+    """A folder for Ray; in any case a watcher removes it, and ends all remaining processes that have its name."""
+    # Interrupts wait until the watcher, which removes the folder, is running.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        # Ray's socket names have a length limit: a short folder, not the user's TMPDIR.
+        # Ray's socket names have a length limit, so the folder's path must be short: /tmp, not the user's TMPDIR.
         folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", watcher.__file__, folder],
-            # Services may be started beside services: the others' watcher must not take this one for theirs.
+            # Services may be started inside other services, whose watcher must not end this one.
             env={name: value for name, value in os.environ.items() if name != watcher.VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -252,12 +251,12 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
     """Start a private Ray that keeps its files in `folder`, and join it; returns its address.
 
     Raises:
-        InfrastructureError: it did not come up, tried again as well.
+        InfrastructureError: Ray did not start at any attempt.
     """
     import ray
 
     try:
-        # Ray itself gives a node 30 s to come up, which a busy machine may exceed.
+        # Ray itself gives a node 30 s to start, which is too short on a busy machine.
         for attempt in tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3), after=lambda _: ray.shutdown(), reraise=True
         ):
@@ -280,7 +279,7 @@ def _start_ray(folder: str, num_cpus: int | None, num_gpus: int | None, object_s
 
 
 def _node_processes(folder: str) -> dict[str, int]:
-    """The processes without which a Ray does nothing, by name; of the one that keeps its files in `folder`."""
+    """The essential processes, by name, of the Ray that keeps its files in `folder`."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -297,10 +296,10 @@ def _ray_lives(folder: str) -> bool:
 
 @contextlib.contextmanager
 def _ended_with_ray(child: "subprocess.Popen[bytes]", folder: str) -> Iterator[threading.Event]:
-    """Interrupt a command when Ray dies under it, which Ray itself tells after minutes or never.
+    """Interrupt a command when its Ray dies, which Ray itself reports only after minutes or never.
 
     Yields:
-        What is set when Ray has died.
+        An event that is set when Ray has died.
     """
     died = threading.Event()
     here, there = os.pipe()
@@ -332,13 +331,13 @@ def _ended_with_ray(child: "subprocess.Popen[bytes]", folder: str) -> Iterator[t
 
 
 def _refusal(apps: list[str]) -> str:
-    """What the replicas of these apps said when they did not start, an exception's own words if there are any."""
+    """The last exception that replicas of these apps reported when they did not start; "" if there is none."""
     from ray import serve
     from ray.exceptions import RayError
 
     try:
         applications = serve.status().applications
-    except RayError:  # Serve itself is down, and cannot say more than the caller knows
+    except RayError:  # Serve itself is down and has no further information
         return ""
     said = [
         line.strip()
@@ -352,13 +351,13 @@ def _refusal(apps: list[str]) -> str:
 
 
 def _react_to_sigterm(reaction: Any) -> None:
-    """Put a handler back: Ray, when it starts, installs some of its own, the last of which prints stacks and aborts."""
+    """Restore a handler: when Ray starts, it installs handlers of its own; the last one prints stacks and aborts."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, reaction)
 
 
 def run_beside_services(arguments: Arguments) -> int:
-    """Run the command beside the services; returns its exit code."""
+    """Run the command with the services; returns its exit code."""
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
     if arguments.engine and arguments.model is None:
@@ -374,7 +373,7 @@ def run_beside_services(arguments: Arguments) -> int:
         ) as environment,
     ):
         try:
-            # In a process group of its own: a stop reaches the command's children too, and each of them once.
+            # In a process group of its own, so that a stop also reaches the command's children, each of them once.
             child = subprocess.Popen(arguments.command, env=os.environ | environment, process_group=0)
         except OSError as error:
             raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
@@ -384,20 +383,20 @@ def run_beside_services(arguments: Arguments) -> int:
             except KeyboardInterrupt:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGINT)
-                code = child.wait()  # it is writing down what is finished
+                code = child.wait()  # the command is writing its finished results
         if ray_died.is_set():
             raise InfrastructureError(
                 "Ray died, and the command was interrupted: what is finished is kept; run the same command again"
             )
-        return code if code >= 0 else 128 - code  # ended by a signal, as a shell tells it
+        return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
 
 
 @contextlib.contextmanager
 def terminations_as_interrupts() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and have Ctrl-C count.
+    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and make sure that Ctrl-C is not ignored.
 
-    A script's background jobs begin with SIGINT ignored, and so would the commands that they start. While Ray starts,
-    it has a handler of its own for SIGTERM, which exits with the signal's number.
+    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. While Ray
+    starts, it has a SIGTERM handler of its own, which exits with the signal's number.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -417,14 +416,14 @@ def terminations_as_interrupts() -> Iterator[None]:
 
 def _free_port(wanted: int | None) -> int:
     if wanted is not None and not 0 < wanted < 65536:
-        raise UserError(f"http_port is {wanted}: a port lies between 1 and 65535")
+        raise UserError(f"http_port is {wanted}: give a port between 1 and 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted or 0))
         except OSError:
             raise UserError(
-                f"port {wanted} is in use: stop what listens there, or give another one (http_port)"
+                f"port {wanted} is in use: stop the program that listens there, or give another port (http_port)"
             ) from None
         port: int = probe.getsockname()[1]
         return port

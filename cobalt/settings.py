@@ -1,7 +1,7 @@
-"""Settings of a service from three places: `key=value` arguments, environment variables, a file.
+"""Settings of a service from three places: `key=value` arguments, environment variables and a file.
 
-Arguments win over the environment, the environment over the file (named by the argument or variable `config`), the
-file over the defaults. Unknown names are errors everywhere but in the environment, which others share.
+Arguments override the environment, the environment overrides the file (named by the argument or variable `config`), and
+the file overrides the defaults. Unknown names are errors, except in the environment, which other programs share.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ Settings = TypeVar("Settings", bound=BaseModel)
 def read_settings(
     model: type[Settings], arguments: Mapping[str, Any], environment: Mapping[str, str], prefix: str
 ) -> Settings:
-    """Build `model` from arguments, `<prefix><NAME>` variables and the YAML or JSON file they may name.
+    """Build `model` from arguments, `<prefix><NAME>` variables and the YAML or JSON file that they may name.
 
     Raises:
-        UserError: an unknown name, a bad value (it is named), or an unreadable file.
+        UserError: a name is unknown, a value is bad, or the file cannot be read; the message names it.
     """
     given = dict(arguments)
     config = given.pop("config", environment.get(prefix + "CONFIG"))
@@ -41,7 +41,7 @@ def read_settings(
         if first["type"] == "extra_forbidden":
             known = ", ".join(model.model_fields)
             raise UserError(f"there is no setting {name!r}; there are {known}") from None
-        # What no single setting is wrong about names the settings itself.
+        # An error of the whole model has no name here: its message names the settings.
         raise UserError(f"setting {name!r}: {reason}" if name else f"settings: {reason}") from None
 
 

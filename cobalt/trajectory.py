@@ -1,8 +1,8 @@
-"""The trajectory, the paper's noun: a problem, and the programs that a model wrote for it in one conversation.
+"""The trajectory, as in the paper: a problem, and the programs that a model wrote for it in one conversation.
 
-In memory everything is sample first: a problem has trajectories, a trajectory has turns, and a turn has what the model
-wrote and what the tests said about it. Result files have other axes, and only `cobalt.trajectory_codec` knows them.
-Nothing here reads a file, judges a program or words a message.
+In memory the order of axes is sample, then turn. A problem has trajectories, a trajectory has turns, and a turn has the
+model's response and the test results of its program. Result files have other axes, and only `cobalt.trajectory_codec`
+knows them. This module reads no files, judges no programs and writes no messages.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from cobalt.judge import ExecResult, VerdictKind
 from cobalt.problem import Problem
 
 FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
-"""How a response ended: by itself, at a token limit, before it began (no room for it), or by an error of the engine."""
+"""How a response ended: by itself, at a token limit, before it began (no room after the prompt), by an engine error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One response of a trajectory. A field is None where its file does not have it, or its stage has not run yet.
+    """One response of a trajectory. A field is None if its file does not have it or its stage has not run yet.
 
     Attributes:
-        response: What the model wrote, thinking included where the file has it.
+        response: What the model wrote, with its thinking if the file has it.
         finish_reason: Why the response ended.
-        prompt_tokens: Tokens of the conversation that the model was sent.
-        completion_tokens: Tokens generated.
+        prompt_tokens: Number of tokens in the conversation that was sent to the model.
+        completion_tokens: Number of generated tokens.
         cost: Price of the response in US dollars.
-        error: What went wrong in the engine; "" when nothing did.
+        error: The engine's error; "" if there was none.
         public_pass_rate: Share of the public tests that the program passes, 0 to 1.
         public_result: The program's result on the public tests.
         hidden_pass_rate: Share of the hidden tests that the program passes, 0 to 1.
         hidden_verdicts: The outcome of each hidden test.
-        feedback: The user message that answers the response.
+        feedback: The user message that follows the response.
     """
 
     response: str
@@ -59,10 +59,10 @@ class Trajectory:
 
     Attributes:
         problem: The problem.
-        sample: Place of the trajectory among the problem's.
-        messages: What the model saw: the opening, then for each turn the history text of the response and the feedback.
-            Empty where the file has responses only.
-        turns: At least one.
+        sample: Index of the trajectory among those of its problem.
+        messages: What the model saw: the first messages, then for each turn the history text of the response and the
+            feedback. Empty if the file has responses only.
+        turns: The turns in order, at least one.
     """
 
     problem: Problem
@@ -71,7 +71,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
 
     def context(self, turn: int) -> list[Message]:
-        """The messages up to the feedback on the first `turn` programs; 0 gives the problem alone."""
+        """The messages through the feedback on the first `turn` programs; 0 gives the messages before any program."""
         opening = next(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
         return self.messages[: opening + 2 * turn]
 
@@ -80,7 +80,7 @@ class Trajectory:
         """The public pass rate of each turn.
 
         Raises:
-            UserError: the file has none.
+            UserError: the file has no public pass rates.
         """
         rates = [turn.public_pass_rate for turn in self.turns if turn.public_pass_rate is not None]
         if len(rates) != len(self.turns):
@@ -92,7 +92,7 @@ class Trajectory:
         """The hidden pass rate of each turn.
 
         Raises:
-            UserError: the trajectory is not evaluated.
+            UserError: the trajectory has not been evaluated.
         """
         rates = [turn.hidden_pass_rate for turn in self.turns if turn.hidden_pass_rate is not None]
         if len(rates) != len(self.turns):
@@ -102,11 +102,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class ProblemTrajectories:
-    """A problem and its trajectories: what one line of a result file holds.
+    """A problem and its trajectories, which are one line of a result file.
 
     Attributes:
         problem: The problem; its `record` is the whole line.
-        trajectories: By sample, at least one; all have the same number of turns.
+        trajectories: The trajectories by sample, at least one; all have the same number of turns.
     """
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""Result files as trajectories and back: the one place that knows the paper's field names and axes.
+"""The codec between result files and trajectories: the only module that knows the paper's field names and axes.
 
 | stage | fields | axes |
 |---|---|---|
@@ -7,14 +7,14 @@
 | multi turn | `raw_responses`, `public_pass_rates`, `public_exec_results`, and the generation fields | turn, sample |
 | evaluation | `all_pass_rates` (hidden tests), `hidden_verdicts` | sample, turn |
 
-The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, where one is
-known) and `errors`. A multi-turn record keeps the fields of the single-turn record that it goes on from, and replaces
-those of the same name.
+The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, if known) and
+`errors`. A multi-turn record keeps the fields of the single-turn record that it continues, and replaces those of the
+same name.
 
-Files of the authors have fewer fields: what is missing is None in a `Turn`, and without `raw_responses` a response is
-the assistant message. In records without the `finish_reasons` and `hidden_verdicts` of this project, a field whose
-lengths fit only the other order of its axes is read in that order; `axes_are_known` says where lengths do not tell.
-Files are read one record at a time. Nothing here judges or selects.
+Files of the authors have fewer fields. A missing field is None in a `Turn`, and without `raw_responses` a response is
+the assistant message. Records of the authors also lack this project's `finish_reasons` and `hidden_verdicts`. In such a
+record, a field whose lengths fit only the other order of its axes is read in that order; `axes_are_known` says whether
+the lengths decide the order. Files are read one record at a time. This module judges and selects nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ from cobalt.records import iterate_records
 from cobalt.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 
 PublicTests = Literal["benign", "perturbed"]
-"""The tests that the feedback of a run came from: a problem's public ones, or what run_perturbation.py made of them."""
+"""The tests that a run's feedback came from: a problem's public tests, or the perturbed ones of run_perturbation.py."""
 
 _FINISH_REASONS = frozenset(get_args(FinishReason))
 _ROLES = ("system", "user", "assistant")
 _VERDICTS = {kind.value: kind for kind in VerdictKind}
-# Field of a record, attribute of a turn, and what a record has where the turn does not know.
+# Field of a record, attribute of a turn, and the value that is written if the attribute is None.
 _GENERATION_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("finish_reasons", "finish_reason", "stop"),
     ("prompt_tokens", "prompt_tokens", 0),
@@ -60,11 +60,11 @@ T = TypeVar("T")
 
 
 def encode_single_turn(turns: Sequence[Turn], results: Sequence[ExecResult]) -> dict[str, Any]:
-    """The fields that a single-turn run adds to a problem's.
+    """The fields that a single-turn run adds to a problem's fields.
 
     Args:
         turns: The first turn of each sample.
-        results: The result of each on all tests of the problem.
+        results: The result of each turn on all tests of the problem.
     """
     fields = {
         "responses": [turn.response for turn in turns],
@@ -75,7 +75,7 @@ def encode_single_turn(turns: Sequence[Turn], results: Sequence[ExecResult]) -> 
 
 
 def encode_multi_turn(trajectories: Sequence[Trajectory], public_tests: PublicTests) -> dict[str, Any]:
-    """The fields that a multi-turn run adds to its input's: all turns have a public result."""
+    """The fields that a multi-turn run adds to those of its input; every turn must have a public result."""
     by_turn = list(zip(*(trajectory.turns for trajectory in trajectories), strict=True))
     fields = {
         "public_tests": public_tests,
@@ -92,7 +92,7 @@ def encode_multi_turn(trajectories: Sequence[Trajectory], public_tests: PublicTe
 
 
 def encode_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """The fields that evaluation adds to a multi-turn record's: all turns have hidden verdicts."""
+    """The fields that evaluation adds to those of a multi-turn record; every turn must have hidden verdicts."""
     return {
         "all_pass_rates": [trajectory.hidden_pass_rates for trajectory in trajectories],
         "hidden_verdicts": [
@@ -109,12 +109,12 @@ def _recorded(turn: Turn, name: str, unknown: Any) -> Any:
 
 def _present(value: T | None) -> T:
     if value is None:
-        raise ValueError("a turn that is to be written was not judged")
+        raise ValueError("a turn cannot be written before it is judged")
     return value
 
 
 def _without_unknown_costs(fields: dict[str, Any], turns: Sequence[Turn]) -> dict[str, Any]:
-    """The fields without `costs` if no response has a cost, as with models of one's own."""
+    """The fields, without `costs` if no response has a cost, as with models that are served locally."""
     if all(turn.cost is None for turn in turns):
         del fields["costs"]
     return fields
@@ -131,10 +131,11 @@ def read_trajectories(
     Args:
         path: A file of this project or of the authors.
         unfinished: As for `cobalt.records.iterate_records`.
-        digest: Is fed the bytes of the file while they are read.
+        digest: Updated with the bytes of the file while they are read.
 
     Raises:
-        UserError: the file cannot be read or holds no record, or a record is malformed; the record and field are named.
+        UserError: the file cannot be read or holds no record, or a record is malformed; the message names the record
+            and the field.
     """
     empty = True
     for record in iterate_records(path, unfinished=unfinished, digest=digest):
@@ -154,10 +155,10 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
 
     Args:
         problem: The record's problem.
-        record: The record; fields that a `Turn` does not have are passed over.
+        record: The record; fields that a `Turn` does not have are ignored.
 
     Raises:
-        UserError: the record has no responses, or a field is malformed; the field is named.
+        UserError: the record has no responses, or a field is malformed; the message names the field.
     """
     conversations = _conversations(record)
     if conversations:
@@ -184,19 +185,20 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
 
 
 def axes_are_known(group: ProblemTrajectories) -> bool:
-    """Whether the axes of a decoded record are certain; if not, they were taken to be the paper's.
+    """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
 
-    The axes of a record of others are told by lengths, which tell nothing where it has as many turns as samples.
+    In a record that this project did not write, the axes follow from the lengths of its lists. The lengths decide
+    nothing if the record has as many turns as samples.
     """
     record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
     return samples != turns or samples == 1 or ("finish_reasons" in record and "hidden_verdicts" in record)
 
 
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
-    """The responses of a single-turn record, by sample; None where the record has none (a problem alone).
+    """The responses of a single-turn record, by sample; None if the record has none (it is a problem only).
 
     Raises:
-        UserError: a field is malformed; the field is named.
+        UserError: a field is malformed; the message names the field.
     """
     responses = record.get("responses")
     if responses is None:
@@ -215,10 +217,10 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
 
 
 def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The responses of a single-turn or multi-turn record, [sample][turn]; nothing else of the record is read.
+    """The responses of a single-turn or multi-turn record, [sample][turn]; other fields are not read.
 
     Raises:
-        UserError: the record has no responses, or something else in their place.
+        UserError: the record has no responses, or they are malformed.
     """
     if record.get("raw_responses"):
         rows = _lists(record, "raw_responses")
@@ -231,7 +233,7 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
-    """Which of all tests each sample of a single-turn record passes, [sample][test].
+    """Which of the problem's tests each sample of a single-turn record passes, [sample][test].
 
     Raises:
         UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
@@ -250,7 +252,7 @@ def recorded_public_tests(problem: Problem) -> PublicTests | None:
     """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors.
 
     Raises:
-        UserError: the record names tests that are neither.
+        UserError: the record's field `public_tests` has another value.
     """
     value = problem.record.get("public_tests")
     if value is None or value == "benign" or value == "perturbed":
@@ -261,10 +263,10 @@ def recorded_public_tests(problem: Problem) -> PublicTests | None:
 def feedback_tests(problem: Problem) -> TestSuite:
     """The tests that the feedback in a problem's multi-turn record came from.
 
-    A record of the authors', which does not name them, was made on perturbed tests if it has any.
+    A record of the authors does not name these tests. Its feedback came from the perturbed tests if it has any.
 
     Raises:
-        UserError: the perturbed tests are malformed, or the record names tests that there are not.
+        UserError: the perturbed tests are malformed, or the record's field `public_tests` has an unknown value.
     """
     perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
     return problem.public_tests if perturbed is None else perturbed
@@ -276,7 +278,7 @@ class _Shape(NamedTuple):
 
 
 def _conversations(record: Mapping[str, Any]) -> list[list[Message]] | None:
-    """The conversations of a record: a question, and programs with their feedback; the last may lack its own."""
+    """The conversations of a record: a question, then programs with feedback; the last feedback may be missing."""
     value = record.get("conversations")
     if value is None:
         return None
@@ -309,7 +311,7 @@ def _answers(conversation: Sequence[Message]) -> list[str]:
 
 
 def _feedback(conversation: Sequence[Message]) -> list[str | None]:
-    """The user message after each program; None where a conversation ends with a program."""
+    """The user message after each program; None if the conversation ends with that program."""
     texts: list[str | None] = []
     for place, message in enumerate(conversation):
         if message["role"] == "assistant":
@@ -327,7 +329,7 @@ def _lists(record: Mapping[str, Any], field: str) -> list[list[Any]]:
 
 
 def _by_sample(record: Mapping[str, Any], field: str, shape: _Shape) -> list[list[Any]] | None:
-    """A field as [sample][turn], each entry checked; None where the record does not have it."""
+    """A field as [sample][turn], with each entry checked; None if the record does not have the field."""
     if record.get(field) is None:
         return None
     rows = _lists(record, field)
@@ -353,7 +355,7 @@ def _transposed(rows: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 class _Malformed(Exception):
-    """An entry of a field is not what the field holds."""
+    """An entry of a field has the wrong type or value."""
 
 
 def _checked(field: str, row: Sequence[Any]) -> list[Any]:
@@ -406,7 +408,7 @@ def _verdicts(value: Any) -> tuple[VerdictKind, ...]:
     return tuple(_VERDICTS[kind] for kind in value)
 
 
-# How an entry of a field is read, and what it is.
+# For each field, the function that checks an entry, and the words for what an entry must be.
 _CHECKS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "raw_responses": (_text, "a string"),
     "public_pass_rates": (_rate, "a rate between 0 and 1"),

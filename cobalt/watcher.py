@@ -1,10 +1,11 @@
-"""Ends what `cobalt.services` has started, and removes its folder, when that process is gone, however it went.
+"""The watcher of `cobalt.services`: when that process has ended, it ends what is left and removes its folder.
 
     python -I -S watcher.py FOLDER < PIPE
 
-A process of its own that waits for the end of a pipe whose other end only the watched process holds. It ends every
-process that has FOLDER in the variable `VARIABLE` of its environment, or a file in FOLDER open for writing, as Ray's
-processes have their logs: first by SIGTERM, then by SIGKILL. Standard library only, so that it starts in milliseconds.
+The watcher is a process of its own. It waits for the end of a pipe whose other end only the watched process holds. Then
+it ends every process that has FOLDER in the variable `VARIABLE` of its environment, or a file in FOLDER open for writing,
+as Ray's processes have their logs: first by SIGTERM, then by SIGKILL. It uses the standard library only, so that it
+starts in milliseconds.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ _REMOVED_SECONDS = 5.0
 def watch(folder: Path) -> None:
     """Wait for the end of standard input, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the one that is watched
+        signal.signal(number, signal.SIG_IGN)  # these signals are meant for the watched process
     while os.read(0, 1024):
         pass
     _end_all(folder, signal.SIGTERM, _ASKED_SECONDS)
@@ -36,7 +37,7 @@ def watch(folder: Path) -> None:
 
 
 def _end_all(folder: Path, number: signal.Signals, seconds: float) -> None:
-    """Send a signal to all of them, to those that they start meanwhile too, until none is left or time is up."""
+    """Signal all processes to end, and those that they start meanwhile, until none is left or the time is up."""
     deadline = time.monotonic() + seconds
     asked: set[int] = set()
     while time.monotonic() < deadline:
@@ -48,7 +49,7 @@ def _end_all(folder: Path, number: signal.Signals, seconds: float) -> None:
                 if pid not in asked or number is signal.SIGKILL:
                     _send(descriptor, number)
                     asked.add(pid)
-            # A descriptor of a process can be read when the process has ended.
+            # The descriptor of a process becomes readable when the process has ended.
             select.select(list(alive.values()), [], [], max(0.0, deadline - time.monotonic()))
         finally:
             for descriptor in alive.values():
@@ -56,7 +57,7 @@ def _end_all(folder: Path, number: signal.Signals, seconds: float) -> None:
 
 
 def _open_all(folder: Path) -> dict[int, int]:
-    """Descriptors of the processes to end, by their ids: an id may be another process's a moment later."""
+    """Descriptors of the processes to end, by process id; an id alone could soon belong to another process."""
     found: dict[int, int] = {}
     # The watched process, if it lives, writes into the folder itself, as Ray's driver.
     spared = {os.getpid(), os.getppid()}
@@ -80,9 +81,9 @@ def _belongs(entry: Path, folder: Path) -> bool:
             return False  # ended, and not yet collected by its parent
         if f"{VARIABLE}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
             return True
-        # Ray's workers and agents write their titles over the environment they were started with.
+        # Ray's workers and agents overwrite the environment that they were started with by their titles.
         return any(_writes_into(descriptor, folder) for descriptor in (entry / "fd").iterdir())
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # the process has ended, or is another user's
         return False
 
 

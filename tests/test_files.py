@@ -50,7 +50,7 @@ def test_an_input_that_cannot_be_read_is_named(tmp_path, make, message):
         ("problems.jsonl/r.jsonl", "problems.jsonl is a file, not a folder"),
         ("x" * 300, "File name too long"),
         ("/proc/nothing/r.jsonl", "cannot write"),
-        ("/dev/null", "no file that a result can be written to"),
+        ("/dev/null", "'/dev/null' is not a file"),
     ],
 )
 def test_a_result_that_cannot_be_written_is_named_and_why(tmp_path, problems, place, message):

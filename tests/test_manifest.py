@@ -47,7 +47,7 @@ def test_resuming_on_other_data_is_refused(run):
 def test_a_result_without_a_manifest_is_not_continued(run):
     data, result = run
     manifest_path(result).unlink()
-    with pytest.raises(UserError, match=r"not result\.run\.json"):
+    with pytest.raises(UserError, match=r"result\.run\.json"):
         open_manifest(result, {"n": 16}, [data])
 
 

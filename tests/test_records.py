@@ -139,7 +139,7 @@ def test_a_result_that_got_no_record_leaves_no_file(tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("place", "message"), [("/dev/null", "no file that"), (".", "a folder"), ("", "a folder")])
+@pytest.mark.parametrize(("place", "message"), [("/dev/null", "not a file"), (".", "a folder"), ("", "a folder")])
 def test_a_result_must_be_a_regular_file(place, message):
     with pytest.raises(UserError, match=message):
         RecordFile(Path(place))

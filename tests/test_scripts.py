@@ -82,7 +82,7 @@ def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, 
         (["--prompts", "none-such"], "no prompt set 'none-such'"),
         (["--replay_file", "absent.jsonl"], "cannot read absent.jsonl"),
         (["--no_such_flag"], "no_such_flag"),
-        (["-o", "/dev/null"], "no file that a result can be written to"),
+        (["-o", "/dev/null"], "'/dev/null' is not a file"),
     ],
 )
 def test_bad_flags_are_named(tmp_path, flags, message):

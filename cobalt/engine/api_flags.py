@@ -1,4 +1,4 @@
-"""The flags that scripts of proprietary models share, and the engine that they build. Parsing is `cobalt.cli`'s."""
+"""The flags that scripts for proprietary models share, and the engine that they build. `cobalt.cli` parses flags."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -19,42 +19,42 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ApiFlags:
-    """Flags of the scripts that ask a provider; names and defaults are the paper's where it has them."""
+    """Flags of the scripts that use a provider; names and defaults are the paper's where it has them."""
 
     model_name: str = "gpt-5-mini-2025-08-07"
-    """Model, as LiteLLM names it; with api_base, as the server names it."""
+    """The model's name in LiteLLM; with api_base, its name on the server."""
     reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "medium"
-    """How long a reasoning model thinks; "default" sends nothing."""
+    """How much a reasoning model thinks; "default": the parameter is not sent."""
     api_base: str | None = None
     """URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
     key_file: Path | None = None
-    """Text file with one key, or lines NAME=value (OPENAI_API_KEY, AWS_ACCESS_KEY_ID, ...)."""
+    """Text file with one key, or with lines NAME=value (OPENAI_API_KEY, AWS_ACCESS_KEY_ID, ...)."""
     openai_api_key: str = ""
-    """Seen by other users of the machine: prefer the environment's OPENAI_API_KEY, or key_file."""
+    """OpenAI's key. Other users of the machine can see flags: prefer the variable OPENAI_API_KEY, or key_file."""
     aws_access_key_id: str = ""
-    """For Bedrock. As openai_api_key: prefer the environment's AWS_ACCESS_KEY_ID."""
+    """Key id for Bedrock. Prefer the variable AWS_ACCESS_KEY_ID, as for openai_api_key."""
     aws_secret_access_key: str = ""
-    """For Bedrock. As openai_api_key: prefer the environment's AWS_SECRET_ACCESS_KEY."""
+    """Secret key for Bedrock. Prefer the variable AWS_SECRET_ACCESS_KEY, as for openai_api_key."""
     aws_region_name: str = ""
-    """For Bedrock; otherwise AWS_REGION_NAME or the AWS profile's region."""
+    """Region for Bedrock; by default AWS_REGION_NAME or the region of the AWS profile."""
     requests_per_minute: float | None = None
-    """Most requests a minute, retries included."""
+    """Largest number of requests per minute, retries included."""
     spend_limit: float | None = None
     """Most US dollars that the calls of this result may cost, resumed runs included."""
     prompt_price: float | None = None
-    """US dollars for a million prompt tokens, where LiteLLM knows no price or a wrong one."""
+    """US dollars for a million prompt tokens, if LiteLLM's price is missing or wrong."""
     completion_price: float | None = None
-    """US dollars for a million completion tokens."""
+    """US dollars for a million completion tokens, as for prompt_price."""
     request_timeout: float = 600
-    """Seconds until a request without an answer is given up and made again."""
+    """Seconds after which a request without an answer is made again."""
     attempts: int = 8
-    """How often a request is made in all before its failure counts."""
+    """How many times a request is made before its failure counts."""
 
     @asynccontextmanager
     async def open_engine(
         self, result: Path | None, response_format: dict[str, Any] | None = None
     ) -> AsyncIterator["LiteLLMEngine"]:
-        """The engine that the flags ask for, with the log of the calls that `result` has paid for.
+        """The engine of these flags, with the log of the calls that were paid for `result`.
 
         Raises:
             UserError: see `LiteLLMEngine` and `CallLog`.

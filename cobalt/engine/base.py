@@ -1,4 +1,4 @@
-"""The interface between the loops and whatever generates text. No engine is implemented here."""
+"""The interface between the rollout loops and the engines that generate text. No engine is implemented here."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ class GenerationSettings(BaseModel):
     Attributes:
         temperature: Sampling temperature; 0 is greedy.
         top_p: Nucleus probability.
-        max_tokens: Most tokens of one completion.
-        n: Completions for one conversation.
-        chat_template_thinking: What the chat template is told about thinking; "default": nothing, so that its own
-            default holds (paper).
-        seed: Seed of this one call; completion i of n draws from a stream of its own. None: not reproducible.
+        max_tokens: Largest number of tokens in one completion.
+        n: Number of completions for one conversation.
+        chat_template_thinking: The thinking option of the chat template; "default": not set, so that the template's
+            own default holds (paper).
+        seed: Seed of this one call; completion i of n has a random stream of its own. None: not reproducible.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,14 +38,14 @@ class Completion(BaseModel):
     """One completion.
 
     Attributes:
-        text: The response; "" when there is none.
+        text: The response; "" if there is none.
         finish_reason: "stop" (ended by itself), "length" (cut at a limit), "prompt_too_long" (the conversation
-            left no room for a response; `message` gives the figures) or "error" (a replayed response is missing, or
+            left no room for a response; `message` has the numbers) or "error" (a replayed response is missing, or
             the provider withheld its answer).
-        prompt_tokens: Tokens of the rendered conversation.
-        completion_tokens: Tokens generated, those of a hidden reasoning included.
-        cost: What the provider charges for this completion, in US dollars; None where that is not known.
-        message: What went wrong; "" when nothing did.
+        prompt_tokens: Number of tokens in the rendered conversation.
+        completion_tokens: Number of generated tokens, including those of hidden reasoning.
+        cost: Price of this completion in US dollars; None if it is not known.
+        message: What went wrong; "" if nothing did.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,12 +59,12 @@ class Completion(BaseModel):
 
 
 class Call(NamedTuple):
-    """Which part of a run a generation is for: it seeds the call, and finds the recorded answer in a replay.
+    """The part of a run that a generation is for; the call's seed and the lookup in a replay depend on it.
 
     Attributes:
         problem_id: The problem.
-        turn: How many programs came before, 0 for the first turn.
-        sample: Which conversation of the problem; None asks for the first turn of all of them at once.
+        turn: Number of programs before this one; 0 for the first turn.
+        sample: Index of the conversation among those of the problem; None: the first turn of all of them at once.
     """
 
     problem_id: ProblemId
@@ -73,7 +73,7 @@ class Call(NamedTuple):
 
 
 class Engine(Protocol):
-    """Anything that continues conversations."""
+    """The protocol of everything that continues conversations."""
 
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
@@ -82,12 +82,12 @@ class Engine(Protocol):
 
         Raises:
             ServiceDown: the engine is not running; the message says how to start it.
-            InfrastructureError: the engine failed, also when asked again.
+            InfrastructureError: the engine failed at every attempt.
         """
         ...
 
     async def describe(self) -> Mapping[str, Any]:
-        """What decides this engine's answers (model and its settings), for the run's manifest.
+        """The model and settings that decide this engine's answers, for the run's manifest.
 
         Raises:
             ServiceDown: the engine is not running; the message says how to start it.
@@ -96,9 +96,9 @@ class Engine(Protocol):
 
 
 def derive_seed(seed: int, call: Call) -> int:
-    """A 31-bit seed for one call, from the run's seed and what tells the call from all others.
+    """A 31-bit seed for one call, from the run's seed and the call's problem, turn and sample.
 
-    It depends on nothing else, so a record comes out the same whichever records are made beside it.
+    It depends on nothing else, so a record is the same whatever other records are made in the same run.
     """
     text = repr((seed, *call))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1

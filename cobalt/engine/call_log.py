@@ -1,7 +1,7 @@
-"""Answers that were paid for, each written when it arrives, so that a run that ends early never pays twice.
+"""The log of paid calls: each answer is written when it arrives, so that a resumed run never pays for it again.
 
-Beside `X.jsonl` lies `X.calls.jsonl`: one record a call, with the provider's usage and the cost. A call is found by
-its content (model, parameters, conversation, which part of the run it is for), never by its position.
+Next to `X.jsonl` there is `X.calls.jsonl`, with one record for each call: answer, cost and the provider's usage.
+A call is found by its content (model, parameters, conversation, part of the run), never by its position.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from cobalt.records import RecordFile, iterate_records
 
 
 def calls_path(result: Path) -> Path:
-    """Where the calls of a result file are written."""
+    """The path of a result file's call log."""
     return companion_path(result, ".calls.jsonl")
 
 
@@ -28,14 +28,15 @@ class CallLog:
 
     Attributes:
         path: The file.
-        spent: What all its calls cost, in US dollars, those of earlier runs included.
+        spent: Cost of all its calls in US dollars, including those of earlier runs.
     """
 
     def __init__(self, result: Path) -> None:
         """Open the log of a result file and read what is in it.
 
         Raises:
-            UserError: the path names no file, it cannot be written, another process holds it, or it is malformed.
+            UserError: the path is not one of a file, the log cannot be written or is malformed, or another process is
+                writing it.
         """
         check_result_path(result)
         self.path = calls_path(result)
@@ -54,7 +55,7 @@ class CallLog:
             raise
 
     def find(self, key: str) -> Completion | None:
-        """The answer to the call with this key, if it was paid for before."""
+        """The answer to the call with this key; None if it has not been paid for."""
         return self._answers.get(key)
 
     async def append(self, key: str, completion: Completion, usage: Mapping[str, Any]) -> None:

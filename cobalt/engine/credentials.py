@@ -1,7 +1,7 @@
-"""Keys of model providers: where they come from, and that they go nowhere else.
+"""Keys of model providers: how they are read, and how they are kept out of messages and files.
 
-A key is taken from a flag, a file or the environment, in this order. `Credentials.scrub` takes keys out of any text
-that is shown or written. Nothing here sends anything.
+A key is taken from a flag, a file or the environment, in this order. `Credentials.scrub` removes keys from any text
+that is shown or written. This module sends nothing.
 """
 
 import os
@@ -14,7 +14,7 @@ from cobalt.errors import UserError
 
 _HIDDEN = "***"
 _PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
-_SHORTEST_SECRET = 4  # shorter values (placeholders such as "x") would turn ordinary text into stars
+_SHORTEST_SECRET = 4  # to hide shorter values (placeholders such as "x") would put stars into ordinary text
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Credentials:
     """Variables that a provider reads (`OPENAI_API_KEY`, `AWS_ACCESS_KEY_ID`, ...) and their values.
 
     Attributes:
-        given: Those of flags and file; a provider's client finds the ones of the environment itself.
-        environment: The process's variables.
+        given: Variables from flags and the key file; a provider's client finds those of the environment itself.
+        environment: The process's environment variables.
     """
 
     given: Mapping[str, str] = field(repr=False)
     environment: Mapping[str, str] = field(repr=False)
 
     def get(self, variable: str) -> str | None:
-        """A variable's value; None where it is not set or empty.
+        """A variable's value; None if it is not set or empty.
 
         Raises:
-            UserError: a value that cannot be a key (blanks inside, control characters, not ASCII).
+            UserError: the value cannot be a key (it holds blanks, control characters or characters outside ASCII).
         """
         value = (self.given.get(variable) or self.environment.get(variable) or "").strip()
         if not all("!" <= character <= "~" for character in value):
@@ -41,7 +41,7 @@ class Credentials:
         return value or None
 
     def scrub(self, text: str) -> str:
-        """`text` without any key."""
+        """`text` with every key replaced by stars."""
         secrets = [value for name, value in self.given.items() if name not in _PUBLIC]
         secrets += [value for name, value in self.environment.items() if name.endswith(("_API_KEY", "_ACCESS_KEY"))]
         secrets += [self.environment.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN")]
@@ -55,14 +55,14 @@ def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[C
     """Collect keys from flags, a file and the environment.
 
     Args:
-        flags: Values of flags by variable; empty ones are not set.
-        key_file: Text with one key, or lines `NAME=value`.
+        flags: Values of flags by variable; empty values count as not set.
+        key_file: A text file with one key, or with lines `NAME=value`.
 
     Returns:
-        The credentials, and what to warn the user about.
+        The credentials, and warnings for the user.
 
     Raises:
-        UserError: a file that cannot be read or is malformed.
+        UserError: the key file cannot be read or is malformed.
     """
     warnings = []
     given = {} if key_file is None else _read_key_file(key_file)
@@ -80,7 +80,7 @@ def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[C
 
 
 def _read_key_file(path: Path) -> dict[str, str]:
-    """Variables of a key file; a lone key is that of OpenAI."""
+    """The variables of a key file; a single key without a name is OpenAI's."""
     try:
         lines = [line.strip().removeprefix("export ") for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Proprietary models through LiteLLM's asynchronous API: OpenAI, Bedrock and the like, or an OpenAI-compatible URL.
+"""Proprietary models through LiteLLM's asynchronous API: OpenAI, Bedrock and others, or an OpenAI-compatible URL.
 
-Every completion is a request of its own (many providers know no `n`), is retried when the provider fails, and is
-written to the run's call log as soon as it is paid for. LiteLLM is imported when an engine is made; its prices are
-those that come with it, nothing is downloaded. Reasoning that a provider keeps apart from the answer is not kept.
+Every completion is a request of its own, because many providers have no parameter `n`. A request is retried when the
+provider fails, and its answer is written to the run's call log as soon as it is paid for. LiteLLM is imported when an
+engine is made. Its prices are those of the installed package; nothing is downloaded. Reasoning that a provider returns
+apart from the answer is discarded.
 """
 
 import asyncio
@@ -29,29 +30,29 @@ from cobalt.retrying import retrying
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 3600.0
-"""A provider that asks for a longer pause than this, in seconds, ends the run (which can be resumed)."""
+"""If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
-_NO_KEY = "none"  # for servers that ask for no key; the OpenAI client wants one
+_NO_KEY = "none"  # for servers without keys, because the OpenAI client requires one
 _POLICY_CODES = ("content_policy_violation", "content_filter", "invalid_prompt")
 _AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
 
 
 class LiteLLMSettings(BaseModel):
-    """Which model, and how it is asked.
+    """The model, and how requests are made.
 
     Attributes:
-        model_name: As LiteLLM names it (`gpt-5-mini-2025-08-07`, `bedrock/...`), or as the server at `api_base` does.
-        reasoning_effort: Sent to models that take one; "default" sends none.
-        api_base: URL of an OpenAI-compatible server, with its `/v1`; None: the provider's own.
-        requests_per_minute: Most requests a minute; None: no limit.
-        spend_limit: Most that all calls of a result file may cost, in US dollars; None: no limit. Checked before each
-            request: those in flight when it is reached are finished and paid for.
-        prompt_price: US dollars for a million prompt tokens, where LiteLLM does not know the model or is wrong.
+        model_name: The model's name in LiteLLM (`gpt-5-mini-2025-08-07`, `bedrock/...`), or on the server `api_base`.
+        reasoning_effort: Sent to models that accept it; "default": not sent.
+        api_base: URL of an OpenAI-compatible server, with its `/v1`; None: the provider's own URL.
+        requests_per_minute: Largest number of requests per minute; None: no limit.
+        spend_limit: Most that all calls of a result file may cost, in US dollars; None: no limit. It is checked before
+            each request; requests in flight when it is reached are finished and paid for.
+        prompt_price: US dollars for a million prompt tokens, if LiteLLM's price is missing or wrong.
         completion_price: The same for completion tokens.
-        request_timeout: Seconds until a request without an answer is given up.
-        attempts: How often a request is made in all before its failure is raised.
-        longest_backoff: Longest pause between two attempts that the provider did not ask for, in seconds.
-        response_format: JSON schema for models that can be held to one; None: free text.
+        request_timeout: Seconds after which a request without an answer counts as failed.
+        attempts: How many times a request is made before its failure is raised.
+        longest_backoff: Longest pause between two attempts, in seconds, unless the provider asks for a longer one.
+        response_format: JSON schema of the answers, for models that support it; None: free text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -70,9 +71,9 @@ class LiteLLMSettings(BaseModel):
 
 
 class LiteLLMEngine:
-    """An engine over one model of one provider; use it as an asynchronous context manager.
+    """An engine for one model of one provider; use it as an asynchronous context manager.
 
-    Leaving it waits for requests in flight, which are paid for, unless the run is interrupted.
+    The end of the context waits for requests in flight, because they are paid for, unless the run is interrupted.
     """
 
     def __init__(self, settings: LiteLLMSettings, credentials: Credentials, log: CallLog | None = None) -> None:
@@ -80,23 +81,23 @@ class LiteLLMEngine:
 
         Args:
             settings: Model and limits.
-            credentials: Keys.
-            log: Where paid answers are kept; None: nowhere.
+            credentials: The keys.
+            log: The log of paid answers; None: no log.
 
         Raises:
-            UserError: LiteLLM is not installed, an unknown model, a missing key, a bad URL, or a spend limit for a
-                model without a known price.
+            UserError: LiteLLM is not installed, the model is unknown, the key is missing, the URL is bad, or there is a
+                spend limit for a model without a known price.
         """
         _check_url(settings.api_base)
         self._litellm = _import_litellm()
         self._settings = settings
         self._credentials = credentials
         self._log = log
-        self._spent = 0.0  # where there is no log
+        self._spent = 0.0  # used without a log only
         self._pacer = Pacer(settings.requests_per_minute)
         self._requests: set[asyncio.Task[Completion]] = set()
         self._reported: frozenset[str] = frozenset()
-        self._taken: dict[str, bool] = {}  # of a run's parameters only the seed changes
+        self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
         self._model, self._provider = self._find_provider()
         self._key_name, self._access = self._find_access()
         if settings.spend_limit is not None and not self._price_is_known():
@@ -120,9 +121,9 @@ class LiteLLMEngine:
         """Draw completions, each by a request of its own; see `Engine.generate`.
 
         Raises:
-            RequestRefused: the provider refuses key, model or account.
-            SpendLimitReached: no more may be spent.
-            InfrastructureError: the provider failed, also when asked again.
+            RequestRefused: the provider refuses the key, the model or the account.
+            SpendLimitReached: the spend limit is reached.
+            InfrastructureError: the provider failed at every attempt.
         """
         samples = [call.sample] if call.sample is not None and settings.n == 1 else list(range(settings.n))
         return list(
@@ -130,7 +131,7 @@ class LiteLLMEngine:
         )
 
     async def describe(self) -> Mapping[str, Any]:
-        """Model, provider and what is not sent to it; see `Engine.describe`.
+        """Model, provider and the settings that decide answers; see `Engine.describe`.
 
         Raises:
             ServiceDown: nothing listens at `api_base`.
@@ -142,16 +143,19 @@ class LiteLLMEngine:
 
     @property
     def structured(self) -> bool:
-        """Whether the model is held to the settings' `response_format`."""
+        """Whether the model's answers follow the settings' `response_format`."""
         return self._response_format() is not None
 
     @property
     def spent(self) -> float:
-        """What was spent so far, in US dollars; with a log, earlier runs of the same result included."""
+        """US dollars spent so far; with a log, those of earlier runs of the same result are included."""
         return self._spent if self._log is None else self._log.spent
 
     def parameters(self, settings: GenerationSettings) -> dict[str, Any]:
-        """What is sent beside the conversation; what the provider does not take is left out, and reported once."""
+        """The parameters that are sent with the conversation.
+
+        A parameter that the provider does not accept is left out, and reported once.
+        """
         switch = template_arguments(settings.chat_template_thinking)
         wanted: dict[str, Any] = {
             "temperature": settings.temperature,
@@ -165,8 +169,8 @@ class LiteLLMEngine:
             "extra_body": {"chat_template_kwargs": switch} if switch else None,
         }
         if settings.top_p == 1.0 and not self._settings.api_base:
-            # No restriction is every provider's default, and some refuse it beside a temperature. Servers of one's
-            # own may have another default, the model's.
+            # 1.0 is every provider's default, and some refuse top_p together with a temperature. A server at api_base
+            # may have another default, that of the model.
             del wanted["top_p"]
         wanted = {name: value for name, value in wanted.items() if value is not None}
         taken = {name: value for name, value in wanted.items() if self._takes(name, value)}
@@ -186,7 +190,7 @@ class LiteLLMEngine:
         known = self._log.find(key) if self._log else None
         if known is not None:
             return known
-        # A task of its own: when a run ends, its answer still arrives and is kept.
+        # A task of its own, so that its answer still arrives and is logged if the run ends.
         request = asyncio.create_task(self._request(list(conversation), parameters, key))
         self._requests.add(request)
         request.add_done_callback(self._forget)
@@ -195,7 +199,7 @@ class LiteLLMEngine:
     def _forget(self, request: asyncio.Task[Completion]) -> None:
         self._requests.discard(request)
         if not request.cancelled():
-            request.exception()  # whoever waited for it may be gone; it is then nobody's
+            request.exception()  # mark the exception as retrieved, because no caller may be waiting for it any more
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
         attempts = retrying(
@@ -256,7 +260,7 @@ class LiteLLMEngine:
         return self._completion(response)
 
     def _failure(self, error: Exception) -> Exception:
-        """What a provider's error means for the run."""
+        """The exception that a provider's error becomes for the run."""
         status, said = int(getattr(error, "status_code", 0) or 0), self._say(error)
         name = self._settings.model_name
         if status in (401, 403):
@@ -276,7 +280,7 @@ class LiteLLMEngine:
         return InfrastructureError(f"the provider refused the request ({status}): {said}")
 
     def _completion(self, response: Any) -> tuple[Completion, dict[str, Any]]:
-        """Read a response; one without text is a completion with a message."""
+        """Read a response; a response without text becomes a completion with a message."""
         usage = _plain(getattr(response, "usage", None))
         prompt_tokens = int(usage.get("prompt_tokens") or 0)
         completion_tokens = int(usage.get("completion_tokens") or 0)
@@ -307,7 +311,7 @@ class LiteLLMEngine:
         )
 
     def _cost(self, response: Any, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """What a response costs in US dollars; None where no price is known."""
+        """The price of a response in US dollars; None if no price is known."""
         settings = self._settings
         if settings.prompt_price is not None or settings.completion_price is not None:
             prices = (settings.prompt_price or 0.0, settings.completion_price or 0.0)
@@ -316,7 +320,7 @@ class LiteLLMEngine:
             cost: float = self._litellm.completion_cost(
                 completion_response=response, model=self._model, custom_llm_provider=self._provider
             )
-        except Exception:  # noqa: BLE001 - LiteLLM raises plain Exceptions where it knows no price
+        except Exception:  # noqa: BLE001 - LiteLLM raises plain exceptions if it knows no price
             return None
         return cost if cost > 0 or self._price_is_known() else None
 
@@ -330,15 +334,15 @@ class LiteLLMEngine:
         return True
 
     def _takes(self, name: str, value: Any) -> bool:
-        """Whether LiteLLM has a way to send a parameter to this provider."""
-        if name == "extra_body":  # for servers that render a chat template; providers' own models show none
+        """Whether LiteLLM can send a parameter to this provider."""
+        if name == "extra_body":  # for servers that render a chat template; providers do not expose theirs
             return self._settings.api_base is not None
         if name in self._taken:
             return self._taken[name]
         get = self._litellm.utils.get_optional_params
         options = {"model": self._model, "custom_llm_provider": self._provider, "drop_params": False}
         try:
-            # Some parameters are accepted and left out.
+            # LiteLLM accepts some parameters and does not send them, so compare with what it sends without them.
             self._taken[name] = bool(get(**options, **{name: value}) != get(**options))
         except self._litellm.UnsupportedParamsError:
             self._taken[name] = False
@@ -364,10 +368,10 @@ class LiteLLMEngine:
         return str(model), str(provider)
 
     def _find_access(self) -> tuple[str, dict[str, Any]]:
-        """The variable that holds the key, and what is handed to LiteLLM.
+        """The variable that holds the key, and the arguments for LiteLLM.
 
         Raises:
-            UserError: no key; the variable is named.
+            UserError: there is no key; the message names the variable.
         """
         get = self._credentials.get
         if self._settings.api_base:
@@ -378,7 +382,7 @@ class LiteLLMEngine:
         missing = self._litellm.validate_environment(self._settings.model_name)["missing_keys"]
         variable = next(iter(missing), f"{self._provider.upper()}_API_KEY")
         key = get(variable)
-        if key is None and (missing or variable in os.environ):  # one that is set and empty is none, either
+        if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
             raise UserError(
                 f"there is no key for {self._settings.model_name!r}: set {variable} in the environment, or give"
                 " --key_file with a line " + variable + "=..."
@@ -411,22 +415,22 @@ class LiteLLMEngine:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _say(self, error: Exception) -> str:
-        """An error in one line, without keys."""
+        """An error's text in one line, without keys."""
         return " ".join(self._credentials.scrub(str(error)).split())[:500]
 
 
 class ProviderFailure(InfrastructureError):
-    """A failure that another attempt may not meet."""
+    """A failure of the provider that may not occur at another attempt."""
 
 
 def _check_url(base: str | None) -> None:
-    """Refuse what is no plain URL of a server, before anything heavy is imported."""
+    """Raise if `api_base` is not a plain URL of a server, before anything heavy is imported."""
     if base is None:
         return
     try:
         parts = urlsplit(base)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket without its other
+    except ValueError:  # a port that is not a number, or an unmatched bracket
         valid = False
     if not valid:
         raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
@@ -435,7 +439,7 @@ def _check_url(base: str | None) -> None:
 
 
 def _import_litellm() -> Any:
-    # Its table of prices would otherwise be downloaded at import.
+    # LiteLLM would otherwise download its table of prices when it is imported.
     local_prices = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         with environment_variables(LITELLM_LOCAL_MODEL_COST_MAP=local_prices):
@@ -445,7 +449,7 @@ def _import_litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-        # Its own messages repeat requests; failures reach the user through this module.
+        # LiteLLM's own messages repeat requests; this module reports failures to the user.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
 
@@ -462,14 +466,14 @@ async def _check_listening(url: str) -> None:
 
 
 def _code(error: Exception) -> str:
-    """The provider's own code of an error, "" where there is none."""
+    """The provider's own code of an error; "" if there is none."""
     body = getattr(error, "body", None)
     return str(body.get("code") or "") if isinstance(body, dict) else ""
 
 
 def _plain(usage: Any) -> dict[str, Any]:
-    """A provider's usage as JSON-able values without empty ones; {} where there is none."""
+    """A provider's usage as JSON-able values, without those that are None; {} if there is no usage."""
     if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
-        return {}  # LiteLLM puts zeros where a provider says nothing
+        return {}  # LiteLLM reports zeros if a provider reports nothing
     content = usage if isinstance(usage, dict) else usage.model_dump()
     return {name: value for name, value in json.loads(json.dumps(content, default=str)).items() if value is not None}

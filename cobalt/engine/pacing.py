@@ -1,4 +1,4 @@
-"""When the next request to a provider may start: a rate that the user sets, and pauses that the provider asks for."""
+"""When the next request to a provider may start: the user's rate limit, and pauses that the provider asks for."""
 
 import asyncio
 import time
@@ -7,10 +7,10 @@ from email.utils import parsedate_to_datetime
 
 
 class Pacer:
-    """Spreads requests evenly over time, and holds all of them back while a provider wants a pause.
+    """Spreads requests evenly over time, and delays all of them while a provider asks for a pause.
 
     Args:
-        requests_per_minute: Most requests a minute, retries included; None: no limit.
+        requests_per_minute: Largest number of requests per minute, retries included; None: no limit.
     """
 
     def __init__(self, requests_per_minute: float | None = None) -> None:
@@ -26,15 +26,15 @@ class Pacer:
         while start > now:
             await asyncio.sleep(start - now)
             now = time.monotonic()
-            start = max(start, self._resume)  # a pause may have been asked for meanwhile
+            start = max(start, self._resume)  # the provider may have asked for a pause meanwhile
 
     def pause(self, seconds: float) -> None:
-        """Let no request start for so long."""
+        """Let no request start for this many seconds."""
         self._resume = max(self._resume, time.monotonic() + seconds)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a `Retry-After` header (or OpenAI's `retry-after-ms`), whether it gives a number or a date."""
+    """The seconds of a `Retry-After` header (a number or a date) or of OpenAI's `retry-after-ms`; None without them."""
     lower = {name.lower(): value for name, value in headers.items()}
     try:
         if "retry-after-ms" in lower:

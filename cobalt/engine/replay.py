@@ -1,7 +1,7 @@
 """An engine that answers with recorded responses, so that a run can be judged again without a model.
 
-It looks responses up by problem, turn and sample, whatever the conversation says: if today's judge words its
-feedback differently, the recorded programs are judged all the same. It generates nothing.
+It finds responses by problem, turn and sample and does not read the conversation. So recorded programs are judged even
+if the judge's feedback differs from the recorded feedback. It generates nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from cobalt.trajectory_codec import decode_responses
 
 
 class ReplayEngine:
-    """Replays the responses of a multi-turn file or of a single-turn one."""
+    """Replays the responses of a multi-turn or single-turn file."""
 
     def __init__(self, path: Path, samples: int) -> None:
-        """Read the recorded file, of which the first `samples` responses of each problem will be used.
+        """Read the recorded file; the first `samples` responses of each problem will be used.
 
         Raises:
-            UserError: unreadable, or a record has no responses or fewer of them.
+            UserError: the file cannot be read, or a record has no responses or fewer than `samples`.
         """
         self._path = path
         self._responses: dict[ProblemId, list[tuple[str, ...]]] = {}  # [sample][turn]
@@ -43,7 +43,7 @@ class ReplayEngine:
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
     ) -> list[Completion]:
-        """The recorded completions of this call; one that is missing is a completion with an error."""
+        """The recorded completions of this call; a missing one becomes a completion with an error."""
         samples = self._responses.get(call.problem_id, [])
         wanted = samples[: settings.n] if call.sample is None else samples[call.sample :][:1]
         found = [

@@ -1,6 +1,6 @@
-"""The vLLM service as the loops reach it: the deployment handle of a Ray Serve app.
+"""The client of the vLLM service, which uses the deployment handle of a Ray Serve app.
 
-Ray is imported when the first call is made. It starts neither Ray nor the service.
+Ray is imported when the first call is made. This module starts neither Ray nor the service.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} 
 
 
 class ServeEngine:
-    """An engine that asks the Ray Serve app of the given name.
+    """An engine that sends calls to the Ray Serve app of the given name.
 
     Args:
         app_name: Name of the Serve app.
-        attempts: How often a call is made in all before its failure is raised; a replica that died is back in
+        attempts: How many times a call is made before its failure is raised; a replica that died is replaced in
             about a minute.
     """
 
@@ -38,7 +38,7 @@ class ServeEngine:
         return [Completion(**item) for item in answer]
 
     async def describe(self) -> Mapping[str, Any]:
-        """The service's decisive settings; see `Engine.describe`."""
+        """The settings that decide the service's answers; see `Engine.describe`."""
         answer: Mapping[str, Any] = await self._call("describe")
         return answer
 

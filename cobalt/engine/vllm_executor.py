@@ -1,6 +1,6 @@
-"""What vLLM runs in its engine's process when one process is all that an engine needs.
+"""The executor that vLLM runs in the engine's process if an engine needs only one process.
 
-Imported in that process by vLLM itself, from the class that the service names.
+vLLM itself imports this module in that process, by the class that the service names.
 """
 
 import os
@@ -13,7 +13,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 class BoundExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM is not typed
     """vLLM's executor for one process, which ends with its parent.
 
-    vLLM leaves the engine's process behind, with its gigabytes, when the replica that it belongs to is killed.
+    Without it, the engine's process stays, with gigabytes of memory, when the replica that it belongs to is killed.
     """
 
     def _init_executor(self) -> None:

@@ -1,8 +1,8 @@
-"""A vLLM engine as a Ray Serve app, for GPUs and CPUs alike; `vllm_engine_actor.py` is its entry point.
+"""A vLLM engine as a Ray Serve app, on GPUs or CPUs; `vllm_engine_actor.py` is its entry point.
 
 Each replica is one `AsyncLLM`: requests of all callers are batched continuously, and each call returns when its own
-completions are finished. Conversations are rendered by the model's chat template straight to token ids, so that no
-special token is added twice. Imports Ray, and vLLM only inside a replica.
+completions are finished. Conversations are rendered by the model's chat template and sent as token ids, so that no
+special token is added twice. The module imports Ray, and vLLM only inside a replica.
 """
 
 import asyncio
@@ -38,27 +38,28 @@ class VllmSettings(BaseModel):
 
     Attributes:
         model: Hub name, or a folder with a Hugging Face model. Required.
-        num_replicas: Engines (paper: 2).
-        tensor_parallel_size: GPUs of one engine (paper: 2).
-        device: "auto" takes GPUs if the Ray cluster has any, and the CPU otherwise.
-        dtype: Weights and activations; "auto" is the model's own.
+        num_replicas: Number of engines (paper: 2).
+        tensor_parallel_size: Number of GPUs for one engine (paper: 2).
+        device: "auto": GPUs if the Ray cluster has any, and the CPU otherwise.
+        dtype: Type of weights and activations; "auto": that of the model.
         max_model_len: Longest prompt and completion together, in tokens; None: the model's own limit.
-        max_num_seqs: Completions in one batch.
-        gpu_memory_utilization: Share of a GPU's memory that vLLM may take.
+        max_num_seqs: Largest number of completions in one batch.
+        gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
         kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
-        cpu_threads: Threads for the model's arithmetic on a CPU.
-        enforce_eager: No CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
+        cpu_threads: Number of threads for the model's arithmetic on a CPU.
+        enforce_eager: Use no CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
         trust_remote_code: Run code that comes with the model.
-        seed: Seed of the engine; calls that carry a seed of their own do not depend on it.
+        seed: Seed of the engine; calls that have a seed of their own do not depend on it.
         max_ongoing_requests: Calls that a replica takes at once.
-        token: What HTTP requests must bring as `Authorization: Bearer TOKEN`, 16 printable ASCII characters or more;
-            better set as a variable than on a command line, which others see. None: requests from the machine itself
-            need none, and others are refused.
-        allow_open_cluster: Serve on a Ray cluster that anybody can join as well; the engine's description, and so the
+        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
+            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
+            from the machine itself need no token, and all others are refused.
+        allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
             manifest of every run, then has `"private": false`.
         max_request_bytes: Longest body of an HTTP request.
-        max_completions: Most completions (`n`) of an HTTP request.
-        max_request_seconds: Longest time that an HTTP request may take, in seconds; then it is answered 503.
+        max_completions: Largest number of completions (`n`) of an HTTP request.
+        max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
+            answered 503.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -90,7 +91,7 @@ class VllmSettings(BaseModel):
 
 
 class GenerateRequest(BaseModel):
-    """What HTTP callers send: a conversation and how to continue it."""
+    """The body of an HTTP request: a conversation and the settings for its continuation."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -107,14 +108,14 @@ _api = guarded_api()
 
 
 class VllmEngineActor:
-    """One replica: one engine. It starts only on a private cluster, or under the setting `allow_open_cluster`."""
+    """One replica with one engine. It starts only on a private cluster or if `allow_open_cluster` is set."""
 
     def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
         self._private = cluster.require_private(allow_open=settings.allow_open_cluster)
         token = settings.token.get_secret_value() if settings.token is not None else None
         self._guard = Guard(token, settings.max_request_bytes, ENVIRONMENT_PREFIX + "TOKEN")
         if not on_gpu:
-            # Read by vLLM's CPU build when it is imported and when it starts its workers.
+            # vLLM's CPU build reads these when it is imported and when it starts its workers.
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)
             os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
             os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
@@ -128,12 +129,12 @@ class VllmEngineActor:
         if on_gpu:
             options["gpu_memory_utilization"] = settings.gpu_memory_utilization
         else:
-            # vLLM 0.28 rewinds a request's own random generator after each piece of a prompt, which a CPU generator
-            # cannot do; whole prompts need no rewinding.
+            # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
+            # cannot do. Without chunks there is nothing to rewind.
             options["enable_chunked_prefill"] = False
             if settings.tensor_parallel_size == 1:
-                # A class and not its name "uni", which vLLM changes to "mp" on a CPU: a worker process of its own,
-                # for which the engine's process waits by spinning, a whole core.
+                # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker
+                # process, and the engine's process would use a whole core to wait for it.
                 from cobalt.engine.vllm_executor import BoundExecutor
 
                 options["distributed_executor_backend"] = BoundExecutor
@@ -159,7 +160,7 @@ class VllmEngineActor:
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._limit: int = self._engine.model_config.max_model_len
         self._numbers = itertools.count()
-        # One thread: rendering is in the way of nothing, and the tokenizer is not shared between threads.
+        # A thread, so that rendering does not block the event loop; only one, because the tokenizer is not shared.
         self._renderer = ThreadPoolExecutor(max_workers=1)
 
     async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -202,9 +203,9 @@ class VllmEngineActor:
         ]
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide this engine's answers, and the model's fingerprint where it is a folder.
+        """The settings that decide this engine's answers, and the model's fingerprint if the model is a folder.
 
-        An open cluster is named as well.
+        On an open cluster the description has `"private": false` too.
         """
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
         decisive["max_model_len"] = self._limit
@@ -214,12 +215,12 @@ class VllmEngineActor:
         return decisive if self._private else decisive | {"private": False}
 
     async def check_health(self) -> None:
-        """Raise when the engine has died, so that Serve replaces the replica."""
+        """Raise if the engine has died, so that Serve replaces the replica."""
         await self._engine.check_health()
 
     @_api.post("/")
     async def generate_over_http(self, request: Request) -> JSONResponse:
-        """`POST` a `GenerateRequest` as JSON; the answer holds `responses` and the full `completions`."""
+        """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
         seconds = self._settings.max_request_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -232,8 +233,8 @@ class VllmEngineActor:
         """Answer a decoded request.
 
         Raises:
-            Refused: it is no object.
-            UserError: a field is missing, malformed or unknown, or asks for too much; the message names it.
+            Refused: the payload is not an object.
+            UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
         """
         if not isinstance(payload, dict):
             raise Refused(400, "the body must be one JSON object")
@@ -253,13 +254,13 @@ class VllmEngineActor:
             engine.shutdown()
 
     def _clean(self, text: str) -> str:
-        """Drop the end-of-turn token; other special tokens stay, thinking tags may be among them."""
+        """Remove the end-of-turn token; other special tokens stay, because thinking tags may be among them."""
         end = self._tokenizer.eos_token
         return text.removesuffix(end) if end else text
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and the thinking tag if the template opened it there, else ""."""
+    """Token ids of a conversation as a prompt, and the thinking tag if the template has opened it, else ""."""
     text = tokenizer.apply_chat_template(
         conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
     )
@@ -268,7 +269,7 @@ def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinki
 
 
 def _fingerprint(folder: Path) -> str:
-    """A digest that tells models apart by configuration and weights, read at their ends only: weights are large."""
+    """A digest of configuration and weights; only both ends of each file are read, because weights are large."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
@@ -281,8 +282,8 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-# Not as a decorator: with one, Ray sends the class to replicas without what the module defines after it. Under a name
-# of its own the class is imported there.
+# Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after
+# the class. Under a name of its own, the class is imported by the replicas.
 _Ingress = serve.ingress(_api)(VllmEngineActor)
 
 
@@ -290,7 +291,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
     Raises:
-        UserError: an unknown setting, a bad value, a model that cannot be found, or a cluster that is not private.
+        UserError: a setting is unknown or has a bad value, the model cannot be found, or the cluster is not private.
         InfrastructureError: the cluster does not answer.
     """
     import ray
@@ -300,7 +301,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     path = Path(settings.model)
     if settings.model.startswith((".", "/", "~")) or path.exists():
         if not (path / "config.json").is_file():
-            raise UserError(f"no model in {path}: it has no config.json; give a model folder or a hub name")
+            raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
         # Replicas do not run in this process's working folder.
         settings = settings.model_copy(update={"model": str(path.resolve())})
     on_gpu = settings.device == "gpu" or (settings.device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)

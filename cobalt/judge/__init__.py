@@ -1,8 +1,8 @@
-"""Judging programs: run one in a sandbox on a suite of stdin/stdout tests, and say how each test went.
+"""Judging programs: run a program in a sandbox on a suite of stdin/stdout tests, and give a verdict for each test.
 
 `LocalJudge` runs sandboxes in this process; `ServeJudge` asks the Ray Serve app of `remote_reward_server.py`.
-Importing this package imports neither Ray nor anything that needs a network. `python -m cobalt.judge` has the
-self-check. What sandboxes protect against, and what they do not, is said in `cobalt.judge.inside.zygote`.
+Importing this package imports neither Ray nor anything that needs a network. `python -m cobalt.judge doctor` is the
+self-check. The head of `cobalt.judge.inside.zygote` says what sandboxes protect against and what they do not.
 """
 
 from cobalt.judge.client import ServeJudge

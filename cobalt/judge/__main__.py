@@ -1,6 +1,6 @@
-"""The judge from a shell: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
+"""The judge on the command line: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
 
-Parses flags, calls the library, writes lines. Exit code 1 when a check fails or a verdict differs.
+It parses flags, calls the library and prints the results. The exit code is 1 if a check fails or a verdict differs.
 """
 
 import asyncio
@@ -25,35 +25,35 @@ from cobalt.judge.settings import ENVIRONMENT_PREFIX, Comparison, JudgeSettings
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check that isolation really holds on this machine, by the settings of the `COBALT_JUDGE_<NAME>` variables."""
+    """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
 
 
 @dataclass(frozen=True)
 class CheckRecorded:
-    """Judge a file's recorded programs again and compare with its recorded verdicts."""
+    """Judge a file's recorded programs again and compare the verdicts with the recorded ones."""
 
     file: tyro.conf.Positional[Path]
     """JSONL with `test_cases` and either `recorded_response` or `human_solutions`."""
     allow_top_level_return: bool = False
     """Accept programs that `return` outside a function."""
     comparison: Comparison = "strip"
-    """How outputs are compared."""
+    """The rule by which outputs are compared."""
     site_packages: Path | None = None
     """A folder of packages to offer to the programs."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure tests per second, and CPU time a test, over trivial programs."""
+    """Measure tests per second, and CPU time per test, with trivial programs."""
 
     programs: int = 100
-    """Programs, judged all at once."""
+    """Number of programs, all judged at once."""
     tests: int = 20
-    """Tests of each program."""
+    """Number of tests of each program."""
     concurrency: int | None = None
-    """Sandboxes; default one for each core. Not with --app."""
+    """Number of sandboxes; default: one for each core. Not with --app."""
     app: str | None = None
-    """Measure through the Ray Serve app of this name, which must be running, instead of in this process."""
+    """Measure the Ray Serve app of this name, which must be running, instead of a judge in this process."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ async def _doctor() -> int:
 
 
 def _settings() -> JudgeSettings:
-    """The judge's settings as `COBALT_JUDGE_<NAME>` variables give them; those of the service alone do not count."""
+    """The judge's settings from `COBALT_JUDGE_<NAME>` variables; variables for the service alone are ignored."""
     known = {ENVIRONMENT_PREFIX + name.upper() for name in JudgeSettings.model_fields} | {ENVIRONMENT_PREFIX + "CONFIG"}
     return JudgeSettings.from_mapping({}, {name: text for name, text in os.environ.items() if name in known})
 
@@ -118,7 +118,7 @@ async def _measure(command: Measure) -> int:
         if count is not None and count < 1:
             raise UserError(f"--{name} is {count}: give 1 or more")
     if command.app is not None and command.concurrency is not None:
-        raise UserError("--concurrency is the service's own setting with --app: leave it out")
+        raise UserError("--concurrency cannot be set with --app, because the service has its own: leave it out")
     if command.app is not None:
         figures = await measure(ServeJudge(command.app), command.programs, command.tests, local=False)
     else:

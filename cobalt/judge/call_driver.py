@@ -1,16 +1,16 @@
-"""What stands behind a program whose function is called: the judge appends this file's functions to the program.
+"""The driver that calls a program's function: the judge appends this file's functions to the program.
 
-It runs in the sandbox, among the program's own names, which may hide any built-in one: everything is looked up in
-`builtins`, and annotations are strings, which nobody looks up. The function's value is all that is left on standard
-output, as in the official graders of function problems. When the function or the driver fails, what the program wrote
-stays, and the error is shown with the program's own frames alone.
+The driver runs in the sandbox, in the program's namespace, where the program may have redefined any built-in name.
+So every built-in is looked up in `builtins`, and annotations are strings, which are never evaluated. Standard output
+is replaced by the function's value, as in the official graders of function problems. When the function or the driver
+fails, what the program wrote stays, and the error is shown with the program's own frames only.
 """
 
 from typing import Any
 
 
 def _judge_json(value: "Any") -> "Any":
-    """The value as JSON has it, such that equal values have equal texts.
+    """The value in types of JSON, such that equal values have equal texts.
 
     Tuples become lists. A float without a fraction becomes an integer, because Python's `==`, by which the official
     graders compare, holds between the two; other floats keep Python's `repr`. Keys are sorted.
@@ -32,7 +32,7 @@ def _judge_json(value: "Any") -> "Any":
 
 
 def _judge_arguments() -> "list[Any]":
-    """The arguments on standard input, one JSON value a line, also if the program has read it."""
+    """The arguments on standard input, one JSON value a line, even if the program has already read it."""
     import builtins
     import json
     import posix
@@ -44,7 +44,7 @@ def _judge_arguments() -> "list[Any]":
 
 
 def _judge_function(names: "Any", name: "str") -> "Any":
-    """The function of that name among the program's, or the method of its class `Solution`."""
+    """The program's function of that name, or the method of that name of its class `Solution`."""
     import builtins
 
     solution = names.get("Solution")
@@ -56,14 +56,14 @@ def _judge_function(names: "Any", name: "str") -> "Any":
 
 
 def _judge_answer(text: "str") -> "None":
-    """Make the text, after a mark that says that a value was returned, all of standard output, and end the process.
+    """Replace standard output by the text, after a mark that says that a value was returned, and end the process.
 
-    Nothing of the program runs behind it that could write more: no exit handlers, no buffers, no threads.
+    Nothing of the program runs afterwards that could write more: no exit handlers, no buffers, no threads.
     """
     import builtins
     import posix
 
-    # From here on threads cannot write. It takes no new descriptor, since the program may have none left.
+    # From here on threads cannot write. No new descriptor is opened, because the program may have used them all.
     posix.dup2(1, 0)
     posix.close(1)
     posix.closerange(3, posix.sysconf("SC_OPEN_MAX"))
@@ -76,14 +76,14 @@ def _judge_answer(text: "str") -> "None":
 
 
 def _judge_fail(error: "BaseException", trace: "Any") -> "None":
-    """End the program as an uncaught exception does, with `trace` as its traceback; None shows the message alone."""
+    """End the program as an uncaught exception does, with `trace` as its traceback; None shows only the message."""
     import builtins
     import sys
 
     if builtins.isinstance(error, builtins.SystemExit):
         raise error
     sys.setrecursionlimit(builtins.max(1000, sys.getrecursionlimit()))
-    # Not by assignment, which a frozen data class refuses.
+    # Not by assignment, which fails if the exception is a frozen data class.
     builtins.BaseException.with_traceback(error, trace)
     try:
         sys.excepthook(builtins.type(error), error, trace)
@@ -101,7 +101,7 @@ def _judge_call(name: "str") -> "None":
     import sys
 
     sys.set_int_max_str_digits(0)
-    calling = False  # whether the frames of an error are the program's
+    calling = False  # whether an error's frames are those of the program
     try:
         arguments = _judge_arguments()
         calling = True
@@ -112,7 +112,7 @@ def _judge_call(name: "str") -> "None":
             text = json.dumps(_judge_json(value))
         except builtins.TypeError as error:
             if builtins.type(value).__name__ == "coroutine":
-                value.close()  # else Python warns of it, naming a line of the judge's
+                value.close()  # otherwise Python warns about it and names a line of this driver
             raise builtins.TypeError(f"the value that {name} returned cannot be compared: {error}") from None
         _judge_answer(text + "\n")
     except builtins.BaseException as error:  # noqa: BLE001 - this is the program's end

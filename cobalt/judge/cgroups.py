@@ -1,9 +1,9 @@
-"""Memory and process limits that the kernel itself keeps: a cgroup for each sandbox, where this process may make one.
+"""Memory and process limits that the kernel enforces: a cgroup for each sandbox, where this process may make one.
 
-Looks for a place among this process's own cgroups (v2 or v1) where cgroups with a memory and a pids controller can be
-made: as root, in a cgroup that was delegated (systemd's `Delegate=yes`, see `enter_delegated`), or in one made writable
-for this user. Where there is none, sandboxes do without, and `cobalt.judge.inside.usage` sums memory up by itself. It
-moves no process but the ones that it is given.
+`find_place` looks among this process's own cgroups (v2 or v1) for one in which cgroups with a memory and a pids
+controller can be made: as root, in a cgroup that was delegated (systemd's `Delegate=yes`, see `enter_delegated`), or in
+one made writable for this user. If there is none, sandboxes have no cgroup, and `cobalt.judge.inside.usage` adds memory
+up. This module moves this process (`enter_delegated`) and the sandboxes' processes, and no others.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cobalt.errors import InfrastructureError
 
-# What a sandbox needs besides its program: its interpreter and compiled program, page tables, and its own processes.
+# What a sandbox needs in addition to its program: interpreter, compiled program, page tables and its own processes.
 OVERHEAD_BYTES = 64 << 20
 OVERHEAD_PROCESSES = 8
 
@@ -35,10 +35,10 @@ class Place:
 
 
 class SandboxCgroup:
-    """A cgroup with a limit on memory, without swap, and one on processes.
+    """A cgroup with a limit on memory, without swap, and a limit on processes.
 
     Raises:
-        InfrastructureError: it could not be made, although the place was good before.
+        InfrastructureError: the cgroup could not be made, although `find_place` had made one there.
     """
 
     def __init__(self, place: Place) -> None:
@@ -53,26 +53,26 @@ class SandboxCgroup:
             self._counter = os.open(self._memory / counter, os.O_RDONLY)
         except OSError as error:
             self.remove()
-            raise InfrastructureError(f"a cgroup could not be made: {error}") from error
+            raise InfrastructureError(f"a sandbox's cgroup could not be made: {error}") from error
 
     @property
     def _folders(self) -> set[Path]:
         return {self._memory, self._pids}
 
     def add(self, pid: int) -> None:
-        """Move a process here; its descendants will be born here."""
+        """Move a process into this cgroup; its later descendants start in it."""
         for folder in self._folders:
             write_file(folder / "cgroup.procs", str(pid))
 
     def raise_to(self, memory_bytes: int, processes: int) -> None:
-        """As `limit`, but a limit that is higher stays: the kernel refuses one that is below what is in use."""
+        """As `limit`, but lower no limit: the kernel refuses a limit that is below what is in use."""
         self.limit(*map(max, self._limits, (memory_bytes, processes)))
 
     def limit(self, memory_bytes: int, processes: int) -> None:
-        """Set the limits for a sandbox whose program may have this much; its own needs are added.
+        """Set the limits of a sandbox from those of its program; what the sandbox itself needs is added.
 
         Raises:
-            InfrastructureError: the kernel refuses them, because more memory is in use.
+            InfrastructureError: the kernel refuses the limits, because more memory is in use.
         """
         if (memory_bytes, processes) == self._limits:
             return
@@ -87,19 +87,19 @@ class SandboxCgroup:
             write_file(self._memory / "memory.max", memory)
             _write_if_there(self._memory / "memory.swap.max", "0")
         else:
-            # The limit on memory and swap together may never be below the one on memory.
+            # The limit on memory and swap together may never be below the limit on memory.
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", "-1")
             write_file(self._memory / "memory.limit_in_bytes", memory)
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", memory)
         write_file(self._pids / "pids.max", processes)
 
     def kills(self) -> int:
-        """How many processes the kernel has ended here for want of memory."""
+        """How many processes of this cgroup the kernel has killed because memory ran out."""
         match = re.search(rb"^oom_kill (\d+)$", os.pread(self._counter, 4096, 0), re.MULTILINE)
         return int(match[1]) if match is not None else 0
 
     def remove(self) -> None:
-        """Remove it; its processes must have ended. One that is still in use is left to `find_place`."""
+        """Remove the cgroup; its processes must have ended. If it is still in use, a later `find_place` removes it."""
         counter, self._counter = getattr(self, "_counter", -1), -1
         if counter >= 0:
             os.close(counter)
@@ -109,9 +109,9 @@ class SandboxCgroup:
 
 
 def find_place() -> Place | None:
-    """Where this process can make cgroups for sandboxes, found by making one; None where it can nowhere.
+    """A place where this process can make cgroups for sandboxes, found by making one; None if there is none.
 
-    Removes what judges that have died left there.
+    Also removes cgroups left over from judges that have died.
     """
     for place in _candidates():
         _remove_leftovers(place)
@@ -130,10 +130,10 @@ def find_place() -> Place | None:
 
 
 def enter_delegated() -> bool:
-    """Make room for sandboxes' cgroups in a v2 cgroup that holds this process alone, as systemd's `Delegate=yes` gives.
+    """Prepare a v2 cgroup that holds this process alone (as with systemd's `Delegate=yes`) for sandboxes' cgroups.
 
-    Under v2 a cgroup with processes in it can have no children with controllers, so this process moves into a child of
-    its own. Returns whether it did.
+    Under v2 a cgroup that has processes cannot have children with controllers. So this process moves into a child
+    cgroup of its own. Returns whether it did.
     """
     own = _own_cgroup(None)
     if own is None or own.name == _SUPERVISOR:
@@ -151,7 +151,7 @@ def enter_delegated() -> bool:
 
 
 def _candidates() -> list[Place]:
-    """Places in order of preference; whether they will do has to be tried."""
+    """Possible places in order of preference; only a trial shows whether one is usable."""
     places = []
     own = _own_cgroup(None)
     if own is not None:
@@ -164,7 +164,7 @@ def _candidates() -> list[Place]:
 
 
 def _gives_controllers(folder: Path, own: Path) -> bool:
-    """Whether children of a v2 cgroup have the controllers; this process's own cgroup is made to give them."""
+    """Whether children of a v2 cgroup have the controllers; turns them on in this process's own cgroup if possible."""
     try:
         if _NEEDED.issubset(_words(folder / "cgroup.subtree_control")):
             return True
@@ -172,12 +172,12 @@ def _gives_controllers(folder: Path, own: Path) -> bool:
             write_file(folder / "cgroup.subtree_control", "+memory +pids")
             return True
     except OSError:
-        pass  # not ours, or processes are in it
+        pass  # not writable for this user, or there are processes in it
     return False
 
 
 def _own_cgroup(controller: str | None) -> Path | None:
-    """The folder of this process's cgroup: under v1 of the controller's hierarchy, without one under v2."""
+    """The folder of this process's cgroup: in the v1 hierarchy of `controller`, or for None in the v2 hierarchy."""
     path = None
     for line in _read_lines(Path("/proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
@@ -190,7 +190,7 @@ def _own_cgroup(controller: str | None) -> Path | None:
         root, target = before.split()[3:5]
         kind, _, options = after.split()[:3]
         fits = kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(",")
-        # What lies above the mount's own root cannot be seen here.
+        # Cgroups above the root of this mount are not visible in it.
         if fits and (path == root or path.startswith(root.rstrip("/") + "/")):
             return Path(target) / path[len(root) :].lstrip("/")
     return None
@@ -201,7 +201,7 @@ def _remove_leftovers(place: Place) -> None:
         for child in folder.glob(f"{_PREFIX}*"):
             owner = child.name.removeprefix(_PREFIX).partition("-")[0]
             if owner.isdigit() and not Path("/proc", owner).exists():
-                with contextlib.suppress(OSError):  # another judge removes it too
+                with contextlib.suppress(OSError):  # another judge may be removing it at the same time
                     child.rmdir()
 
 
@@ -221,7 +221,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file of the kernel's: one that is there, by one call."""
+    """Write to an existing file of the kernel by a single call."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

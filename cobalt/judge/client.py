@@ -1,7 +1,7 @@
-"""The judge as its users reach it through Ray Serve: `ServeJudge`, over the deployment handle.
+"""`ServeJudge`, the client of the judge's Ray Serve app, over the deployment handle.
 
 Failures of the service are retried with backoff and never become a verdict. Ray is imported when the first
-program is judged. It starts neither Ray nor the service.
+program is judged. This module starts neither Ray nor the service.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from cobalt.serve_client import find_app, reason
 
 
 class ServeJudge:
-    """A judge that asks the Ray Serve app of the given name.
+    """A judge that sends programs to the Ray Serve app of the given name.
 
     Args:
         app_name: Name of the Serve app.
-        attempts: How often a program is sent in all before its infrastructure failure is raised.
+        attempts: How many times a program is sent before its infrastructure failure is raised.
         longest_wait: Longest pause between two attempts, in seconds.
     """
 
@@ -34,7 +34,7 @@ class ServeJudge:
         """Have a program judged by the service.
 
         Raises:
-            ServiceDown: no Ray cluster or no such app; the message says how to start it.
+            ServiceDown: there is no Ray cluster or no such app; the message says how to start it.
             InfrastructureError: the service failed at every attempt.
         """
         payload = JudgeRequest(code, suite, stop_at_first_failure).to_payload()

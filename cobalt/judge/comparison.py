@@ -1,9 +1,9 @@
-"""Whether a program's output is the expected one, under a named rule.
+"""Whether a program's output matches the expected output, under a named rule.
 
-Three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances), for the
-text that a program prints and for the JSON value that a function returns. What passes under one rule passes under
-those after it. Outputs are bytes, because a program may print bytes that are no text; texts are compared with the line
-ends that Python's text mode reads. It runs nothing.
+There are three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances).
+They apply to the text that a program prints and to the JSON value that a function returns. What passes under one rule
+passes under those after it. Outputs are bytes, because a program may print bytes that are not UTF-8; texts are compared
+with the line ends that Python's text mode reads. This module runs nothing.
 """
 
 import json
@@ -17,16 +17,16 @@ from typing import Any
 
 from cobalt.judge.settings import JudgeSettings
 
-# Text is stripped as `str.strip` does, so bytes that are no UTF-8 are carried through as lone surrogates.
+# Text is stripped as `str.strip` does it. Bytes that are not UTF-8 are kept as lone surrogates.
 _ERRORS = "surrogateescape"
 
-# Words and no numbers: they are within no tolerance. Languages differ in the case in which they print them.
+# These are compared as words: they are within no tolerance of anything. Languages print them in different case.
 _NOT_FINITE = re.compile("[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
-# `int` takes quadratic time and may refuse many digits; this many it always reads.
+# `int` takes quadratic time and may refuse long numbers; this many digits it always reads.
 _INT_DIGITS = sys.int_info.str_digits_check_threshold
 
-# No JSON value has a spelling so many times longer than another one; 1e308 and its 309 digits are 62 times apart.
+# No spelling of a JSON value is this many times longer than another: 309 digits are 62 times as long as 1e308.
 _LONGEST_SPELLING = 64
 
 _Number = int | float | Decimal
@@ -50,7 +50,7 @@ def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool
 
 
 def _text(text: str) -> str:
-    r"""A text stripped, its line ends `\n` where they were `\r\n` or `\r`: as Python reads it in text mode (paper)."""
+    r"""The text stripped, with `\r\n` and `\r` replaced by `\n`, as Python reads it in text mode (paper)."""
     text = text.strip()
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -58,23 +58,24 @@ def _text(text: str) -> str:
 def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     """Compare JSON values: by Python's `==` or, under "float", their numbers by the tolerances.
 
-    As in Python, true is 1. Unlike there, NaN is NaN: else no program could pass. Numbers may have any size.
+    As in Python, true equals 1. Unlike in Python, NaN equals NaN, because otherwise no program could pass such a test.
+    Numbers may have any size.
 
     Args:
-        output: What was written when the called function had returned, its value in JSON.
+        output: The value that the called function returned, in JSON.
         expected: The test's expected value in JSON.
         settings: Names the rule and, for "float", the tolerances.
 
     Returns:
-        Whether they match; texts that are no JSON, or nested too deeply to be read, match only if they are equal.
+        Whether the values match. Texts that are not JSON, or too deeply nested to read, match only if they are equal.
     """
     mine, theirs = output.decode("utf-8", _ERRORS).strip(), expected.strip()
     if mine == theirs:
         return True
-    # What is read takes memory in proportion to the expected output, however much a program writes.
+    # These checks keep the memory of parsing in proportion to the expected output, however much a program writes.
     if len(mine) > _LONGEST_SPELLING * (len(theirs) + 1):
         return False
-    escapes = theirs.count("\\u")  # one of these characters may be written so
+    escapes = theirs.count("\\u")  # each may be one of these characters
     if any(mine.count(character) > theirs.count(character) + escapes for character in "[{,:"):
         return False
     try:
@@ -94,7 +95,7 @@ def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], 
         if left == right or left.strip() == right.strip():
             continue
         theirs = right.split()
-        # One token too many is enough to see: a wrong line takes no more memory than the expected one.
+        # Split at most one token more than expected, so that a wrong line takes no more memory than the right one.
         mine = left.split(maxsplit=len(theirs))
         if len(mine) != len(theirs):
             return False
@@ -105,7 +106,7 @@ def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], 
 
 
 def _equal_tokens(mine: str, theirs: str) -> bool:
-    """Whether two different tokens are the same number, or the same of the words for what is not finite."""
+    """Whether two different tokens are the same number, or the same word for an infinite number or NaN."""
     if not _ascii_number(mine + theirs):
         return False
     try:
@@ -130,13 +131,13 @@ def _close_tokens(mine: str, theirs: str, absolute: float, relative: float) -> b
 
 
 def _ascii_number(text: str) -> bool:
-    """Whether what Python reads as a number is one in every language: it knows other digits, and underscores."""
+    """Whether a number as Python reads it would be one in other languages: Python also reads other digits and `_`."""
     return text.isascii() and "_" not in text
 
 
 def _within(mine: float, theirs: float, absolute: float, relative: float) -> bool:
     difference = abs(mine - theirs)
-    # Relative to the expected value, so that a wild answer cannot widen its own tolerance.
+    # Relative to the expected value, so that a wrong answer cannot widen its own tolerance.
     return difference <= absolute or difference <= relative * abs(theirs)
 
 
@@ -149,7 +150,7 @@ _JSON = json.JSONDecoder(parse_int=_integer)
 
 def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
-    # A stack of its own, because values may be nested as deeply as Python's.
+    # An explicit stack, because values may be nested as deeply as Python's own recursion limit allows.
     unfinished: list[Iterator[tuple[Any, Any]]] = [iter([(output, expected)])]
     while unfinished:
         pair = next(unfinished[-1], None)
@@ -182,6 +183,6 @@ def _close_numbers(mine: _Number, theirs: _Number, absolute: float, relative: fl
         return True
     try:
         left, right = float(mine), float(theirs)
-    except OverflowError:  # an integer that only an equal one matches
+    except OverflowError:  # an integer beyond a float's range, which matches only an equal one
         return False
     return isfinite(left) and isfinite(right) and _within(left, right, absolute, relative)

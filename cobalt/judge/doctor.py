@@ -1,7 +1,8 @@
-"""A self-check: does isolation really hold on this machine? Says so in plain words.
+"""A self-check of whether isolation holds on this machine.
 
-Runs small programs that try to get out, or to take more than they may, and looks at what came of it. The service
-runs it at its start and refuses to serve when a check fails. It is no proof: the tests' attack suite is longer.
+It runs small programs that try to leave the sandbox or to use more than the limits allow, and reports what happened.
+The service runs it at its start and refuses to serve when a check fails. It is not a proof: the attack suite in the
+tests is longer.
 """
 
 import os
@@ -23,7 +24,7 @@ HELD = "held"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's outcome: what should hold, whether it does, and if not what was seen."""
+    """One check's outcome: what should hold, whether it holds and, if not, what was seen."""
 
     claim: str
     holds: bool
@@ -163,14 +164,14 @@ time.sleep(60)
 
 _CHECKS = (
     _Check("a program runs", 'print("held")'),
-    _Check("the host's files and home are out of sight", _HOST_FILE),
-    _Check("the host's environment is out of sight", _ENVIRONMENT),
+    _Check("the host's files and home are hidden", _HOST_FILE),
+    _Check("the host's environment is hidden", _ENVIRONMENT),
     _Check("the network is out of reach", _NETWORK),
     _Check("a program has no privileges, and its system calls are filtered", _PRIVILEGES),
     _Check("system calls that make lasting kernel objects are refused", _KERNEL_OBJECTS),
-    _Check("other processes are out of sight", _PROCESSES),
+    _Check("other processes are hidden", _PROCESSES),
     _Check("a test has a session and a process group of its own", _OWN_SESSION),
-    _Check("the judge's own files are out of sight", _JUDGE_FILES),
+    _Check("the judge's own files are hidden", _JUDGE_FILES),
     _Check("everything but a private temporary folder is read-only", _READ_ONLY),
     _Check("a fork bomb stops at the limit on processes", _FORK_BOMB),
     _Check("nothing that a test leaves behind reaches the next", _NOTHING_STAYS),
@@ -184,17 +185,17 @@ _CHECKS = (
 
 _COUNTED_BY = {
     "cgroup": "memory and processes are limited by the kernel, with a cgroup for each sandbox",
-    "sum": "memory is limited by the judge, which sums it up every 50 ms (what the kernel holds is not all seen)",
+    "sum": "memory is limited by the judge, which adds it up every 50 ms (it misses part of what the kernel holds)",
 }
 
 
 async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Finding]:
-    """Run every check, one after another, under the given settings with short time limits; some seconds.
+    """Run every check, one after another, under the given settings with short time limits; takes some seconds.
 
-    The first finding says whether a sandbox can be built at all; if not, it is the only one.
+    The first finding says whether a sandbox can be built at all. If it cannot, that finding is the only one.
 
     Raises:
-        InfrastructureError: a sandbox broke for a reason that is no missing wall.
+        InfrastructureError: a sandbox broke for another reason than missing isolation.
     """
     base = settings if settings is not None else JudgeSettings()
     changes = {
@@ -204,7 +205,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         "output_bytes": min(base.output_bytes, MIB),
         "comparison": "strip",
         "concurrency": 1,
-        "paper_guard": False,  # it would hide what the sandbox lets through
+        "paper_guard": False,  # the guard would hide what the sandbox lets through
     }
     brief = JudgeSettings.model_validate(
         {name: value for name, value in base if name in JudgeSettings.model_fields} | changes
@@ -230,7 +231,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
 
 
 async def require_isolation(settings: JudgeSettings) -> None:
-    """Return only if every check holds; does nothing under the `unsafe` setting.
+    """Raise unless every check holds; does nothing under the `unsafe` setting.
 
     Raises:
         UserError: a check failed; the message names it.
@@ -241,8 +242,8 @@ async def require_isolation(settings: JudgeSettings) -> None:
         async for finding in findings:
             if not finding.holds:
                 raise UserError(
-                    f"programs cannot be isolated here: it does not hold that {finding.claim} ({finding.seen}); "
-                    "`python -m cobalt.judge doctor` has the details"
+                    f"programs cannot be isolated on this machine: the check that {finding.claim} failed "
+                    f"({finding.seen}); run `python -m cobalt.judge doctor` for the details"
                 )
 
 
@@ -266,7 +267,7 @@ async def _run(judge: LocalJudge, check: _Check, given: str) -> Finding:
 
 
 def summary(findings: list[Finding]) -> str:
-    """One sentence on the whole examination."""
+    """One sentence on all findings together."""
     failed = sum(not finding.holds for finding in findings)
     if failed:
         return (

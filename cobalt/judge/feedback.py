@@ -1,7 +1,7 @@
-"""The text a model is shown for a failed test, in the paper's layout.
+"""The text that a model is shown for a failed test, in the paper's layout.
 
 Every field is stripped and cut to 400 characters, its first and last 200. Control characters are written as
-escapes, so that a program's output cannot steer a terminal that shows it. It decides no verdict.
+escapes, so that a program's output cannot control a terminal that shows it. This module decides no verdict.
 """
 
 import re
@@ -11,15 +11,15 @@ from cobalt.judge.verdict import VerdictKind
 FIELD_CHARACTERS = 400
 CUT_MARK = "...(truncated)..."
 
-# All controls but newline and tab, lone surrogates (which no JSON encoder of strict UTF-8 takes), and the
-# marks that reorder text on a screen.
+# All control characters except newline and tab; lone surrogates, which strict UTF-8 cannot encode; and the marks that
+# reorder text on a screen.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clip(text: str) -> str:
-    """Strip a field and cut it to its first and last 200 characters, with a mark between.
+    """Strip a field and cut it to its first and last 200 characters, with a mark between them.
 
-    Carriage returns before newlines go; other control characters become visible escapes.
+    Carriage returns before newlines are removed; other control characters become visible escapes.
     """
     stripped = text.strip()
     half = FIELD_CHARACTERS // 2
@@ -32,12 +32,12 @@ def failure_text(kind: VerdictKind, test_input: str, output: str, expected: str,
     """The feedback of one failed test.
 
     Args:
-        kind: Its outcome; not `passed`, `no_code` or `not_run`.
-        test_input: What the program was given.
-        output: What it wrote to standard output.
-        expected: What it should have written.
-        errors: What it wrote to standard error, or what the compiler said.
-        limit: For a limit that was passed, its value with a unit.
+        kind: The test's outcome; not `passed`, `no_code` or `not_run`.
+        test_input: The program's standard input.
+        output: What the program wrote to standard output.
+        expected: The expected output.
+        errors: What the program wrote to standard error, or the compiler's message.
+        limit: The value, with a unit, of the limit that was exceeded, if any.
     """
     head = f"Input:\n{clip(test_input)}\n"
     if kind is VerdictKind.TIME_LIMIT:
@@ -67,6 +67,6 @@ def _escape(match: re.Match[str]) -> str:
     character = match.group()
     code = ord(character)
     if 0xD800 <= code <= 0xDFFF:
-        # A lone surrogate stands for one byte that was no UTF-8: show it as the replacement character.
+        # A lone surrogate stands for one byte that was not UTF-8: show it as the replacement character.
         return "\N{REPLACEMENT CHARACTER}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,6 +1,6 @@
-"""From the facts of a run to its verdict and the text a model is shown.
+"""Grading: from the facts of an execution to its verdict and the text that a model is shown.
 
-The only place where expected outputs meet a program's output. It runs nothing.
+This is the only module in which expected outputs and a program's output meet. It runs nothing.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ from cobalt.judge.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import Verdict, VerdictKind
 
-# Where the standard library lies is the sandbox's business, not the program's.
+# Feedback leaves out the folder of the standard library, which is a detail of the sandbox.
 _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
 def grade(
     run: Execution, given: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
 ) -> tuple[Verdict, str]:
-    """The verdict of one run, and its feedback text ("" when it passed).
+    """The verdict of one execution, and its feedback text ("" if it passed).
 
-    CPU time decides before anything else does, so that a program that ends by itself just beyond its limit
-    gets the verdict of one that was stopped there.
+    CPU time is checked first, so that a program that ends by itself just above its limit gets the same verdict as one
+    that was stopped there.
 
     Args:
-        run: How the run ended.
+        run: How the execution ended.
         given: The test's input.
         expected: The test's expected output.
         settings: The limits, and the rule of comparison.

@@ -1,8 +1,8 @@
-"""The walls of a sandbox: the bubblewrap command line, and whether this machine can build them.
+"""The isolation of a sandbox: its bubblewrap command line, and whether this machine can build a sandbox.
 
-A sandbox sees system libraries, one Python installation and nothing else of the host, all read-only; it has
-its own user, PID, IPC, UTS and network namespaces, and an empty environment. This module starts no program;
-limits on a running program are set inside (see `zygote`).
+A sandbox sees the system libraries and one Python installation, read-only, and nothing else of the host. It has
+its own user, PID, IPC, UTS and network namespaces and an empty environment. This module starts no program; limits
+on a running program are set inside the sandbox (see `zygote`).
 """
 
 import os
@@ -31,16 +31,16 @@ NO_NAMESPACES = (
     "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined` and `--cap-add SYS_ADMIN`"
 )
 
-# A fixed hash seed: the order of a set of strings, and with it a verdict, is the same every time.
+# The hash seed is fixed, so that the order of a set of strings, and with it a verdict, is the same every time.
 ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",
     "OPENBLAS_NUM_THREADS": "1",
-    "LD_BIND_NOW": "1",  # links resolved once, not again in every test's copy of the interpreter
+    "LD_BIND_NOW": "1",  # symbols are resolved once, not again in every test's copy of the interpreter
 }
 
-# Where shared libraries live; which of these are links differs from one distribution to the next.
+# Folders of shared libraries. Distributions differ in which of them are links.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
 _USR_FOLDERS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo")
 _DEVICES = ("null", "full", "random", "urandom")  # not "zero", which gives memory that belongs to no process
@@ -50,7 +50,7 @@ def find_bwrap() -> str:
     """The path of bubblewrap.
 
     Raises:
-        UserError: it is not installed; the message says how to install it.
+        UserError: bubblewrap is not installed; the message says how to install it.
     """
     path = shutil.which(BWRAP)
     if path is None:
@@ -59,15 +59,15 @@ def find_bwrap() -> str:
 
 
 def check_paths(settings: JudgeSettings) -> None:
-    """Refuse settings that name what is not there.
+    """Check that the paths in the settings exist.
 
     Raises:
-        UserError: the interpreter is not a program, or the packages are not a folder.
+        UserError: `python` is not an executable file, or `site_packages` is not a folder.
     """
     if not os.access(settings.interpreter, os.X_OK) or settings.interpreter.is_dir():
         raise UserError(f"setting 'python': {settings.python} is not a Python interpreter: give the path of one")
     if settings.site_packages is not None and not settings.site_packages.is_dir():
-        raise UserError(f"setting 'site_packages': there is no folder {settings.site_packages}")
+        raise UserError(f"setting 'site_packages': the folder {settings.site_packages} does not exist")
 
 
 def interpreter_inside(settings: JudgeSettings) -> str:
@@ -79,10 +79,10 @@ def interpreter_inside(settings: JudgeSettings) -> str:
 
 
 def bwrap_command(settings: JudgeSettings) -> list[str]:
-    """The command that builds a sandbox; what to run in it is appended. `INSIDE` is shown in it.
+    """The command that builds a sandbox with `INSIDE` mounted in it; the caller appends what to run there.
 
     Raises:
-        UserError: bubblewrap is not installed, or this architecture's system calls are not known.
+        UserError: bubblewrap is not installed, or there is no system call filter for this architecture.
     """
     if os.uname().machine not in ARCHITECTURES:
         raise UserError(
@@ -101,8 +101,8 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         *("--hostname", "sandbox"),
         *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
     ]
-    # Made beforehand, because bubblewrap closes the folders it makes on the way to others, and programs run as
-    # another user.
+    # These folders are made explicitly: those that bubblewrap makes as parents of others are closed to other users,
+    # and programs run as another user.
     for folder in ("/usr", "/usr/bin", "/usr/share", "/etc", FOLDER, STREAMS):
         command += ["--perms", "0755", "--dir", folder]
     for folder in _USR_FOLDERS:
@@ -124,10 +124,11 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
-    # The zygote keeps what it needs of /proc and its own modules open, and takes both away before programs run.
+    # The zygote keeps open what it needs of /proc, loads its modules, and unmounts both before programs run.
     command += ["--ro-bind", str(INSIDE), MODULES, "--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
-        # Written to all the same; read-only are their times, which every sandbox would share with the machine.
+        # Programs can still write to the devices. The remount makes their times read-only, because every sandbox would
+        # share them with the machine.
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}", "--remount-ro", f"/dev/{device}"]
     for name in ("stdin", "stdout", "stderr"):
         command += ["--symlink", f"{STREAMS}/{name}", f"/dev/{name}"]

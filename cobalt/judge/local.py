@@ -1,7 +1,7 @@
-"""The judge itself: a pool of sandboxes in this process, and the suite's course through them.
+"""The local judge: a pool of sandboxes in this process, and the way of a suite's tests through them.
 
-`Judge` is what the rest of the library asks for; `LocalJudge` runs here, `cobalt.judge.client.ServeJudge`
-asks the service. Nothing here knows Ray or HTTP.
+The rest of the library depends on the protocol `Judge`. `LocalJudge` runs in this process;
+`cobalt.judge.client.ServeJudge` asks the service. This module uses neither Ray nor HTTP.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ from cobalt.retrying import retrying
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-# Tests that the authors' judge runs at once, by which `suite_seconds` counts.
+# Number of tests that the authors' judge runs at once; `suite_seconds` is counted with it.
 PAPER_LANES = 4
-# A suite is spread over idle sandboxes in shares of at least this many tests: each share compiles again.
+# One more idle sandbox is used for every this many tests of a suite; not more, because each compiles the program again.
 TESTS_PER_SHARE = 4
 
-# Outputs beyond this many bytes are compared in a thread: that may take a second, in which other programs go on.
+# Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
 
 _Graded = tuple[Verdict, str]
 
 
 class Judge(Protocol):
-    """Anything that judges a program on a suite."""
+    """The protocol of everything that judges a program on a suite."""
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare.
 
         Args:
-            code: A Python program that reads standard input and writes standard output, or one that defines what
-                the suite calls.
+            code: A Python program that reads standard input and writes standard output, or one that defines the
+                function that the suite calls.
             suite: The tests.
-            stop_at_first_failure: Mark the tests after the first failing one, in list order, `not_run`.
+            stop_at_first_failure: Mark all tests after the first failing test, in list order, as `not_run`.
 
         Raises:
             InfrastructureError: the judge failed, not the program.
@@ -57,7 +57,7 @@ class Judge(Protocol):
         ...
 
     async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide its verdicts, JSON-able, for a run's manifest.
+        """The settings that decide this judge's verdicts, JSON-able, for a run's manifest.
 
         Raises:
             ServiceDown: the judge is not running; the message says how to start it.
@@ -68,7 +68,7 @@ class Judge(Protocol):
 class LocalJudge:
     """A pool of sandboxes in this process; use as an async context manager, in one event loop.
 
-    Entering it builds every sandbox, and raises UserError where programs cannot be isolated.
+    Entering the context builds every sandbox, and raises UserError if programs cannot be isolated.
     """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
@@ -76,9 +76,9 @@ class LocalJudge:
         self.restarts = 0  # sandboxes replaced since the start
         self._idle: asyncio.Queue[Sandbox] = asyncio.Queue()
         self._all: set[Sandbox] = set()
-        self._waiting = 0  # programs without a sandbox
+        self._waiting = 0  # number of programs that wait for a sandbox
         self._open = False
-        self._place: Place | None = None  # where sandboxes get their cgroups
+        self._place: Place | None = None  # where the sandboxes' cgroups are made
 
     async def __aenter__(self) -> Self:
         check_paths(self.settings)
@@ -101,7 +101,7 @@ class LocalJudge:
         await self.close()
 
     async def close(self) -> None:
-        """End every sandbox; programs still being judged fail with InfrastructureError."""
+        """End every sandbox; programs that are still being judged fail with InfrastructureError."""
         self._open = False
         sandboxes, self._all = self._all, set()
         await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
@@ -116,7 +116,7 @@ class LocalJudge:
             shares = [_attempt(course, first), *(self._help(course, sandbox) for sandbox in helpers)]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
-        # A program may also have cost a sandbox by a test that counts.
+        # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
         while failure is not None or course.unfinished:
             if failure is not None and attempts == ATTEMPTS:
                 raise failure
@@ -127,12 +127,12 @@ class LocalJudge:
         return course.result(queue_seconds=started - queued, run_seconds=ended - started)
 
     async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide its verdicts; see `Judge`."""
+        """The settings that decide this judge's verdicts; see `Judge`."""
         return self.settings.decisive()
 
     @property
     def memory_accounting(self) -> Literal["cgroup", "sum"]:
-        """Who keeps the limit on memory here, of an open judge; see `JudgeSettings`."""
+        """Who enforces the limit on memory, for an open judge; see `JudgeSettings`."""
         return "sum" if self._place is None else "cgroup"
 
     async def execute(
@@ -149,15 +149,15 @@ class LocalJudge:
         Args:
             code: The program.
             given: Standard input.
-            limits: Its limits; the isolation, the interpreter and the packages stay this judge's.
-            files: Files to put into its folder, by relative path: contents in base64.
-            begun: Set when the program has a sandbox.
+            limits: The program's limits; isolation, interpreter and packages stay those of this judge.
+            files: Files to put into the program's folder, by relative path: contents in base64.
+            begun: An event that is set when the program has a sandbox.
 
         Returns:
-            How the run ended, or what the compiler said if the program is none.
+            How the execution ended, or the compiler's message if the program does not compile.
 
         Raises:
-            InfrastructureError: the judge failed, also when it tried again.
+            InfrastructureError: the judge failed at every attempt.
         """
         attempt = 0
         while True:
@@ -172,9 +172,9 @@ class LocalJudge:
                     raise
 
     def _spare(self, most: int) -> list[Sandbox]:
-        """Take up to `most` sandboxes that lie idle while no program waits for one.
+        """Take up to `most` idle sandboxes, and none while a program waits for one.
 
-        A share of a suite never waits for its sandbox: it would keep the suite's first one from other programs.
+        Only idle sandboxes are used for extra tests of a suite; waiting for one would block other programs.
         """
         spare: list[Sandbox] = []
         while len(spare) < most and not self._waiting and not self._idle.empty():
@@ -202,13 +202,13 @@ class LocalJudge:
 
     @asynccontextmanager
     async def _in_use(self, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
-        """A sandbox taken from the pool, or its replacement if it is broken; it goes back at the end."""
+        """A sandbox taken from the pool, or its replacement if it is broken; it is returned to the pool at the end."""
         try:
             if not sandbox.healthy:
                 sandbox = await self._replaced(sandbox)
             yield sandbox
         finally:
-            # A broken one goes back as well: whoever takes it next replaces it, outside any cancellation.
+            # A broken sandbox is returned too: the next program replaces it, outside the cancellation of this one.
             self._idle.put_nowait(sandbox)
 
     async def _replaced(self, broken: Sandbox) -> Sandbox:
@@ -239,14 +239,14 @@ def _cgroup_place(settings: JudgeSettings) -> Place | None:
     place = find_place()
     if place is None and settings.memory_accounting == "cgroup":
         raise UserError(
-            "setting 'memory_accounting': this process can make no cgroup with a memory and a pids controller; run it"
-            " as root or in a cgroup that systemd delegated (Delegate=yes), or set it to auto"
+            "setting 'memory_accounting': this process cannot make a cgroup with a memory and a pids controller; run it"
+            " as root or in a cgroup that systemd delegated (Delegate=yes), or set memory_accounting to auto"
         )
     return place
 
 
 class _Course:
-    """One program's way through its suite: which tests are taken, which are done."""
+    """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
         self.source = callable_program(code, suite.fn_name).encode("utf-8", "surrogatepass")
@@ -256,29 +256,29 @@ class _Course:
         self._waiting = list(range(len(suite) - 1, -1, -1))
         self._done: list[_Graded | None] = [None] * len(suite)
         self._idle = [0.0] * len(suite)
-        # What the finished tests at the head of the list have come to, so that each is looked at once.
+        # Sums over the finished tests at the start of the list, kept so that each test is counted once.
         self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
     def take(self) -> int | None:
-        """The next test to run; None when none is left or the rest need not run."""
+        """The index of the next test to run; None if no test is left or the rest need not run."""
         if not self._waiting or self._cut() is not None:
             return None
         return self._waiting.pop()
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is another test to run."""
+        """Whether another test must be run."""
         return bool(self._waiting) and self._cut() is None
 
     def give_back(self, index: int) -> None:
-        """Put a test back whose sandbox broke."""
+        """Put back a test whose sandbox broke."""
         self._waiting.append(index)
         self._waiting.sort(reverse=True)
 
     def settle(self, index: int, graded: _Graded, idle_seconds: float) -> None:
-        """Record a test's outcome, and how long it was neither computing nor ready to."""
+        """Record a test's outcome and its idle time."""
         self._done[index] = graded
         self._idle[index] = idle_seconds
 
@@ -289,7 +289,10 @@ class _Course:
             self._done[index] = compile_error(message, given, self.settings)
 
     def _cut(self) -> tuple[int, str] | None:
-        """How many of the first tests count, and the others' feedback; judged on the finished ones in list order."""
+        """How many tests at the start of the list count, and the feedback of the others; None while all count.
+
+        Decided from the finished tests in list order.
+        """
         while self._end is None and self._counted < len(self._done):
             graded = self._done[self._counted]
             if graded is None:
@@ -306,7 +309,7 @@ class _Course:
         return self._end
 
     def _reason(self, last: Verdict) -> str | None:
-        """Why no test after the last counted one counts; None while they do."""
+        """Why tests after the last counted one do not count; None if they count."""
         cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
             return "an earlier test failed"
@@ -317,7 +320,7 @@ class _Course:
         return None
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
-        """The whole suite's result. Tests that ran although the suite was cut before them count as not run."""
+        """The whole suite's result. Tests that ran although the suite was cut off before them are `not_run`."""
         kept, text = self._cut() or (len(self._done), "")
         graded = [
             item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), text)
@@ -349,7 +352,7 @@ async def _execute(
 
 
 async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | None:
-    """Run tests in one sandbox until none is left or the sandbox broke; returns the failure that ended it early."""
+    """Run tests in one sandbox until none is left or the sandbox breaks; returns the failure that broke it, if any."""
     index = course.take()
     if index is None:
         return None

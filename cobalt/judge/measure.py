@@ -1,7 +1,7 @@
-"""How fast the judge is here: tests per second, and CPU time a test, over trivial programs.
+"""The judge's speed on this machine: tests per second, and CPU time per test, with trivial programs.
 
-CPU time is that of this process and of everything below it, sandboxes included; through a service, which runs
-elsewhere, only the rate can be measured. It compares with no other scheme; `benchmarks/` does.
+CPU time is that of this process and its descendants, sandboxes included. A service runs in other processes, so only its
+rate can be measured. Comparisons with other schemes are in `benchmarks/`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PROGRAM = "print(int(input()) * 2)"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Rate and cost of judging; `cpu_milliseconds_per_test` is None where it cannot be seen."""
+    """Rate and cost of judging; `cpu_milliseconds_per_test` is None if it cannot be measured."""
 
     tests: int
     seconds: float
@@ -27,7 +27,7 @@ class Measurement:
 
     @property
     def tests_per_second(self) -> float:
-        """Tests over wall time."""
+        """Tests divided by wall time."""
         return self.tests / self.seconds
 
 
@@ -35,10 +35,10 @@ async def measure(judge: Judge, programs: int, tests: int, *, local: bool) -> Me
     """Judge `programs` trivial programs of `tests` tests each, all at once.
 
     Args:
-        judge: Open and warm.
-        programs: How many programs.
-        tests: Tests of each.
-        local: Whether the judge's processes are below this one, so that their CPU time can be read.
+        judge: An open judge.
+        programs: Number of programs.
+        tests: Number of tests of each program.
+        local: Whether the judge's processes are descendants of this one, so that their CPU time can be read.
 
     Raises:
         InfrastructureError: the judge failed, or gave a wrong verdict.
@@ -56,7 +56,7 @@ async def measure(judge: Judge, programs: int, tests: int, *, local: bool) -> Me
 
 
 def _tree_cpu_seconds() -> float:
-    """CPU time of this process and its living descendants, their ended children included."""
+    """CPU time of this process and its living descendants, including that of their ended children."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

@@ -1,6 +1,6 @@
-"""Judge real, recorded programs again and compare with what was recorded about them.
+"""Judge recorded programs again and compare each verdict with the recorded one.
 
-Two kinds of file: responses of a model with a recorded verdict (`recorded_response`,
+Two kinds of file are read: responses of a model with a recorded verdict (`recorded_response`,
 `recorded_all_tests_pass`), and problems with accepted human solutions (`human_solutions`).
 """
 
@@ -19,7 +19,7 @@ from cobalt.problem import TestSuite, read_json_lines
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """One program judged again: what was recorded, and what this judge says."""
+    """One program judged again: the recorded verdict and this judge's result."""
 
     name: str
     recorded: bool
@@ -27,7 +27,7 @@ class Recheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether both say the same of the whole suite."""
+        """Whether the recorded verdict and this judge's agree on the whole suite."""
         return self.result.all_passed == self.recorded
 
 

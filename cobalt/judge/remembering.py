@@ -1,6 +1,6 @@
-"""A judge that remembers: each distinct program is judged once on a suite, and its result given again.
+"""A judge with a cache: each distinct program is judged once on a suite, and its result is returned again.
 
-Policies repeat themselves, small ones most of all. It asks another judge and judges nothing itself.
+Policies repeat programs, small ones most often. `RememberingJudge` asks another judge and runs nothing itself.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from cobalt.problem import TestSuite
 
 
 class RememberingJudge:
-    """The results of the last programs, those still being judged included; for one event loop.
+    """Keeps the results of the last programs, those still being judged included; for one event loop.
 
-    A program that draws random numbers has one result as long as it is remembered. A failure of the judge is not
-    remembered.
+    A program that draws random numbers keeps its first result for as long as that is remembered. A failure of the
+    judge is not remembered.
 
     Args:
-        judge: Whom to ask.
+        judge: The judge that runs programs.
         capacity: How many results, with their programs and suites, to remember.
     """
 

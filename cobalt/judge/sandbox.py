@@ -1,6 +1,6 @@
 """One sandbox on this machine, seen from outside: start it, run programs in it one test at a time, end it.
 
-The processes inside are described in `cobalt.judge.inside.zygote`. Reports what happened as plain facts
+`cobalt.judge.inside.zygote` describes the processes inside. A sandbox reports what happened as facts
 (`Execution`); it knows no expected output and gives no verdict.
 """
 
@@ -35,20 +35,20 @@ from cobalt.judge.settings import JudgeSettings
 End = Literal["exit", "cpu", "wall", "memory", "output"]
 
 START_SECONDS = 60.0
-# A sandbox that is silent for this many wall limits, and a minute, has broken; inside, a starved test ends at
-# twenty.
+# A sandbox that is silent for this many wall limits and a minute is broken. Inside, a starved test ends after twenty
+# wall limits.
 SILENT_LIMITS = 25
-PROGRAM_UID = 1000  # inside, where the judge runs as root
-# Outside, a sandbox's programs have a user of their own: the kernel counts pipes, signals and more by user. No
-# distribution gives numbers from here to 2^31 to anybody; they leave room for every process number.
+PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
+# Outside, each sandbox's programs have a user of their own, because the kernel counts pipes, signals and more by user.
+# No distribution assigns user ids from here to 2^31; the range has room for every process id.
 FIRST_USER = 0x70000000
 _PROCESS_NUMBERS = 1 << 22
-_FIRST_SPARE_USER = 1000  # in a container that has only a range of users
+_FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
 _LARGE_INPUT = 4 << 20
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
-_MARSHAL_VERSION = 2  # which every Python reads that programs may run under
+_MARSHAL_VERSION = 2  # every Python that programs may run under reads this version
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,16 @@ class Execution:
     """How one execution of a program ended: by itself, or at a limit.
 
     Attributes:
-        end: "exit", or the limit at which the judge ended it.
+        end: "exit", or the limit at which the judge ended the program.
         status: Exit code, negative for a signal.
-        cpu_seconds, wall_seconds: Of the program and all its processes; from its start to its end.
-        peak_memory_bytes: The most that was seen: the largest process's resident size, or that of all its processes
-            and files together, which is looked at every 50 ms.
-        output_bytes: How much it wrote to standard output.
-        stdout: That output, or where it passed the limit its two ends.
-        stderr: The same of standard error.
-        idle_seconds: How long it was neither computing nor ready to.
+        cpu_seconds: CPU time of the program and all its processes.
+        wall_seconds: Time from the program's start to its end.
+        peak_memory_bytes: The most that was seen: the resident size of the largest process, or, if larger, that of all
+            processes and files together, which is measured every 50 ms.
+        output_bytes: Number of bytes that the program wrote to standard output.
+        stdout: Standard output, or its two ends if it exceeded the limit.
+        stderr: Standard error, or its two ends if it exceeded its limit.
+        idle_seconds: How long no process of the program was computing or ready to compute.
     """
 
     end: End
@@ -79,11 +80,11 @@ class Execution:
 
 
 class Sandbox:
-    """A started sandbox; after an InfrastructureError or a cancelled call it is only good for `close`.
+    """One sandbox; after an InfrastructureError or a cancelled call only `close` may be called.
 
     Args:
-        settings: What isolation is built by; limits are each program's own.
-        place: Where to make the sandbox's cgroup; None: nowhere, and memory is summed up inside.
+        settings: The settings that isolation is built by; each program brings its own limits.
+        place: Where to make the sandbox's cgroup. None: no cgroup; memory is then added up inside the sandbox.
     """
 
     def __init__(self, settings: JudgeSettings, place: Place | None = None) -> None:
@@ -92,7 +93,7 @@ class Sandbox:
         self._cgroup: SandboxCgroup | None = None
         self._kills = 0  # processes that the kernel has ended in the cgroup
         self._first = -1  # a descriptor of the first process inside
-        self._limits = settings  # those of the opened program
+        self._limits = settings  # the limits of the opened program
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -101,11 +102,11 @@ class Sandbox:
         self.healthy = False
 
     async def start(self) -> None:
-        """Build the walls and warm the interpreter inside.
+        """Build the isolation and start the interpreter inside.
 
         Raises:
             UserError: bubblewrap is missing, or the machine allows no user namespaces.
-            InfrastructureError: anything else that kept it from starting.
+            InfrastructureError: the sandbox did not start for any other reason.
         """
         here, there = socket.socketpair()
         self._messages = os.memfd_create("messages")
@@ -135,15 +136,15 @@ class Sandbox:
             raise
         if kind != b"R":
             await self.close()
-            raise InfrastructureError("a sandbox did not start: its first word is unknown")
+            raise InfrastructureError(f"a sandbox did not start: its first frame is {kind!r}, not b'R'")
         self.healthy = True
 
     async def open_program(self, source: bytes, limits: JudgeSettings) -> str | None:
-        """Hand over a program and compile it; returns what the compiler said if it is none.
+        """Send a program and have it compiled; returns the compiler's message if it does not compile.
 
         Args:
             source: The program.
-            limits: Its limits; the walls stay those that the sandbox was built with.
+            limits: The program's limits; the isolation stays as the sandbox was built.
 
         Raises:
             InfrastructureError: the sandbox broke.
@@ -156,8 +157,8 @@ class Sandbox:
         if kind == b"C":
             self._confine(limits)
             return cast("str | None", facts["failure"])
-        # The kernel's SIGKILL is a machine out of memory, unless the sandbox's own was all; other signals are the
-        # compiler's own end. After each the zygote waits for the next program.
+        # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
+        # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
         if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
             return "The program could not be compiled within the limits on time and memory."
         self.healthy = False
@@ -176,13 +177,13 @@ class Sandbox:
         placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
         size = len(given) + sum(map(len, placed.values()))
         if self._cgroup is not None and size > _LARGE_INPUT:
-            # What it is given is there three times: on its way, in the compiler and as a file.
+            # The input is in memory three times: in transfer, in the compiler and as a file.
             self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
         try:
             await self._send(b"T", {"files": placed}, given)
             kind, facts, data = await self._reply()
         except InfrastructureError:
-            if self._ran_out_of_memory():  # and the kernel chose the sandbox itself
+            if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
                 return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise
         ran_out_of_memory = self._ran_out_of_memory()
@@ -198,11 +199,11 @@ class Sandbox:
         killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
         by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
         if killed and not by_its_own_limit and not ran_out_of_memory:
-            # The first process of a PID namespace cannot be killed from within it, forged signals are denied.
+            # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
             self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Execution(
-            # A program that waits for a process which the kernel has ended meets another limit later.
+            # Memory comes first: a program that waits for a process killed by the kernel reaches another limit later.
             "memory" if ran_out_of_memory else facts["end"],
             facts["status"],
             facts["cpu"],
@@ -215,10 +216,10 @@ class Sandbox:
         )
 
     def _confine(self, limits: JudgeSettings) -> None:
-        """Lower the cgroup's limits to a program's, now that nothing of the one before is left.
+        """Lower the cgroup's limits to the program's; nothing of the previous program is left to exceed them.
 
         Raises:
-            InfrastructureError: the kernel refused; the sandbox is then broken.
+            InfrastructureError: the kernel refused the limits; the sandbox is then broken.
         """
         if self._cgroup is None:
             return
@@ -229,7 +230,7 @@ class Sandbox:
             raise
 
     def _ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended a process of this sandbox at its cgroup's limit since the last time."""
+        """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
         if self._cgroup is None:
             return False
         before, self._kills = self._kills, self._cgroup.kills()
@@ -255,7 +256,7 @@ class Sandbox:
             await self._process.wait()
             self._process = None
         if self._first >= 0:
-            # Its end is the end of every process inside.
+            # When the first process inside has ended, every other process inside has ended too.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_readable(self._first), _ENDING_SECONDS)
             os.close(self._first)
@@ -275,8 +276,8 @@ class Sandbox:
         packages = PACKAGES if settings.site_packages is not None else ""
         info_here, info_there = os.pipe()
         go_there, go_here = os.pipe()
-        # The kernel exempts the real root from the limit on processes, so programs need another user, and
-        # only we, not bubblewrap, can map two: it waits until we have.
+        # The kernel exempts the real root from the limit on processes, so programs need another user. bubblewrap
+        # cannot map two users: it waits until this process has mapped them.
         users = [_spare_ids(kind) for kind in ("uid", "gid")] if os.geteuid() == 0 else []
         mapped = bool(users) and all(users)
         command = [*bwrap_command(settings), "--info-fd", str(info_there)]
@@ -289,7 +290,7 @@ class Sandbox:
             info_there = -1
             text = await asyncio.to_thread(_read_to_end, info_here)
             if not text.strip():
-                raise InfrastructureError("bubblewrap ended at once")
+                raise InfrastructureError("bubblewrap ended before it had started a process")
             pid = json.loads(text)["child-pid"]
             self._first = os.pidfd_open(pid)
             if self._cgroup is not None:
@@ -312,7 +313,7 @@ class Sandbox:
         self._process = await self._execute(command, (there.fileno(),), self._folder.name)
 
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
-        """How the zygote is started, but for the options that isolation decides."""
+        """The command that starts the zygote, without the options that depend on the isolation."""
         return [
             *(interpreter, "-S", "-s", "-P", "-X", "utf8", script, str(there.fileno())),
             f"kernel={int(self._cgroup is None)}",
@@ -349,7 +350,7 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
 
     async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
-        healthy, self.healthy = self.healthy, False  # until the whole reply is here
+        healthy, self.healthy = self.healthy, False  # unhealthy until the whole reply has arrived
         try:
             async with asyncio.timeout(SILENT_LIMITS * self._limits.wall_limit + 60.0):
                 reply = await self._receive()
@@ -370,7 +371,7 @@ class Sandbox:
 
 
 def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
-    """What the sandbox must know of the settings."""
+    """The limits that the sandbox needs to know."""
     names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
     return {name: getattr(settings, name) for name in names} | {
         "wall_seconds": settings.wall_limit,
@@ -379,7 +380,7 @@ def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
 
 
 def _spare_ids(kind: str) -> range:
-    """Users or groups ("uid", "gid") of this process's namespace for programs to be; empty if it has only its own."""
+    """Ids of this process's namespace that programs may run as (kind "uid" or "gid"); empty if there are none."""
     ranges = []
     for line in Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines():
         first, _, count = map(int, line.split())

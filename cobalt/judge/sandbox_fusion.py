@@ -1,20 +1,21 @@
 """A second route to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
 
-Any tool that speaks to SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, veRL's
-own sandbox reward (`reward.sandbox_fusion.url`) among them. A program is run once on one input, isolated as any other;
-comparing its output is the caller's business.
+Any client of SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, for example veRL's
+sandbox reward (`reward.sandbox_fusion.url`). A program is run once on one input, isolated as every other program; the
+caller compares its output.
 
-Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path) and `language` "python".
-Different from SandboxFusion: `run_timeout` (seconds) limits CPU time, and apart from it the time spent waiting, so that
-a busy machine fails nobody; `compile_timeout` limits nothing, since Python has no build step, and as there, a syntax
-error is a failed run. Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the
-other endpoints. Fields that SandboxFusion does not know are ignored, as it does.
+- Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python".
+- Different: `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine
+  fails no program. `compile_timeout` limits nothing, because Python has no build step; as in SandboxFusion, a syntax
+  error is a failed run.
+- Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the other endpoints.
 
-veRL's client waits `compile_timeout + run_timeout + 10` seconds for an answer. Where the answer is HTTP 504 it asks
-again, up to three times in all; everything else that is no result it takes for a failure of the program. So a request
-that cannot be answered within four fifths of that time is answered 504, and so is every failure of the judge. Its
-program keeps its place in the queue meanwhile, and whoever sends the same request again within `CLAIM_SECONDS` gets
-its result.
+Fields that SandboxFusion does not know are ignored, as in SandboxFusion.
+
+veRL's client waits `compile_timeout + run_timeout + 10` seconds for an answer. If the answer is HTTP 504 it asks again,
+up to three times in all. Every other answer without a result counts as a failure of the program. So a request that
+cannot be answered within four fifths of that time is answered 504, and so is every failure of the judge. The program
+keeps its place in the queue, and a client that sends the same request again within `CLAIM_SECONDS` gets its result.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ PATH = "run_code"
 CLAIM_SECONDS = 10.0  # veRL's client asks again after one second, then after two
 
 _CLIENTS_OWN_SECONDS = 10.0  # what veRL's client adds to the two timeouts of a request
-_SHARE_OF_PATIENCE = 0.8  # the rest is for the way to and fro, which a busy machine makes long
+_SHARE_OF_PATIENCE = 0.8  # the rest is for the transfer, which takes long on a busy machine
 
 _LEAST_MEMORY_MIB = 64
 _MOST_FILES = 1000  # folders included; a program's own file system has room for about four times as many
@@ -54,11 +55,12 @@ class RunCodeRequest(BaseModel):
     Attributes:
         code: The program.
         language: Only "python" is run here.
-        stdin: Standard input; None is an empty one.
-        compile_timeout: Seconds; says with `run_timeout` how long the client waits, and limits nothing.
-        run_timeout: CPU seconds of the run, and as many more of waiting; at most the setting `max_run_seconds`.
-        memory_limit_MB: Memory in MiB; 0 or less is the judge's own limit.
-        files: Files for the program's folder, base64 by relative path; a null is left out.
+        stdin: Standard input; None: empty.
+        compile_timeout: Seconds; determines with `run_timeout` how long the client waits, and limits nothing.
+        run_timeout: Limit on the run's CPU seconds and, separately, on its seconds of waiting; at most the setting
+            `max_run_seconds`.
+        memory_limit_MB: Memory in MiB; 0 or less: the judge's own limit.
+        files: Files for the program's folder, base64 by relative path; a file whose contents are null is left out.
         fetch_files: Must be empty.
     """
 
@@ -76,12 +78,12 @@ class RunCodeRequest(BaseModel):
     @field_validator("files")
     @classmethod
     def _fit_the_folder(cls, files: dict[str, str | None]) -> dict[str, str | None]:
-        """Refuse here what would fail inside a sandbox, where a failed set-up costs the sandbox."""
+        """Refuse files that would fail inside a sandbox, where a failed set-up breaks the sandbox."""
         paths = {PurePosixPath(name) for name in files} | {PurePosixPath(FILE_NAME)}
         if len(paths) <= len(files):
-            raise ValueError(f"a path twice, or one of them is {FILE_NAME}, the program's")
+            raise ValueError(f"a path is given twice, or is {FILE_NAME}, which is the program's own")
         if len(paths.union(*(path.parents for path in paths))) > _MOST_FILES:
-            raise ValueError(f"more than {_MOST_FILES} files and folders")
+            raise ValueError(f"more than {_MOST_FILES} files and folders are given")
         for name, contents in files.items():
             path = PurePosixPath(name)
             strange = "\0" in name or name.endswith("/") or len(name.encode(errors="replace")) > _LONGEST_PATH
@@ -98,7 +100,7 @@ class RunCodeRequest(BaseModel):
         return files
 
     def limits(self, settings: JudgeSettings) -> JudgeSettings:
-        """The judge's settings with this request's limits, which may lower memory but not raise it."""
+        """The judge's settings with this request's limits; a request may lower the memory limit but not raise it."""
         memory = settings.memory_bytes
         if self.memory_limit_MB > 0:
             memory = min(memory, max(_LEAST_MEMORY_MIB, self.memory_limit_MB) * MIB)
@@ -108,21 +110,21 @@ class RunCodeRequest(BaseModel):
 
     @property
     def patience(self) -> float:
-        """After how many seconds its client must have an answer, be it that there is none yet."""
+        """Seconds after which the client must have an answer, even if the program has no result yet."""
         return _SHARE_OF_PATIENCE * (self.compile_timeout + self.run_timeout + _CLIENTS_OWN_SECONDS)
 
 
 class _Place:
-    """A program's place in the judge's queue, then its run; it may outlive the request that brought it."""
+    """A program's place in the judge's queue, then its execution; it may outlive the request that brought it."""
 
     def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
         self.begun = asyncio.Event()
-        self.kept_until = 0.0  # by the event loop's clock, once its request has gone
-        # In the spelling that was checked: "a/." is "a".
+        self.kept_until = 0.0  # by the event loop's clock, once the request has been answered
+        # Paths in the normal form that was checked: "a/." is "a".
         files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
         run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
         self.task: asyncio.Task[Execution | str] = asyncio.create_task(run)
-        # So that asyncio does not complain of a failure that nobody is there for any more.
+        # Retrieve the exception, so that asyncio does not log a failure that no request waits for.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
@@ -131,10 +133,10 @@ class _Place:
 
 
 class RunCode:
-    """The route of one judge.
+    """The handler of the route, for one judge.
 
     Args:
-        judge: Whom it asks.
+        judge: The judge that runs programs.
         max_run_seconds: The largest `run_timeout`, in seconds.
         max_request_seconds: The longest wait for an answer, in seconds, whatever the client's patience is.
     """
@@ -149,13 +151,13 @@ class RunCode:
         """Answer one request.
 
         Raises:
-            UserError: the request is malformed or asks for what is not covered; the message names the field.
-            InfrastructureError: there is no result yet, or the judge failed: the client shall ask again.
+            UserError: the request is malformed or asks for something that is not covered; the message names the field.
+            InfrastructureError: there is no result yet, or the judge failed; the client should ask again.
         """
         request = self._read(payload)
         limits = request.limits(self._judge.settings)
         size = sum(len(contents) + _PAGE for contents in request.files.values() if contents is not None)
-        # Base64 is a third longer, which leaves the program room; and every file fills whole pages.
+        # The sizes are those of base64, a third too large, which leaves the program room. Every file fills whole pages.
         if size + len(request.code.encode()) + _PAGE > limits.file_bytes:
             raise UserError(
                 f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
@@ -183,7 +185,7 @@ class RunCode:
         try:
             await asyncio.wait({place.task}, timeout=min(request.patience, self._max_request_seconds))
         finally:
-            if not place.task.done():  # nor is it cancelled: what a sandbox has begun, it shall finish
+            if not place.task.done():  # it is not cancelled either: a sandbox finishes what it has begun
                 self._left[key].append(place)
                 self._keep(key, place)
         if not place.task.done():
@@ -193,7 +195,7 @@ class RunCode:
         return place.task.result()
 
     def _claimed(self, key: bytes) -> _Place | None:
-        """The place that an earlier request of the same content has left behind."""
+        """The place that an earlier request with the same content has left."""
         places = self._left.pop(key, [])
         usable = [place for place in places if not place.failed]
         if len(usable) > 1:
@@ -206,7 +208,7 @@ class RunCode:
         loop.call_at(place.kept_until, self._forget, key, place, place.kept_until)
 
     def _forget(self, key: bytes, place: _Place, due: float) -> None:
-        """Give up a place that nobody came back for; one in a sandbox keeps it until it has finished."""
+        """Give up a place that no later request has claimed; a program in a sandbox keeps its place until it ends."""
         if place not in self._left.get(key, []) or place.kept_until != due:
             return
         if place.begun.is_set() and not place.task.done():

@@ -1,8 +1,9 @@
-"""The judge as a Ray Serve app: one deployment, reached over HTTP and over its handle alike.
+"""The judge as a Ray Serve app: one deployment, reached over HTTP and over its handle.
 
-`POST <route>` takes a judge request (`cobalt.judge.wire`), `POST <route>/run_code` one of SandboxFusion's
-(`cobalt.judge.sandbox_fusion`). Imports Ray, so only the entry point imports it. Judging itself is `LocalJudge`'s;
-here are requests, answers and the deployment's size. `cobalt.http_guard` says who may ask over HTTP.
+`POST <route>` takes a judge request (`cobalt.judge.wire`). `POST <route>/run_code` takes a request in SandboxFusion's
+format (`cobalt.judge.sandbox_fusion`). This module handles requests, answers and the deployment's size; `LocalJudge`
+does the judging, and `cobalt.http_guard` decides who may ask over HTTP. Only the entry point imports this module,
+because it imports Ray.
 """
 
 import asyncio
@@ -45,21 +46,21 @@ class ServiceSettings(JudgeSettings):
         num_replicas: Processes that hold sandboxes; None: one for every eight usable cores.
         replica_cpus: CPUs that Ray reserves for each replica. Small, because the sandboxes share the
             machine with engines by the kernel's scheduler rather than by Ray's count.
-        max_ongoing_requests: Programs a replica takes at once. Many, so that programs wait in the replica, where
-            the wait is measured and reported as queue time, rather than in Serve's router, whose repeated asking
-            for a free place costs more CPU than the tests.
-        log_level: What replicas log, as JSON lines in Serve's log folder: "WARNING" failures of the judge and
-            replaced sandboxes, "INFO" a line for each program as well.
-        token: What HTTP requests must bring as `Authorization: Bearer TOKEN`, 16 printable ASCII characters or more;
-            better set as a variable than on a command line, which others see. None: requests from the machine itself
-            need none, and others are refused.
-        allow_open_cluster: Serve on a Ray cluster that anybody can join as well; every result then has
+        max_ongoing_requests: Programs a replica takes at once. The default is large, so that programs wait in the
+            replica, where the wait is measured and reported as queue time. In Serve's router they would wait by
+            polling for a free replica, which costs more CPU than the tests.
+        log_level: What replicas log, as JSON lines in Serve's log folder. "WARNING": failures of the judge and
+            replaced sandboxes. "INFO": one more line for each program.
+        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
+            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
+            from the machine itself need no token, and all others are refused.
+        allow_open_cluster: Serve even on a Ray cluster that anybody can join; every result then has
             `"private": false`.
         max_request_bytes: Longest body of an HTTP request.
-        max_tests: Most tests of a suite, over HTTP and over the handle.
+        max_tests: The most tests that a suite may have, over HTTP and over the handle.
         max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
-        max_request_seconds: Longest time that an HTTP request may take, its wait for a sandbox included, in seconds;
-            then it is answered 503 (504 on SandboxFusion's route).
+        max_request_seconds: Longest time that an HTTP request may take, its wait for a sandbox included, in seconds.
+            A request that takes longer is answered 503 (504 on SandboxFusion's route).
     """
 
     num_replicas: int | None = Field(None, ge=1)
@@ -84,7 +85,7 @@ class ServiceSettings(JudgeSettings):
 
 
 class _Metrics:
-    """What Prometheus is told, through Ray: verdicts, queue time apart from run time, replaced sandboxes."""
+    """Prometheus metrics, through Ray: verdicts, queue time, run time and replaced sandboxes."""
 
     def __init__(self) -> None:
         seconds = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]
@@ -94,7 +95,7 @@ class _Metrics:
         self._restarts = metrics.Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start")
 
     def observe(self, result: ExecResult, restarts: int) -> None:
-        """Record one judged program, in the log too."""
+        """Record one judged program in the metrics and in the log."""
         kinds = Counter(verdict.kind.value for verdict in result.verdicts)
         costs = {"queue_seconds": result.queue_seconds, "run_seconds": result.run_seconds}
         logger.info("judged", extra={"tests": len(result.verdicts), "verdicts": dict(kinds), **costs})
@@ -109,10 +110,10 @@ _api = guarded_api()
 
 
 class Evaluator:
-    """One replica: a pool of sandboxes behind Serve.
+    """One replica of the Serve deployment, with a pool of sandboxes.
 
-    It starts only where the self-check finds that isolation holds, or under the explicit `unsafe` setting, and on a
-    private cluster, or under the explicit `allow_open_cluster` setting.
+    A replica starts only if two conditions hold. The self-check finds that isolation holds, or `unsafe` is set; and
+    the cluster is private, or `allow_open_cluster` is set.
     """
 
     async def __init__(self, settings: ServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
@@ -138,19 +139,19 @@ class Evaluator:
         self._metrics = _Metrics()
 
     async def __del__(self) -> None:
-        """End the sandboxes when Serve stops the replica; were it killed instead, they end by themselves."""
+        """End the sandboxes when Serve stops the replica. If the replica is killed, they end by themselves."""
         judge: LocalJudge | None = getattr(self, "_judge", None)
         if judge is not None:
             await judge.close()
 
     async def judge(self, payload: object) -> dict[str, Any]:
-        """Judge one program; callers of the handle ask for it by name.
+        """Judge one program; callers of the handle call this method by name.
 
         Args:
             payload: A judge request; see `cobalt.judge.wire`.
 
         Raises:
-            UserError: a field is missing, malformed or unknown, or asks for too much; the message names it.
+            UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
             InfrastructureError: the judge failed, not the program.
         """
         request = JudgeRequest.parse(payload, max_tests=self._settings.max_tests)
@@ -172,15 +173,15 @@ class Evaluator:
 
     @_api.post(f"/{sandbox_fusion.PATH}")
     async def run_code_over_http(self, request: Request) -> JSONResponse:
-        """`POST` a request of SandboxFusion's kind as JSON."""
+        """`POST` a request in SandboxFusion's format as JSON."""
         try:
             async with self._at_most():
                 return JSONResponse(await self._run_code.answer(await self._guard.read(request)))
         except InfrastructureError as error:
-            return JSONResponse({"error": str(error)}, 504)  # its clients send nothing else again
+            return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 
     async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide its verdicts; see `cobalt.judge.Judge`. An open cluster is named as well."""
+        """The settings that decide verdicts; see `cobalt.judge.Judge`. On an open cluster, `"private": false` too."""
         decisive = await self._judge.describe()
         return decisive if self._private else {**decisive, "private": False}
 
@@ -195,16 +196,17 @@ class Evaluator:
             raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
 
 
-# Not as a decorator: with one, Ray sends the class to replicas without what the module defines after it. Under a name
-# of its own the class is imported there.
+# Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after
+# the class. Under a name of its own, the class is imported by the replicas.
 _Ingress = serve.ingress(_api)(Evaluator)
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
-    """Build the app from `key=value` arguments and, below them, `COBALT_JUDGE_*` variables.
+    """Build the app from `key=value` arguments, which override `COBALT_JUDGE_*` variables.
 
     Raises:
-        UserError: an unknown setting, a bad value, no bubblewrap on this machine, or a cluster that is not private.
+        UserError: a setting is unknown or has a bad value, bubblewrap is not installed on this machine, or the
+            cluster is not private.
         InfrastructureError: the cluster does not answer.
     """
     settings = ServiceSettings.from_mapping(arguments, os.environ)

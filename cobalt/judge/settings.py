@@ -1,7 +1,7 @@
 """The judge's settings: limits, comparison, concurrency and the Python that programs run under.
 
-One frozen model holds them all; `from_mapping` reads them from flags or environment variables as text. It
-checks values, never the machine.
+One frozen model holds them all; `from_mapping` reads them as text from flags or environment variables. The model
+checks values and never looks at the machine.
 """
 
 import os
@@ -30,38 +30,39 @@ class JudgeSettings(BaseModel):
     """How programs are run and compared. The defaults are the paper's where it states a value.
 
     Attributes:
-        cpu_seconds: CPU time of a test, program and descendants together (paper: 4 s).
-        wall_seconds: Time that a test may spend neither computing nor ready to, a guard for programs that sleep
-            or wait; default three times `cpu_seconds` and at least 10 s. What a busy machine takes from a
-            program does not count, up to twenty times this limit.
+        cpu_seconds: CPU time of a test, the program and its descendants together (paper: 4 s).
+        wall_seconds: Time that a test may be idle, that is, neither computing nor ready to compute. It stops programs
+            that sleep or wait. Default: three times `cpu_seconds`, at least 10 s. Time in which a busy machine keeps
+            a ready program waiting does not count; but a test ends after twenty times this limit in any case.
         suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
             None: no budget besides that of each test.
-        suite_wall_seconds: Time that the tests of a suite together may spend neither computing nor ready to, in
-            seconds, counted in list order; tests beyond it are `not_run`. None: no budget besides that of each test.
-        suite_seconds: Time of a whole suite in seconds, as if four tests were run at a time on an idle machine, each
-            for its computing and its waiting (paper: 27 s). Beyond it no test of the suite counts: all are
-            `not_run`, and the pass rate is 0. None: no such limit.
-        memory_bytes: Address space of each process, and resident memory of all of a test's processes
-            together (paper: 1 GiB).
-        output_bytes: Standard output of a test; more is the verdict `output_limit`.
+        suite_wall_seconds: Time that the tests of a suite may be idle together (as in `wall_seconds`), in seconds,
+            counted in list order; tests beyond it are `not_run`. None: no budget besides that of each test.
+        suite_seconds: Time limit of a whole suite in seconds (paper: 27 s). The time counted is that of an idle
+            machine that runs four tests at a time, where each test takes its CPU time plus its idle time. Beyond the
+            limit no test of the suite counts: all are `not_run`, and the pass rate is 0. None: no such limit.
+        memory_bytes: Limit on the address space of each process, and on the resident memory of all of a test's
+            processes together (paper: 1 GiB).
+        output_bytes: Limit on a test's standard output; more gives the verdict `output_limit`.
         file_bytes: Largest file a program may write, and the size of its private temporary file system.
         processes: Processes and threads a test may have at once.
         open_files: File descriptors a process may have.
-        comparison: "strip": whole outputs stripped, exact (the paper's). "lines": line by line, stripped,
-            tokens equal as text or as decimal numbers of ASCII digits. "float": as "lines", numbers within the
-            tolerances. The values of called functions are compared as values (docs/judge.md).
+        comparison: "strip": the whole outputs, stripped, must be equal (the paper's rule). "lines": the outputs are
+            compared line by line, stripped; tokens are equal as text or as decimal numbers of ASCII digits. "float":
+            as "lines", with numbers equal within the tolerances. The values of called functions are compared as
+            values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
-        allow_top_level_return: Let a program `return` outside a function, which ends it.
-        paper_guard: Take from programs what the authors' guard takes, so that those which call `exit()`, import
-            `resource` or from `__future__`, use `os.system` or write below /tmp fail as they do there (paper: on).
-            The isolation is the same.
-        concurrency: Sandboxes, and so tests at once; None: one for each usable core.
-        python: Interpreter that programs run under; None: the one this process runs.
+        allow_top_level_return: Let a program `return` outside a function, which ends the program.
+        paper_guard: Remove from programs the names that the authors' guard removes (paper: on). Programs that call
+            `exit()`, import `resource` or from `__future__`, use `os.system` or write below /tmp then fail, as they
+            do in the authors' judge. The isolation is the same.
+        concurrency: Number of sandboxes, and so of tests at once; None: one for each usable core.
+        python: Interpreter that programs run under; None: the interpreter of this process.
         site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
             None: standard library only, as under `python -S` (paper).
-        memory_accounting: Who keeps the limit on memory. "cgroup": the kernel, by a cgroup for each sandbox, with
-            everything that it holds for a program. "sum": the judge, which adds up processes, files, sockets and
-            pipes every 50 ms. "auto": the kernel where this process may make cgroups, otherwise the judge.
+        memory_accounting: Who enforces the limit on memory. "cgroup": the kernel, by a cgroup for each sandbox, which
+            counts everything that the kernel holds for a program. "sum": the judge, which adds up processes, files,
+            sockets and pipes every 50 ms. "auto": the kernel where this process may make cgroups, otherwise the judge.
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
 
@@ -112,9 +113,9 @@ class JudgeSettings(BaseModel):
         return Path(self.python if self.python is not None else sys.executable).resolve()
 
     def decisive(self) -> dict[str, Any]:
-        """What decides a verdict, JSON-able, for the manifest of a run.
+        """The settings that decide verdicts, JSON-able, for the manifest of a run.
 
-        All but the number of sandboxes, and who keeps the limit on memory, which is the same limit.
+        Left out are the number of sandboxes and who enforces the limit on memory, because neither changes a limit.
         """
         left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
         values = self.model_dump(mode="json", exclude=left_out)
@@ -127,6 +128,6 @@ class JudgeSettings(BaseModel):
         """Read settings from key=value arguments, `COBALT_JUDGE_<NAME>` variables and a file; see `read_settings`.
 
         Raises:
-            UserError: an unknown name or a bad value; the message names it.
+            UserError: a name is unknown or a value is bad; the message names it.
         """
         return read_settings(cls, arguments, environment or {}, ENVIRONMENT_PREFIX)

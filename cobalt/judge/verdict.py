@@ -1,6 +1,6 @@
-"""What the judge says about a program: a kind and its costs for each test, and the result of a whole suite.
+"""Verdicts and results: the kind and the costs of each test, and the result of a whole suite.
 
-Values only, readable from and writable to JSON. It runs nothing and compares nothing.
+These are values that can be read from and written to JSON. This module runs nothing and compares nothing.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from cobalt.errors import UserError
 
 
 class VerdictKind(StrEnum):
-    """The outcome of one test. A failure of the judge itself is none of these: it is an InfrastructureError."""
+    """The outcome of one test. A failure of the judge itself is not a verdict: it is an InfrastructureError."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
     RUNTIME_ERROR = "runtime_error"
     COMPILE_ERROR = "compile_error"
     TIME_LIMIT = "time_limit"  # CPU time
-    WALL_LIMIT = "wall_limit"  # the wider guard: a program that sleeps or waits
+    WALL_LIMIT = "wall_limit"  # the wider limit, for a program that sleeps or waits
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
     NOT_RUN = "not_run"  # after an early stop, or beyond one of the suite's budgets
@@ -38,9 +38,10 @@ class Verdict:
     Attributes:
         kind: What happened.
         cpu_seconds: CPU time of the program and of all processes it started.
-        wall_seconds: Time from its start to its end; waiting for a free sandbox is not in it.
-        exit_status: Exit code, negative for a signal; None when it was not run or the judge ended it.
-        peak_memory_bytes: Largest resident size of a process of the program; None when it was not run.
+        wall_seconds: Time from the program's start to its end, without the wait for a free sandbox.
+        exit_status: Exit code, negative for a signal; None if the program was not run or the judge ended it.
+        peak_memory_bytes: The most memory that was seen in use (`Execution.peak_memory_bytes`); None if the program
+            was not run.
     """
 
     kind: VerdictKind
@@ -64,12 +65,12 @@ class Verdict:
         """Read what `to_record` wrote.
 
         Raises:
-            UserError: the record has no known kind.
+            UserError: the record's kind is missing or unknown.
         """
         try:
             kind = VerdictKind(record["kind"])
         except (KeyError, ValueError):
-            raise UserError(f"a verdict record has no known kind: {dict(record)!r}") from None
+            raise UserError(f"the kind of a verdict record is missing or unknown: {dict(record)!r}") from None
         return cls(
             kind,
             float(record.get("cpu_seconds", 0.0)),
@@ -85,12 +86,12 @@ class ExecResult:
 
     Attributes:
         passing: Whether each test passed.
-        feedback: For each failed test the text a model is shown; "" for a passed one.
+        feedback: For each failed test the text that a model is shown; "" for a passed test.
         verdicts: The typed outcome of each test.
-        comparison: The mode that outputs were compared under ("strip", "lines" or "float").
+        comparison: The rule by which outputs were compared ("strip", "lines" or "float").
         isolated: False when the judge ran with its explicit `unsafe` setting.
         queue_seconds: How long the program waited for a free sandbox.
-        run_seconds: Wall time from the first test's start to the last one's end.
+        run_seconds: Wall time from the first test's start to the last test's end.
         private: False when the judge was served on a Ray cluster that anybody could join, by its explicit
             `allow_open_cluster` setting.
     """
@@ -113,7 +114,7 @@ class ExecResult:
 
     @property
     def pass_rate(self) -> float:
-        """Passed tests over all tests, run or not; 0.0 for an empty suite."""
+        """Passed tests divided by all tests, run or not; 0.0 for an empty suite."""
         return sum(self.passing) / len(self.passing) if self.passing else 0.0
 
     @property
@@ -122,16 +123,16 @@ class ExecResult:
         return bool(self.passing) and all(self.passing)
 
     def first_failed(self) -> int | None:
-        """The place of the first failing test in list order; None when none failed."""
+        """The index of the first failing test in list order; None if no test failed."""
         return None if all(self.passing) else self.passing.index(False)
 
     def first_failure(self) -> str | None:
-        """The feedback of the first failing test in list order; None when none failed."""
+        """The feedback of the first failing test in list order; None if no test failed."""
         place = self.first_failed()
         return None if place is None else self.feedback[place]
 
     def to_record(self) -> dict[str, Any]:
-        """The result as JSON-able values; `passing` and `feedback` as in the authors' files, plus the rest."""
+        """The result as JSON-able values; `passing` and `feedback` are as in the authors' files, the rest is added."""
         return {
             "passing": list(self.passing),
             "feedback": list(self.feedback),
@@ -147,7 +148,7 @@ class ExecResult:
     def from_record(cls, record: Mapping[str, Any]) -> "ExecResult":
         """Read what `to_record` wrote, or a recorded file's bare `passing` and `feedback`.
 
-        Without recorded verdicts each kind is inferred from its feedback text, and its costs are zero.
+        Without recorded verdicts each kind is inferred from the feedback text, and the costs are zero.
 
         Raises:
             UserError: a list is missing or malformed, or the lists differ in length.

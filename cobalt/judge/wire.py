@@ -1,8 +1,8 @@
-"""The judge's wire format: requests in and results out, the same over HTTP and over a deployment handle.
+"""The judge's wire format: requests and results, the same over HTTP and over a deployment handle.
 
-A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, where `test_cases` may be its
-JSON string and may name a function to call (`"fn_name"`), with an optional `"stop_at_first_failure": bool`. The
-answer is `ExecResult.to_record()`. It sends nothing.
+A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, with an optional
+`"stop_at_first_failure": bool`. `test_cases` may also be a JSON string, and may name a function to call (`"fn_name"`).
+The answer is `ExecResult.to_record()`. This module sends nothing.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class JudgeRequest:
     stop_at_first_failure: bool = False
 
     def to_payload(self) -> dict[str, Any]:
-        """The request as it travels."""
+        """The request as JSON-able values."""
         return {
             "code": self.code,
             "test_cases": self.suite.to_record(),
@@ -37,17 +37,17 @@ class JudgeRequest:
         """Check a payload and read it.
 
         Args:
-            payload: What came.
+            payload: The request's JSON value.
             max_tests: The most tests that a suite may have; None: any number.
 
         Raises:
-            UserError: a field is missing, malformed or unknown; the message names it.
+            UserError: a field is missing, malformed or unknown; the message names the field.
         """
         if not isinstance(payload, Mapping):
             raise UserError('a judge request must be a JSON object {"code": ..., "test_cases": ...}')
         unknown = sorted(set(map(str, payload)) - {"code", "test_cases", "stop_at_first_failure"})
         if unknown:
-            raise UserError(f"a judge request has no field {unknown[0]!r}")
+            raise UserError(f"a judge request has the unknown field {unknown[0]!r}")
         code = payload.get("code")
         if not isinstance(code, str):
             raise UserError("field 'code' is missing or not a string")
@@ -63,5 +63,5 @@ class JudgeRequest:
         if len(suite) == 0:
             raise UserError("field 'test_cases': the test suite is empty")
         if max_tests is not None and len(suite) > max_tests:
-            raise UserError(f"field 'test_cases': {len(suite)} tests, more than {max_tests} (max_tests)")
+            raise UserError(f"field 'test_cases': {len(suite)} tests are more than the {max_tests} of max_tests")
         return cls(code, suite, stop)

@@ -1,9 +1,9 @@
-"""What the authors' judge takes away from a program, for the setting `paper_guard`; loaded only with it.
+"""The setting `paper_guard`: remove from programs the names that the authors' judge removes; loaded only with it.
 
-Their judge writes a guard before each program, so that some right programs fail there: those that call `exit()`, import
-`resource` or begin with `from __future__`. Here the same names are taken away in a test's own process, so that the
-program's lines keep their numbers. The names are those of `verl/remote_reward_server.py` in the authors' repository.
-A program can undo all of it, there as here: this gives the paper's verdicts and is not a part of the isolation.
+The authors' judge writes a guard before each program, so that some correct programs fail: those that call `exit()`,
+import `resource` or begin with `from __future__`. This module removes the same names in a test's own process, so that
+the program's lines keep their numbers. The names are those of `verl/remote_reward_server.py` in the authors'
+repository. A program can undo either guard. This one gives the paper's verdicts and is not a part of the isolation.
 """
 
 # pathlib would be loaded into every program's process.
@@ -30,12 +30,12 @@ _MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
 
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without loading `ast`
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# A program's folder here. There the folder is another one, and /tmp is read-only like everything else.
+# The program's folder in this judge. In the authors' judge the folder is another one, and /tmp is read-only.
 _FOLDER = "/tmp"
 
 
 def refuse_future(source: bytes, file_name: str) -> None:
-    """Raise for a program that compiles and imports from `__future__`: after a guard that is too late.
+    """Raise for a program that compiles and imports from `__future__`: after a guard, such an import comes too late.
 
     Raises:
         SyntaxError: the one that Python raises for such an import after another statement.
@@ -51,7 +51,7 @@ def refuse_future(source: bytes, file_name: str) -> None:
 
 
 def apply() -> None:
-    """Take the names away in this process, for good."""
+    """Remove the names in this process, for good."""
     for name in _BUILTINS:
         setattr(builtins, name, None)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -69,7 +69,7 @@ def apply() -> None:
 
 
 def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse absolute paths below /tmp to what would write there; paths relative to the program's folder pass."""
+    """Refuse to write to absolute paths below /tmp; paths relative to the program's folder are allowed."""
     if (event == "open" and arguments[2] & _WRITING) or event == "os.mkdir":
         path = arguments[0]
         if isinstance(path, bytes):
@@ -81,7 +81,7 @@ def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def hide_itself(trace: Any) -> None:
-    """Take this file's frame out of a traceback: the error is the program's."""
+    """Remove this file's frame from a traceback, so that the error shows the program's frames only."""
     while trace is not None:
         if trace.tb_next is not None and trace.tb_next.tb_frame.f_code is _refuse_writing.__code__:
             trace.tb_next = trace.tb_next.tb_next

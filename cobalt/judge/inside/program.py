@@ -1,9 +1,9 @@
-"""From a program's source to its end as a script: compilation, the state a fresh script finds, the exit.
+"""A program as a script: its compilation, the interpreter state that it finds at its start, and its exit.
 
-Compiling executes nothing of the program. What runs it is `start`; processes and limits are `zygote`'s.
+Compiling executes nothing of the program. `start` runs it; `zygote` has the processes and limits.
 """
 
-# What is loaded here is in every program's process: modules that few programs need are imported where they are.
+# Every module imported here is in every program's process. Modules that few programs need are imported where needed.
 # ruff: noqa: SIM105 - `contextlib` is one of them
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 FILE_NAME = "main.py"
 
-# What compiling raises for a source that is no program, or exceeds the compiler's limits.
+# What compiling raises for a source that is not a valid program, or that exceeds the compiler's limits.
 FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-# Characters of each end of a compiler's message that are kept: a source may be one long line, which it quotes.
+# Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
-# What Python has loaded before a script runs, so that a file of that name beside it is not what it imports.
+# Modules that Python loads before a script runs: a script that imports them gets these, not a file next to it.
 _LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
 
 _top_level_return: Any = None
 
 
 def prepare_top_level_return() -> None:
-    """Load what compiles programs that return outside a function, while its file can still be seen."""
+    """Load the module that compiles programs with a top-level return, while its file can still be read."""
     global _top_level_return
     from . import top_level_return as _top_level_return
 
@@ -48,7 +48,7 @@ _paper_guard: Any = None
 
 
 def prepare_paper_guard() -> None:
-    """Load what gives the verdicts of the authors' guard, while its file can still be seen; from then on it guards."""
+    """Load the authors' guard while its file can still be read; it applies to every program from then on."""
     global _paper_guard
     from . import paper_guard as _paper_guard
 
@@ -56,12 +56,12 @@ def prepare_paper_guard() -> None:
 def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType]:
     """Compile a program into one or two pieces, to be executed in order in one namespace.
 
-    There are two when a `return` outside a function is allowed and present: what stands before it, and the
-    rest as the body of a function whose every name is global.
+    There are two pieces if a `return` outside a function is allowed and present. The first holds the statements
+    before it; the second holds the rest, as the body of a function in which every name is global.
 
     Raises:
-        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: `FAILURES`, of which `failure_text` makes
-            what Python prints.
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: the kinds in `FAILURES`; `failure_text`
+            turns them into what Python prints.
     """
     stderr, sys.stderr = sys.stderr, None  # warnings about the source are printed there
     try:
@@ -82,7 +82,7 @@ def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType
 
 
 def failure_text(error: BaseException) -> str:
-    """What Python prints for a source that does not compile; of a long text its two ends."""
+    """What Python prints for a source that does not compile; a long text is cut to its two ends."""
     from traceback import format_exception_only
 
     text = "".join(format_exception_only(error))
@@ -90,7 +90,7 @@ def failure_text(error: BaseException) -> str:
 
 
 def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> None:
-    """Give this process, but for its `__main__`, the state that a script in `folder` finds at its start."""
+    """Give this process the state that a script in `folder` finds at its start, except for `__main__`."""
     for name in hidden_modules:
         sys.modules.pop(name, None)
     sys.argv[:] = [FILE_NAME]
@@ -100,11 +100,11 @@ def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> Non
 
 
 def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
-    """What each process of a prepared program does for itself; returns the namespace of its `__main__`.
+    """Finish the set-up in each process of a prepared program; returns the namespace of its `__main__`.
 
     Args:
-        folder: The script's.
-        beside: Names of modules that lie beside the script, and so come before the library's.
+        folder: The script's folder.
+        beside: Names of modules in the script's folder, which take precedence over those of the standard library.
     """
     if _paper_guard is not None:
         _paper_guard.apply()
@@ -113,8 +113,8 @@ def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
         for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
             del sys.modules[name]
     if "random" in sys.modules:
-        sys.modules["random"].seed()  # or each test would draw the same numbers
-    # Made here, after everything older was put out of the collector's sight: it can be collected at the end.
+        sys.modules["random"].seed()  # otherwise each test would draw the same numbers
+    # The module is made after `gc.freeze`, so that the collector can free it at the end.
     module = ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
@@ -123,18 +123,18 @@ def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _exit_status(error: SystemExit) -> int:
-    """The exit status that Python gives for `SystemExit`, its message printed."""
+    """The exit status that Python gives for `SystemExit`; prints the exception's message, if any."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
-        # Python takes a number that C has no type for as -1.
+        # Python treats a number that does not fit into 64 bits as -1.
         return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
     _complain(error.code)
     return 1
 
 
 def report(error: BaseException) -> int:
-    """Print an uncaught exception as Python does, without the frames that ran the program; returns the exit status."""
+    """Print an uncaught exception as Python does, without the frames that ran the program; return the exit status."""
     _allow_depth()
     if isinstance(error, SystemExit):
         return _exit_status(error)
@@ -157,8 +157,9 @@ def report(error: BaseException) -> int:
 def leave(status: int) -> None:
     """End the process as the interpreter would: threads, exit handlers, buffers, then the program's objects.
 
-    The whole interpreter is not torn down, because the process ends with it; the program's own objects are,
-    since files that it left open are written when they are freed. Nobody else may hold its namespace.
+    The interpreter itself is not torn down, because the process ends anyway. The program's own objects are freed,
+    because files that the program left open are written at that point. The caller must hold no reference to the
+    program's namespace.
     """
     _allow_depth()
     threading = sys.modules.get("threading")
@@ -179,11 +180,11 @@ def _free_objects() -> None:
         return
     alive = reference(module)
     del module
-    gc.collect()  # finalizers see the names of the program as they were
+    gc.collect()  # finalizers still see the program's names with their values
     module = alive()
     if module is None:
         return
-    # Something holds it: its names are cleared one after the other, as Python does then.
+    # Something still holds the module: clear its names one after the other, as Python does in that case.
     namespace = module.__dict__
     for private in (True, False):
         for name in [name for name in namespace if name.startswith("_") == private and name != "__builtins__"]:
@@ -192,7 +193,7 @@ def _free_objects() -> None:
 
 
 def _allow_depth() -> None:
-    """A program may have left too little for what follows it."""
+    """Raise the recursion limit, which the program may have lowered too far for the code that follows it."""
     _set_recursion_limit(max(1000, _recursion_limit()))
 
 
@@ -202,20 +203,20 @@ def _shorten(error: BaseException) -> None:
 
 
 def _survive(action: Callable[[], object]) -> None:
-    """Whatever a program's own hooks raise, the process goes on to its end."""
+    """Run an action and ignore whatever it raises, so that a program's own hooks cannot stop the process's exit."""
     try:
         action()
-    except BaseException:  # noqa: BLE001 - nobody is left to be told
+    except BaseException:  # noqa: BLE001 - there is no caller left to handle it
         pass
 
 
 def _complain(message: object) -> None:
-    """Write a line to standard error, if there is one that works."""
+    """Write a line to standard error, if that still works."""
     _survive(lambda: sys.stderr.write(f"{message}\n"))
 
 
 def _flush(name: str, status: int) -> int:
-    """Flush one of the streams of `sys`; Python turns a failure to write the output into status 120."""
+    """Flush one of the streams of `sys`; returns 120, as Python does, if the output cannot be written."""
     try:
         stream = getattr(sys, name, None)
         if stream is not None and not getattr(stream, "closed", False):

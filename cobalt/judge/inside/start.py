@@ -1,7 +1,7 @@
-"""The script that a sandbox's first Python runs: the zygote, and in its forked children the program.
+"""The script that a sandbox's first Python process runs: the zygote and, in its forked children, the program.
 
-Programs are executed here, in a script's outermost frame, so that they have the depth of recursion that they
-have when Python runs them.
+Programs are executed here, in a script's outermost frame, so that they have the same recursion depth as when
+Python runs them directly.
 """
 
 # pathlib would be loaded into every program's process.
@@ -26,9 +26,9 @@ if __name__ == "__main__":
             exec(code, namespace)
     except BaseException as error:  # noqa: BLE001 - this is the interpreter's outermost frame
         uncaught = error
-    finally:  # what follows is not the program
+    finally:  # the program's code ends here
         settrace(None)
         setprofile(None)
     status = 0 if uncaught is None else program.report(uncaught)
-    del namespace, uncaught  # the last holds on the program's objects but `__main__`
+    del namespace, uncaught  # the last references to the program's objects except `__main__`
     program.leave(status)

@@ -1,16 +1,16 @@
 """The system call filter of a sandbox: which calls are refused, and the seccomp program that refuses them.
 
-One filter is installed once, when a sandbox starts, on all its processes. The sandbox's own ones still mount, unmount
-and make PID namespaces; the kernel refuses these to programs, which have no capabilities. It installs nothing by itself
-(`linux.install_filter`).
+One filter is installed on all processes of a sandbox when it starts. The sandbox's own processes still mount, unmount
+and make PID namespaces; the kernel refuses these calls to programs, which have no capabilities. This module only makes
+the filter; `linux.install_filter` installs it.
 """
 
 import errno
 import os
 import struct
 
-# Calls that are refused with EPERM: what no honest program that reads standard input needs, and what a kernel exploit
-# or a leak from one test to the next would use. Numbers for x86_64 and aarch64; None where an architecture has no such
+# Calls that are refused with EPERM. Programs that solve problems on standard input do not need them; a kernel exploit
+# or a leak from one test to the next might. Numbers are for x86_64 and aarch64; None: the architecture has no such
 # call. tests/test_syscall_filter.py compares them with the kernel's headers.
 REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     # The kernel, the machine and its clock.
@@ -47,7 +47,7 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "syslog": (103, 116),
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
-    # Namespaces and mounts. `mount` and `umount2` are the sandbox's own, and refused to programs by the kernel.
+    # Namespaces and mounts. The sandbox itself uses `mount` and `umount2`; the kernel refuses them to programs.
     "chroot": (161, 51),
     "fsconfig": (431, 431),
     "fsmount": (432, 432),
@@ -64,8 +64,8 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268),
     "statmount": (457, 457),
     "unshare": (272, 97),
-    # Other processes. The signal calls can forge one of the kernel's, by which the first process of a namespace can
-    # kill itself: that would look like a machine short of memory.
+    # Other processes. The signal calls can forge a signal of the kernel's. By one, the first process of a namespace
+    # could kill itself, which would look like a machine that is short of memory.
     "kcmp": (312, 272),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
@@ -79,30 +79,30 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     # Kernel objects that outlive their test, or hold memory that is in no process.
     "add_key": (248, 217),
-    "epoll_create": (213, None),  # what is watched is in no process's memory; `selectors` then takes `poll`
+    "epoll_create": (213, None),  # its watch list is in no process's memory; `selectors` uses `poll` instead
     "epoll_create1": (291, 20),
     "io_setup": (206, 0),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
     "keyctl": (250, 219),
-    "mbind": (237, 235),  # a policy for each mapping, which no cgroup is charged for
+    "mbind": (237, 235),  # a policy for each mapping, which is charged to no cgroup
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
-    "mknod": (133, None),  # a named pipe is no descriptor's that can be counted
+    "mknod": (133, None),  # a named pipe can exist without a descriptor by which it could be counted
     "mknodat": (259, 33),
     "mq_open": (240, 180),
     "msgget": (68, 186),
     "request_key": (249, 218),
     "semget": (64, 190),
-    "sendfile": (40, 71),  # a byte of a file in a socket holds the whole page
+    "sendfile": (40, 71),  # one byte of a file in a socket keeps a whole page in memory
     "set_mempolicy": (238, 237),
     "set_mempolicy_home_node": (450, 450),
     "shmget": (29, 194),
     "splice": (275, 76),
     "tee": (276, 77),
     "vmsplice": (278, 75),
-    # What other processes do with the files of the system, and ways to let them see it.
+    # Calls that show what other processes do with the system's files, or that let other processes notice a program.
     "cachestat": (451, 451),
     "fadvise64": (221, 223),
     "fanotify_init": (300, 262),
@@ -110,8 +110,8 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "readahead": (187, 213),
-    # Sockets but for pairs, which have no names. A message could carry descriptors, and a ring of sockets that carry
-    # one another outlives its processes; options could enlarge buffers.
+    # Sockets, except pairs, which have no names. A message could carry descriptors, and sockets that carry one another
+    # in a ring would outlive their processes. Options could enlarge buffers.
     "accept": (43, 202),
     "accept4": (288, 242),
     "bind": (49, 200),
@@ -147,21 +147,21 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
 
 ARCHITECTURES = ("x86_64", "aarch64")
 _AUDIT = (0xC000003E, 0xC00000B7)
-_X32_NUMBERS = 0x40000000  # on x86_64 a second way to every call
+_X32_NUMBERS = 0x40000000  # on x86_64, numbers from here on are a second set for every call
 
 _CLONE_NEWUSER = 0x10000000
 _MAP_SHARED_ANONYMOUS = 0x21
 _MAP_HUGETLB = 0x40000
-# PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SCHED_CORE, PR_FUTEX_HASH: filters and tables in the kernel's memory, ended
-# children that are nobody's, and a say in what runs on the other half of a core.
+# PR_SET_SECCOMP and PR_FUTEX_HASH make filters and tables in the kernel's memory. PR_SET_CHILD_SUBREAPER gives
+# orphans another parent than the first process. PR_SCHED_CORE decides what may run on the other half of a core.
 _PRCTL_OPTIONS = (22, 36, 62, 78)
-# Duplicates, flags, and the size of a pipe. Not locks, leases and notices, which reach beyond the sandbox through the
-# system's files, nor larger pipes.
+# Allowed: to duplicate descriptors, to read and set flags, to read the size of a pipe. Not allowed: locks, leases and
+# notices, which reach beyond the sandbox through the system's files, and larger pipes.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)
 _AF_UNIX = 1
 _SIGCHLD = 17
 
-# Offsets in `struct seccomp_data`; of an argument its low half, which is where both architectures have flags.
+# Offsets in `struct seccomp_data`; for arguments, of the low half, where both architectures have flags.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -170,7 +170,7 @@ _FARTHEST_JUMP = 255
 
 
 def filter_program() -> bytes | None:
-    """The filter as an array of `struct sock_filter`; None for a machine whose call numbers are not known here."""
+    """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables."""
     machine = os.uname().machine
     return filter_program_for(ARCHITECTURES.index(machine)) if machine in ARCHITECTURES else None
 
@@ -193,7 +193,7 @@ def filter_program_for(column: int) -> bytes:
         number = numbers[column]
         if number is not None:
             code.refuse_if_equal(number, errno.EPERM)
-    # clone3 has its flags in memory, out of a filter's sight; libc falls back to clone.
+    # clone3 has its flags in memory, which a filter cannot read; libc falls back to clone.
     code.refuse_if_equal(_CLONE3[column], errno.ENOSYS)
     code.refuse_if_equal(_SOCKET[column], errno.EAFNOSUPPORT)
     _check_arguments(code, column)
@@ -206,12 +206,12 @@ def _check_arguments(code: "_Assembler", column: int) -> None:
         code.load_argument(0)
         code.mask(_CLONE_NEWUSER)
         code.refuse_if_equal(_CLONE_NEWUSER, errno.EPERM)
-    with code.call(_MMAP[column]):  # memory that need not be in any process to be there
+    with code.call(_MMAP[column]):  # shared memory, which may stay allocated without being in any process
         code.load_argument(3)
         code.mask(_MAP_SHARED_ANONYMOUS)
         code.refuse_if_equal(_MAP_SHARED_ANONYMOUS, errno.EPERM)
         code.load_argument(3)
-        code.mask(_MAP_HUGETLB)  # the machine's store of large pages
+        code.mask(_MAP_HUGETLB)  # large pages, of which the whole machine has one pool
         code.refuse_if_equal(_MAP_HUGETLB, errno.EPERM)
     with code.call(_PRCTL[column]):
         code.load_argument(0)
@@ -226,24 +226,23 @@ def _check_arguments(code: "_Assembler", column: int) -> None:
         code.load_argument(0)
         code.allow_if_equal(_AF_UNIX)
         code.refuse(errno.EAFNOSUPPORT)
-    # One of their flags says whether a page of a file is in memory, where others may have put it.
+    # One of the flags tells whether a page of a file is in memory, where another process may have put it.
     for number in (_PREADV2[column], _PWRITEV2[column]):
         with code.call(number):
             code.load_argument(5)
             code.allow_if_equal(0)
             code.refuse(errno.EOPNOTSUPP)
-    # A program that ignores this signal has the kernel take its ended children away, and with them the CPU time they
-    # used.
+    # If a program ignores this signal, the kernel discards its ended children, and the CPU time that they used is lost.
     with code.call(_SIGACTION[column]):
         code.load_argument(0)
         code.refuse_if_equal(_SIGCHLD, errno.EPERM)
 
 
 class _Assembler:
-    """A classic BPF program with named places to jump to; jumps only go forward."""
+    """A classic BPF program with labels to jump to; jumps only go forward."""
 
     def __init__(self) -> None:
-        # Operation, value, and the places to jump to if the comparison holds and if not; None is the next instruction.
+        # Operation, value, label to jump to if the comparison holds, and label if it does not; None: next instruction.
         self._code: list[tuple[int, int, str | None, str | None]] = []
         self._places: dict[str, int] = {}
 
@@ -260,7 +259,7 @@ class _Assembler:
         self.load(_ARGUMENTS + 8 * index)
 
     def mask(self, bits: int) -> None:
-        """Keep only these bits of what was loaded."""
+        """Keep only these bits of the loaded word."""
         self._add(_AND, bits)
 
     def give(self, action: int) -> None:
@@ -272,26 +271,26 @@ class _Assembler:
         self.give(_ERRNO | error)
 
     def jump(self, target: str) -> None:
-        """Go on at another place."""
+        """Jump to a label."""
         self._add(_AT_LEAST, 0, target)
 
     def unless_equal(self, value: int, target: str) -> None:
-        """Jump unless what was loaded is `value`."""
+        """Jump unless the loaded word is `value`."""
         self._add(_EQUAL, value, None, target)
 
     def if_at_least(self, value: int, target: str) -> None:
-        """Jump if what was loaded is `value` or more."""
+        """Jump if the loaded word is `value` or more."""
         self._add(_AT_LEAST, value, target)
 
     def refuse_if_equal(self, value: int, error: int) -> None:
-        """Refuse the call if what was loaded is `value`."""
+        """Refuse the call if the loaded word is `value`."""
         after = self._new_name()
         self.unless_equal(value, after)
         self.refuse(error)
         self.label(after)
 
     def allow_if_equal(self, value: int) -> None:
-        """Allow the call if what was loaded is `value`."""
+        """Allow the call if the loaded word is `value`."""
         after = self._new_name()
         self.unless_equal(value, after)
         self.give(_ALLOW)
@@ -305,7 +304,7 @@ class _Assembler:
         """The program as the kernel reads it.
 
         Raises:
-            ValueError: a jump that is too far for an instruction, or goes back.
+            ValueError: a jump is too long for an instruction, or goes backwards.
         """
         return b"".join(
             struct.pack("HBBI", operation, self._distance(place, met), self._distance(place, unmet), value)
@@ -317,7 +316,7 @@ class _Assembler:
             return 0
         distance = self._places[target] - place - 1
         if not 0 <= distance <= _FARTHEST_JUMP:
-            raise ValueError(f"a jump to {target!r} over {distance} instructions")
+            raise ValueError(f"a jump to {target!r} over {distance} instructions; 0 to {_FARTHEST_JUMP} are possible")
         return distance
 
     def _add(self, operation: int, value: int, met: str | None = None, unmet: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Compiling a program that returns outside a function, as some graders allow; loaded only for such programs."""
+"""Compilation of programs that return outside a function, as some graders allow; loaded only if the setting is on."""
 
 import ast
 import types
@@ -8,9 +8,9 @@ _FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
 
 
 def compile_with_return(source: bytes, file_name: str) -> list[types.CodeType] | None:
-    """The two pieces of such a program; see `program.compile_source`, whose errors it raises.
+    """The two pieces of such a program; see `program.compile_source`, which lists the errors.
 
-    None where no statement of the module returns, but one of a class does, which no grader allows.
+    None if no statement of the module returns but one of a class body does, which no grader allows.
     """
     tree = ast.parse(source, file_name)
     first = next((place for place, statement in enumerate(tree.body) if _returns(statement)), None)
@@ -41,7 +41,7 @@ def _returns(node: ast.AST) -> bool:
 
 
 class _ModuleStatements(ast.NodeTransformer):
-    """Rewrites what may stand in a module but not in a function whose names are global."""
+    """Rewrites statements that are allowed in a module but not in a function whose names are global."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
@@ -65,7 +65,7 @@ class _ModuleStatements(ast.NodeTransformer):
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
-    """The names that a module's statement binds in the module's namespace, in its decorators excepted."""
+    """The names that a module's statement binds in the module's namespace, except in its decorators."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name

@@ -1,7 +1,7 @@
 """What the processes of a test use together: CPU time, memory, and whether one of them is ready to run.
 
-Read from a descriptor of /proc, which programs do not see. It ends nothing and knows no limit but the one beyond which
-it looks more closely.
+The figures are read through a descriptor of /proc, which programs do not see. This module ends no process. The only
+limit that it knows is the one above which it measures memory more closely.
 """
 
 # ruff: noqa: PTH208 - loaded into every sandbox
@@ -12,13 +12,14 @@ import os
 # the default size of a pipe. The system call filter lets nobody enlarge them.
 SOCKET_BYTES = 2 * 212992
 PIPE_BYTES = 65536
-# More pipes and sockets than this count as more than any memory: the kernel gives a user only so much room for pipes,
-# and where sandboxes share one user, those of others shrink.
+# More pipes and sockets than this count as over any limit on memory. The kernel limits the pipe buffers of each user;
+# where sandboxes share one user, one program's pipes would take room from those of others.
 MOST_BUFFERS = 128
-# More mappings than this, of all processes together, as well: to count them takes time, in which a program goes on.
+# More mappings than this, of all processes together, count as over the limit too: counting them takes time, during
+# which the program goes on.
 MOST_MAPPINGS = 20_000
 MAPPING_BYTES = 320  # about what the kernel keeps for one mapping of an address space
-LINK_BYTES = 64  # and besides for each ancestor that may share its pages
+LINK_BYTES = 64  # and in addition for each ancestor that may share its pages
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ZOMBIE, _RUNNABLE, _BLOCKED = b"Z", b"R", b"D"
@@ -27,7 +28,7 @@ _STATE, _PARENT, _TIMES, _THREADS, _SIZES, _RESIDENT = 0, 1, slice(11, 15), 17, 
 
 
 def processes(proc: int, others: tuple[int, ...]) -> list[int]:
-    """The numbers of all processes in this namespace but `others`."""
+    """The ids of all processes in this namespace except `others`."""
     return [int(name) for name in os.listdir(proc) if name.isdigit() and int(name) not in others]
 
 
@@ -37,7 +38,7 @@ def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> t
     Args:
         proc: A descriptor of /proc.
         pids: The processes.
-        memory_limit: Bytes; only beyond it are pages that processes share told apart from their own.
+        memory_limit: Bytes. Only above this limit are pages that processes share counted once, which takes longer.
         kernel: Whether to count what the kernel holds for the processes: mappings, sockets and pipes.
     """
     ticks = memory = 0
@@ -50,7 +51,7 @@ def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> t
             continue  # it has ended meanwhile
         lines[pid] = fields
         runnable = runnable or fields[_STATE] == _RUNNABLE
-        # Times of the process and of its ended children; its resident pages.
+        # CPU times of the process and of its ended children.
         ticks += sum(map(int, fields[_TIMES]))
         threads = int(fields[_THREADS])
         # The kernel shows no memory for a process whose first thread has ended.
@@ -81,7 +82,7 @@ def _pages(number: bytes) -> int:
 
 
 def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]], memory_limit: int) -> int:
-    """Bytes of what processes have in the kernel: sockets, pipes and mappings; above the limit for too many of them."""
+    """Bytes that the kernel holds for the processes' sockets, pipes and mappings; above the limit for too many."""
     memory = _buffers(proc, pids, memory_limit)
     left = MOST_MAPPINGS
     for pid in lines:
@@ -105,7 +106,7 @@ def _names(proc: int, folder: str) -> list[str]:
 
 
 def _of_threads(proc: int, pid: int) -> int:
-    """Resident bytes of a process as its living threads show them."""
+    """Resident bytes of a process, as its living threads report them."""
     most = 0
     for thread in _names(proc, f"{pid}/task"):
         try:
@@ -116,7 +117,7 @@ def _of_threads(proc: int, pid: int) -> int:
 
 
 def _proportional(proc: int, lines: dict[int, list[bytes]]) -> int:
-    """Memory of the processes in bytes, what they share counted once."""
+    """Memory of the processes in bytes, with shared pages counted once."""
     total = 0
     borrowers = _borrowers(lines)
     for pid in lines:
@@ -127,14 +128,14 @@ def _proportional(proc: int, lines: dict[int, list[bytes]]) -> int:
         except OSError:
             rollup = b""
         sizes = [int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(b"Pss:")]
-        # A process without a first thread shows none, nor does one that has just ended.
+        # A process whose first thread has ended reports none, nor does one that has just ended.
         total += sum(sizes) if sizes else _of_threads(proc, pid)
     return total
 
 
 def _borrowers(lines: dict[int, list[bytes]]) -> set[int]:
-    """Processes that run in the memory of their parent, which waits until they have one of their own (vfork)."""
-    found: dict[int, int] = {}  # by parent, which can wait for one child only
+    """Processes that run in their parent's memory; the parent waits until they have memory of their own (vfork)."""
+    found: dict[int, int] = {}  # by parent, because a parent can wait for one such child only
     for pid, fields in lines.items():
         parent = int(fields[_PARENT])
         above = lines.get(parent)
@@ -152,7 +153,7 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
 
 
 def _mappings(proc: int, pid: int, most: int) -> int:
-    """The mappings of a process; of one that has more than `most`, some number above it."""
+    """The number of mappings of a process; if there are more than `most`, some number above `most`."""
     count = 0
     try:
         descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)

@@ -1,25 +1,25 @@
-"""The processes of a sandbox: a warm interpreter, forked for each program, and that fork once more for each test.
+"""The processes of a sandbox: a warm interpreter is forked for each program, and that fork is forked for each test.
 
-    zygote     waits for a program; never touches its source
+    zygote     waits for a program; never reads its source
     compiler   forked for a program: compiles it, then for each test mounts two empty file systems and forks
     test       in a PID namespace and a session of its own: drops every privilege, becomes the program
 
-The compiler measures and ends the test's processes from outside their namespace: they cannot see it, signal it, or
-reach its descriptors, and the only things that come back from them are an exit status and what they wrote to two files.
+The compiler measures and ends the test's processes from outside their namespace. They cannot see it, signal it or
+reach its descriptors. All that comes back from them is an exit status and what they wrote to two files.
 
-What this protects against: reading or writing anything of the host or of another test; the network; exhausting
-memory, processes, disk, descriptors or output; outliving the test; forging a result. What it does not: defects
-of the kernel itself (a system call filter narrows them); side channels through shared hardware; telling the
-time and the machine's kind. Limits on memory of several processes together are enforced by looking every 50 ms, and
-by the kernel where the sandbox has a memory cgroup (`cobalt.judge.cgroups`).
+The sandbox protects against: reading or writing anything of the host or of another test; the network; exhausting
+memory, processes, disk, descriptors or output; outliving the test; forging a result. It does not protect against:
+defects of the kernel itself (a system call filter leaves fewer of them in reach); side channels through shared
+hardware; reading the time and the kind of machine. The limit on the memory of several processes together is enforced
+by a measurement every 50 ms, and by the kernel where the sandbox has a memory cgroup (`cobalt.judge.cgroups`).
 
-Frames on the socket, both ways: a letter and two lengths, then an object and bytes. Objects come here in `marshal`'s
-form, which needs no module, and leave as JSON.
-    to here    P limits, source | T {"files": {path: bytes}}, input | E (end of the program)
-    from here  R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
+A frame on the socket, in both directions, is a letter and two lengths, then an object and bytes. Objects arrive in
+`marshal`'s format, which needs no module, and are sent as JSON.
+    received   P limits, source | T {"files": {path: bytes}}, input | E (end of the program)
+    sent       R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
 """
 
-# Every module that is loaded here, and every page that it takes, is copied for each test: no pathlib, json, re, typing.
+# Every module loaded here, with every page of its memory, is copied for each test: no pathlib, json, re, typing.
 # ruff: noqa: PTH103, PTH109, PTH120, SIM105
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ if TYPE_CHECKING:
 
 HEADER = Struct("!cII")
 TICK_SECONDS = 0.05
-LONGEST_STARVATION = 20  # times the wall limit, however busy the machine
+LONGEST_STARVATION = 20  # a test ends after this many wall limits, however busy the machine is
 STDERR_BYTES = 65536
 STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
-LARGEST_WARMED = 1 << 18  # bytes of a program for which modules are imported beforehand; its words take 24 times that
+# Modules are imported beforehand for programs of at most this many bytes; to split one into words takes 24 times that.
+LARGEST_WARMED = 1 << 18
 PENDING_SIGNALS = 256  # queued signals and timers of a test
 
-FOLDER = "/tmp"  # a program's own, in which it starts
-STREAMS = "/io"  # where its standard streams lie; /dev/stdin and so on lead there
-MODULES = f"{FOLDER}/inside"  # where these modules lie until programs run
-# Descriptors: those of a test's streams, the ends of a pipe over which it says that it is ready, and the sandbox's own.
+FOLDER = "/tmp"  # the program's own folder, in which it starts
+STREAMS = "/io"  # the folder of its standard streams; /dev/stdin, /dev/stdout and /dev/stderr link to them
+MODULES = f"{FOLDER}/inside"  # the folder of these modules until programs run
+# Descriptors: a test's streams, the two ends of the pipe by which a test reports that it is ready, the sandbox's own.
 _INPUT, _OUTPUT, _ERRORS, _READ, _READY, _SOCKET, _PROC, _OOM = 0, 1, 2, 3, 4, 10, 11, 12
-_JUDGE_HAS_GONE = 3  # how a compiler ends that finds the socket closed
+_JUDGE_HAS_GONE = 3  # exit status of a compiler that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-# For the kernel, short of memory: the program counts for more than the compiler by all the memory there is, so that it
-# is ended first, however large the compiler is.
+# Scores for the kernel's out-of-memory killer. The program's is higher than the compiler's by as much as all memory
+# counts, so that the program is killed first, however large the compiler is.
 _PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"0"
 _SIGKILL = 9  # as in `signal`, which loads half a dozen modules
 
-# Imported once for a program that mentions them, so that its own import of them costs its tests nothing; not for other
-# programs, whose tests would cost more by each page there is. None that imports `threading`, which would have to be
-# told of forks.
+# The compiler imports these modules for a program that mentions them, so that each test's own import costs nothing.
+# It does not import them for other programs, because every additional page makes each test more expensive. No module
+# is listed that imports `threading`, which would have to be notified of forks.
 _WARM = frozenset((
     "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
     "functools", "heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
@@ -73,17 +74,19 @@ _LETTERS = bytes(byte if chr(byte).islower() and byte < 128 else ord(" ") for by
 
 
 class _Closed(Exception):
-    """The judge has gone."""
+    """The judge has closed the socket."""
 
 
 def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
-    """Serve programs until the judge goes; returns only in a test's process, with what to execute there, and where.
+    """Serve programs until the judge closes the socket.
+
+    Returns only in a test's process, with the code to execute there and the namespace to execute it in.
 
     Args:
-        arguments: The script's; the second is the socket's descriptor, the others are options as `name=value`:
-            isolated (1 or 0), uid (the user that programs run as; 0 to stay), kernel (1 to count what the kernel holds
-            for a program), packages (a folder, or empty), top_level_return (1 where programs may return),
-            paper_guard (1 where programs have what the authors' guard leaves).
+        arguments: The script's arguments. The second is the socket's descriptor, the others are options as
+            `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user), kernel (1: count
+            what the kernel holds for a program), packages (a folder, or empty), top_level_return (1: programs may
+            return outside a function), paper_guard (1: apply the authors' guard).
     """
     _take_descriptors(int(arguments[1]))
     given = dict(argument.split("=", 1) for argument in arguments[2:])
@@ -124,15 +127,15 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
 
 
 def _end_the_rest() -> None:
-    """End a test whose compiler has died: every process of the sandbox but its first and this one."""
+    """End a test whose compiler has died: every process of the sandbox except its first and this one."""
     try:
         os.kill(-1, _SIGKILL)
     except ProcessLookupError:
-        pass  # nothing is left
+        pass  # no process is left
 
 
 def _take_descriptors(socket: int) -> None:
-    """Put the sandbox's own descriptors into their places, and close what was left open by others."""
+    """Give the sandbox's own descriptors their fixed numbers, and close all that others left open."""
     if socket != _SOCKET:
         os.dup2(socket, _SOCKET)
     os.closerange(_READ, _SOCKET)
@@ -143,7 +146,7 @@ def _take_descriptors(socket: int) -> None:
 
 
 def _close_the_sandbox() -> None:
-    """Take from all processes to come what only the start needed, and filter their system calls.
+    """Remove what only the start needed, for all later processes, and filter their system calls.
 
     Raises:
         OSError: the kernel refused; then no program may run.
@@ -151,8 +154,8 @@ def _close_the_sandbox() -> None:
     try:
         os.setgroups([])
     except OSError:
-        pass  # this user may not, and has no groups that matter inside
-    for target in ("/proc", MODULES):  # what is open in them stays usable
+        pass  # not allowed for this user, whose groups do not matter inside
+    for target in ("/proc", MODULES):  # files that are open in them stay usable
         linux.detach_mount(target)
     linux.lock_privileges()
     linux.drop_inheritable_capabilities()
@@ -172,7 +175,7 @@ def _provide_exits() -> None:
 
 
 def _receive_program() -> tuple[dict[str, Any], bytes]:
-    """The limits and source of the next program; what is left of one whose compiler died is passed over."""
+    """The limits and source of the next program; frames left over from a program whose compiler died are skipped."""
     try:
         while True:
             kind, limits, source = _receive()
@@ -190,7 +193,7 @@ def _serve_program(
     if len(source) <= LARGEST_WARMED:
         for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
             __import__(word)
-    os.umask(0)  # each test sets its own
+    os.umask(0)  # each test sets its own mask
     _set_inherited_limits(limits)
     score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=_PROC)
     os.dup2(score, _OOM)
@@ -198,7 +201,7 @@ def _serve_program(
     os.write(_OOM, _COMPILER_NEXT)
     folder = FOLDER if options["isolated"] else os.getcwd()
     program.prepare(options["packages"], options["hidden"], folder)
-    # The files that are opened for a test get the numbers of its streams, and it need not move them.
+    # The files opened for a test then get the numbers of its streams, so that the test need not move them.
     os.closerange(_INPUT, _READ)
     gc.freeze()
     try:
@@ -216,8 +219,8 @@ def _serve_program(
 
 
 def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[types.CodeType]]:
-    """Compile within the limits; returns what the compiler said if the source is no program."""
-    if len(source) > limits["file_bytes"]:  # its process could not write it
+    """Compile within the limits; returns the compiler's message if the source does not compile, and the code."""
+    if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
     before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
@@ -233,7 +236,7 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
 
 
 def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> None:
-    """Open a test's standard input, output and error, in file systems made for it alone."""
+    """Open a test's standard input, output and error, in file systems made for this test alone."""
     if not options["isolated"]:
         for name in ("stdin", "stdout", "stderr"):
             os.memfd_create(name, 0)
@@ -241,7 +244,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytear
         os.lseek(_INPUT, 0, os.SEEK_SET)
         return
     quiet = linux.MS_NOSUID | linux.MS_NODEV
-    # Each of its files fills whole pages; the file system itself needs one.
+    # Each file fills whole pages; the file system itself needs one page.
     room = len(given) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
         linux.Mount("tmpfs", FOLDER, quiet, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
@@ -249,7 +252,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytear
     ]
     for mount in options["mounts"]:
         mount.make()
-    # Each gets the lowest number that is free.
+    # Each `os.open` returns the lowest free number.
     new = os.O_CREAT | os.O_EXCL | os.O_RDWR
     _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), given)
     os.close(_INPUT)
@@ -259,12 +262,12 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytear
 
 
 def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> bool:
-    """Fork a test and report its end; True in the test's own process, its standard streams in place."""
+    """Fork a test and report its end. Returns True in the test's own process, where the standard streams are set up."""
     _open_streams(options, limits, given)
     limits = limits | {"given": len(given)}
     _forget(given)
-    # Only a test whose isolation is complete writes here, and closes it before the program starts: a failed set-up
-    # cannot look like a verdict, nor a verdict be made to look like a failed set-up.
+    # A test writes to this pipe once its isolation is complete, and closes it before the program starts. So a failed
+    # set-up cannot look like a verdict, and a program cannot make a verdict look like a failed set-up.
     os.pipe()
     os.write(_OOM, _PROGRAM_FIRST)
     started = time.monotonic()
@@ -287,17 +290,18 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray)
         "ready": os.read(_READ, 1) == b"1",
         "end": end,
         "status": os.waitstatus_to_exitcode(raw),
-        # A program that lowers its limit on CPU time is killed by the kernel, as one is where memory is short.
+        # The kernel kills a program that lowers its own limit on CPU time by the same signal as one that is killed
+        # because memory is short.
         "own_limit": own_limit,
-        # Processes that were alive at the end are in no one's sum. Ended ones are in their parent's, since no program
-        # can have the kernel take them away unseen, and orphans in the first process's.
+        # The kernel's sum (`used`) lacks processes that were alive at the end. Ended processes are in their parent's
+        # sum, because the filter keeps programs from having them discarded; orphans are in the first process's sum.
         "cpu": max(used.ru_utime + used.ru_stime, seen),
         "wall": wall,
         "idle": idle,
         "peak": max(memory, used.ru_maxrss * 1024),
         "size": size,
     }
-    # Beyond the limit only what feedback shows is of use.
+    # Of an output above the limit only the parts that feedback shows are needed.
     output = _parts(size, limits["output_bytes"])
     errors = _parts(os.fstat(_ERRORS).st_size, STDERR_BYTES)
     lengths = [sum(count for _, count in parts) for parts in (output, errors)]
@@ -312,7 +316,7 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray)
 
 
 def _forget(data: bytearray) -> None:
-    """Overwrite what a test was given, and free it: the tests to come are copies of this process."""
+    """Overwrite and free a test's input, because later tests are copies of this process."""
     zeros = bytes(1 << 16)
     for begin in range(0, len(data), len(zeros)):
         count = min(len(zeros), len(data) - begin)
@@ -323,10 +327,10 @@ def _forget(data: bytearray) -> None:
 def _watch(
     child: int, started: float, limits: dict[str, Any], options: dict[str, Any]
 ) -> tuple[str, float, float, int]:
-    """Wait for a test's end, and bring it about at a limit.
+    """Wait for a test's end, and kill the test at a limit.
 
-    Returns which end, the most CPU seconds that were seen, the seconds in which nothing of the test computed or stood
-    ready to, and the most bytes of memory that were seen.
+    Returns how the test ended, the most CPU seconds that were seen, the seconds in which no process of the test
+    computed or was ready to compute, and the most bytes of memory that were seen.
     """
     descriptor = os.pidfd_open(child)
     poll = select.poll()
@@ -337,12 +341,12 @@ def _watch(
     while not poll.poll(TICK_SECONDS * 1000):
         now, computed = time.monotonic(), time.process_time()
         ticks, memory, runnable = _usage(child, limits, options)
-        # Only time in which no process of the test computed or stood ready to counts towards the wall limit,
-        # and a look that comes late, because this process had no core, counts as an ordinary one: a busy
-        # machine takes nothing from a program.
+        # Only time in which no process of the test computed or was ready to compute counts towards the wall limit.
+        # If this process had no core and measures late, the interval counts as an ordinary one, so that a busy
+        # machine takes no time from a program.
         if ticks == before and not runnable:
             idle += min(now - last, 2 * TICK_SECONDS + looking)
-        looking = time.process_time() - computed  # what the look itself takes is the program's doing
+        looking = time.process_time() - computed  # the measurement takes longer because of what the program holds
         before, last, most, peak = ticks, now, max(most, ticks), max(peak, memory)
         if ticks / _CLOCK_TICKS > limits["cpu_seconds"]:
             end = "cpu"
@@ -365,7 +369,7 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     most = limits["memory_bytes"]
     if not options["isolated"]:
         return usage.measure(_PROC, [child], most, kernel=False)
-    # Every process in this namespace but its first, the zygote and this one belongs to the test.
+    # Every process in this namespace belongs to the test, except the first one, the zygote and this process.
     pids = usage.processes(_PROC, (1, os.getppid(), os.getpid()))
     stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
     ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
@@ -373,16 +377,16 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
 
 
 def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, bytes]) -> None:
-    """Shed everything of the compiler: its session, privileges, descriptors, limits."""
+    """Give up everything of the compiler: its session, privileges, descriptors and limits."""
     try:
-        os.setsid()  # and with it a process group and an autogroup of its own
+        os.setsid()  # this also makes a process group and an autogroup of its own
         os.umask(0o022)
         uid = options["uid"]
         if options["isolated"]:
             os.chdir(FOLDER)
-            # The limit on processes counts a user's; without a user of their own, the sandbox's three count too.
+            # The limit on processes is for a user: if programs have no user of their own, the sandbox's three count.
             _set_limits(limits, 0 if uid else 3)
-            if uid:  # capabilities go with the user
+            if uid:  # the change of user drops the capabilities
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
             else:
@@ -397,7 +401,7 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
             _write_new(path, contents)
         os.write(_READY, b"1")
         os.close(_READY)
-    except BaseException as error:  # noqa: BLE001 - isolation that cannot be built must not become a verdict
+    except BaseException as error:  # noqa: BLE001 - a failure to isolate must not become a verdict
         os.write(_ERRORS, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
 
@@ -410,12 +414,12 @@ def _write_new(path: str, data: bytes) -> None:
 
 
 def _cpu_limit(limits: dict[str, Any]) -> int:
-    """The kernel's limit on CPU seconds of a process, should the compiler be late to end it."""
+    """The kernel's limit on CPU seconds of a process, in case the compiler ends it late."""
     return int(limits["cpu_seconds"]) + 1
 
 
 def _set_limits(limits: dict[str, Any], others: int) -> None:
-    """The limits of a test that its compiler could not live with itself."""
+    """Set those limits of a test that its compiler could not work under."""
     for kind, value in (
         (resource.RLIMIT_CPU, _cpu_limit(limits)),
         (resource.RLIMIT_AS, limits["memory_bytes"]),
@@ -426,7 +430,7 @@ def _set_limits(limits: dict[str, Any], others: int) -> None:
 
 
 def _set_inherited_limits(limits: dict[str, Any]) -> None:
-    """The others, which a compiler has, and its tests inherit."""
+    """Set the limits that a compiler has and that its tests inherit."""
     for kind, value in (
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_CORE, 0),
@@ -441,7 +445,7 @@ def _set_inherited_limits(limits: dict[str, Any]) -> None:
 
 
 def _parts(size: int, limit: int) -> list[tuple[int, int]]:
-    """What to send of a file, as beginnings and lengths: all of it, or of one larger than the limit its two ends."""
+    """The parts of a file to send, as (begin, length): the whole file, or the two ends of one above the limit."""
     if size > limit:
         end = min(4096, limit)
         return [(0, end), (size - end, end)]
@@ -455,11 +459,11 @@ def _send_file(descriptor: int, begin: int, count: int) -> None:
             read = os.preadv(descriptor, [part], begin)
             _write_all(_SOCKET, part[:read])
         begin, count = begin + read, count - read
-    buffer[:] = bytes(len(buffer))  # the tests to come are copies of this process
+    buffer[:] = bytes(len(buffer))  # later tests are copies of this process
 
 
 def _send(kind: bytes, facts: dict[str, Any], data: bytes, *, more: int = 0) -> None:
-    """Send a frame, or, with `more`, the beginning of one whose last bytes the caller sends."""
+    """Send a frame; with `more`, send its beginning, and the caller sends that many more bytes."""
     head = "{" + ", ".join(f"{_quoted(name)}: {_as_json(value)}" for name, value in facts.items()) + "}"
     _write_all(_SOCKET, HEADER.pack(kind, len(head), len(data) + more) + head.encode() + data)
 
