@@ -79,7 +79,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["7", "sevral"], "1 of its 2 ids are no problems of .*p.jsonl \\('sevral'\\): mend them or take them out"),
+        (["7", "sevral"], "ids.txt: 1 of its 2 ids .*p.jsonl \\('sevral'\\)"),
         ([f"x{number}" for number in range(12)], "12 of its 12 ids .*'x9' and 2 more"),
     ],
 )
@@ -151,7 +151,7 @@ def test_bad_input_is_one_sentence(tmp_path):
         (["-i", tmp_path / "absent.jsonl", *out], "cannot read"),
         (["-i", truncated, *out], "line 1: not valid JSON"),
         (["-i", without, *out], "has no public tests"),
-        (["-i", same, *out], "two public tests with distinct outputs"),
+        (["-i", same, *out], "same.jsonl: every problem"),
         (["-i", good, "--exclude_ids", tmp_path / "absent.txt", *out], "cannot read"),
         (["-i", good, "--exclude_ids", tmp_path / "binary", *out], "one id a line"),
         (["-i", good, "-o", "/proc/nothing.jsonl"], "cannot write"),

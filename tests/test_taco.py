@@ -418,7 +418,7 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     with pytest.raises(UserError, match="attempts on 2 are on other tests"):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
     write_lines(attempts, [record | {"id": "elsewhere"}])
-    with pytest.raises(UserError, match="holds no attempt on any of the problems"):
+    with pytest.raises(UserError, match="single.jsonl holds no attempt"):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})

@@ -192,16 +192,16 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE, trajectory_record(4, [[WRONG] * 4] * 2)], "record 4 has 4 turns where another has 3"),
         ([trajectory_record(3, [[WRONG, RIGHT]])], "it has 2 turns, and 3 were asked for: give --num_turns 2"),
         ([authors_file(SQUARE, sample_first=True)], "the axes of its fields"),
-        ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "0.3, which is no share of 2 tests"),
+        ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
         ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates'"),
         ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
         ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates' must be a list of lists"),
         ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([THREE, THREE], "id 3 is already used"),
-        ([without(THREE, "public_test_cases")], "it has no public tests"),
+        ([without(THREE, "public_test_cases")], "record 3: .*field 'public_test_cases'"),
         ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
-        ([THREE | {"public_tests": "perturbed"}], "public pass rates are of perturbed tests"),
+        ([THREE | {"public_tests": "perturbed"}], "record 3: .*--perturbed_ratio"),
     ],
 )
 def test_records_that_are_no_evaluated_trajectories_are_refused(tmp_path, records, message):
@@ -267,7 +267,7 @@ async def test_perturbed_tests_can_come_from_a_file_of_the_same_problems(tmp_pat
     ("problem", "message"),
     [
         (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public tests"),
-        (square_problem(5, perturbed_public_test_cases=PERTURBED), "no partial trajectory is of a problem with"),
+        (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
         (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
         (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
     ],
