@@ -1,4 +1,4 @@
-"""Categories of hacking events: flags in, one call of `cobalt.hacking.classifier`."""
+"""Classify hacking events: flags in, one call of `cobalt.hacking.classifier`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Arguments(ApiFlags):
     """Ask a model which of four kinds of reward hacking each event is.
 
     Running it again replaces the output; answers that were paid for are kept in OUTPUT.calls.jsonl and found again by
-    content, wherever the event stands.
+    the event's content, whatever its position in the input.
     """
 
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
@@ -28,7 +28,7 @@ class Arguments(ApiFlags):
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The events with votes and category (JSONL)."""
     model_name: str = "gpt-5-2025-08-07"
-    """The judge, as LiteLLM names it; with api_base, as the server names it."""
+    """The classifier, as LiteLLM names it; with api_base, as the server names it."""
     reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "low"
     """How long a reasoning model thinks; "default" sends nothing."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1
@@ -38,7 +38,7 @@ class Arguments(ApiFlags):
     max_tokens: int = 32000
     """Most tokens of one answer, hidden reasoning included."""
     concurrency: int = 16
-    """Events judged at a time."""
+    """Events classified at a time."""
 
 
 async def main(arguments: Arguments) -> int:

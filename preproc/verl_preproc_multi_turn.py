@@ -1,4 +1,4 @@
-"""Contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
+"""Turn contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.console import Console
 from cobalt.cli import run_script
 from cobalt.conversation import TemplateThinking
 
-# Where the authors' scripts look.
+# The defaults of the authors' scripts.
 TRAIN_FILE = Path("data/taco_verified_filtered_train.jsonl")
 VALIDATION_FILE = Path("data/taco_verified_filtered_dev.jsonl")
 
@@ -32,7 +32,7 @@ class Arguments:
     model_name: str = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
     chat_template_thinking: TemplateThinking = "default"
-    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
+    """That template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
     max_prompt_length: int = 10_240
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
     data_source: str = "taco_cobalt"

@@ -308,8 +308,8 @@ async def test_no_events_are_no_mistake(tmp_path):
     ("lines", "message"),
     [
         ([{"label": 1}], "line 1: field 'key' is missing"),
-        ([{"key": "a", "label": 7}], "line 1: field 'label': 7 is no category"),
-        ([{"key": "a"}], "field 'label': None is no category"),
+        ([{"key": "a", "label": 7}], "line 1: field 'label': 7 is not a category"),
+        ([{"key": "a"}], "line 1: field 'label': None"),
         ([{"key": "a", "label": 1}, {"key": "a", "label": 2}], "line 2: event 'a' has another label"),
         ([], "the file holds no label"),
     ],

@@ -210,7 +210,7 @@ GOOD = recorded((A, result("--++")), (B, result("+-++")))
     [
         (recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))), "record 0: .* --public_tests perturbed"),
         (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
-        (GOOD | {"id": 7}, "record 7 is no problem of"),
+        (GOOD | {"id": 7}, "run.jsonl: record 7 .*data.jsonl"),
         (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
         (GOOD | {"public_exec_results": [[1], [2]]}, "record 0: field 'public_exec_results'"),
         (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results'"),
@@ -243,7 +243,7 @@ async def test_a_file_of_another_kind_is_not_replaced(tmp_path):
     data = write_lines(tmp_path / "data.jsonl", [perturbed_problem()])
     run = write_lines(tmp_path / "run.jsonl", [GOOD])
     other = write_lines(tmp_path / "other.jsonl", [{"id": 1}])
-    for output, message in ((run, "is an input of this command"), (other, "is no result of this command")):
+    for output, message in ((run, "is an input of this command"), (other, "other.jsonl exists")):
         before = output.read_bytes()
         with pytest.raises(UserError, match=message):
             await extract_events(data, run, output, NoJudge())

@@ -226,7 +226,7 @@ def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
     ("line", "message"),
     [
         ({"id": 0, "sample": "1", "turn": 0}, "line 1: a hacking event needs 'id'"),
-        ({"id": 0, "sample": 1, "turn": 0, "category": "cheating"}, "line 1: category 'cheating' is none of"),
+        ({"id": 0, "sample": 1, "turn": 0, "category": "cheating"}, "line 1: category 'cheating'"),
     ],
 )
 def test_malformed_events_are_named(tmp_path, line, message):

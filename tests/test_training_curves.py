@@ -37,16 +37,16 @@ def test_the_same_trainings_give_the_same_bytes(tmp_path):
     assert drawn == redrawn and b"Cobalt" in drawn
 
 
-def test_what_is_no_training_is_refused_by_name(tmp_path):
+def test_a_folder_that_is_not_a_training_run_is_refused_by_path_and_line(tmp_path):
     with pytest.raises(UserError, match="metrics.jsonl cannot be read"):
         main(Arguments((str(tmp_path),), tmp_path / "x.png"))
     with pytest.raises(UserError, match=".png or .svg"):
         main(Arguments((str(training(tmp_path / "a", LINES)),), tmp_path / "x.pdf"))
     broken = training(tmp_path / "b", [*LINES, {"loss": 1}])
-    with pytest.raises(UserError, match="line 4: no step of a training"):
+    with pytest.raises(UserError, match="metrics.jsonl, line 4"):
         read_curves(broken)
     words = training(tmp_path / "c", [{"step": 1, "metrics": {"reward/score": "abc"}}])
-    with pytest.raises(UserError, match="line 1: no step of a training"):
+    with pytest.raises(UserError, match="metrics.jsonl, line 1"):
         read_curves(words)
     with pytest.raises(UserError, match="has no step with a reward yet"):
         read_curves(training(tmp_path / "d", []))

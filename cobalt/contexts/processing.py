@@ -88,9 +88,7 @@ class ProcessingSettings:
         if not 0 <= self.perturbed_ratio <= 1:
             raise UserError(f"perturbed_ratio is {self.perturbed_ratio}: it must lie between 0 and 1")
         if self.perturbed_file and not self.perturbed_ratio:
-            raise UserError(
-                "perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too"
-            )
+            raise UserError("perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too")
 
     @property
     def inputs(self) -> list[Path]:

@@ -1,7 +1,7 @@
 """The file of hacking events that the extraction writes and the LLM classifier reads: one JSON object a line.
 
 Field names are those of the authors' files (`id, question, previous_code, feedback, current_code, patch, all_acc,
-public_all_acc`), and `sample` and `turn` beside them. An `id` is the problem's and occurs once for each of its events.
+public_all_acc`), plus `sample` and `turn`. An `id` is the problem's, so that it occurs once for each of its events.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from cobalt.manifest import manifest_path, open_manifest, write_summary
 from cobalt.problem import decode_json, read_json_lines
 
 LOOKED_AT = "looked at"
-"""What of a summary says out of how much the events are."""
+"""Summary key with the denominators of the event rates."""
 TEMPTED = "turns after an impossible test"
-"""The count there of turns that had such a test in their feedback."""
+"""Count under `LOOKED_AT`: turns whose preceding feedback showed an impossible test."""
 _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 
@@ -27,7 +27,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """Read an event file, ours or the authors'.
 
     Raises:
-        UserError: an unreadable file, or an event without the fields that the judge is shown.
+        UserError: an unreadable file, or an event without the fields that the classifier is shown.
     """
     events = []
     for number, event in read_json_lines(path):
@@ -44,7 +44,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def content_key(event: Mapping[str, Any]) -> str:
-    """A digest of what the judge is shown of an event; events with the same content have the same key."""
+    """A digest of what the classifier is shown of an event; events with the same content have the same key."""
     text = json.dumps([event[name] for name in _TEXTS])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -53,11 +53,12 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
     """Refuse a result path whose file this stage did not write, before anything is done.
 
     Raises:
-        UserError: an input cannot be read, or the path names an input, no regular file, or somebody else's file.
+        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
+            that this stage did not write.
     """
     check_files(inputs, [path])
     if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
-        raise UserError(f"{path} exists and is no result of this command: name another output file")
+        raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
 def replace_result(
@@ -71,7 +72,7 @@ def replace_result(
     """Write a result whole with its manifest, in the place of an earlier one of the same stage.
 
     Raises:
-        UserError: it cannot be written, or what is there is no result of this stage.
+        UserError: it cannot be written, or a file that this stage did not write is there.
     """
     check_replaceable(path, stage, inputs)
     temporary = path.with_name(path.name + ".part")
@@ -84,7 +85,7 @@ def replace_result(
                 handle.write(line.encode("utf-8", errors="replace"))
             handle.flush()
             os.fsync(handle.fileno())
-        path.unlink(missing_ok=True)  # a manifest is compared with that of a result, and this one replaces it
+        path.unlink(missing_ok=True)  # otherwise its manifest would be compared with the new one, which replaces it
         open_manifest(path, {"stage": stage} | dict(arguments), inputs)
         write_summary(path, summary)
         temporary.replace(path)

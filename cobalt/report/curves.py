@@ -1,4 +1,7 @@
-"""What a training's metrics file says of its success, by step. Nothing is smoothed; data sources are averaged."""
+"""Read the reward and validation curves of a training run from its metrics file.
+
+Validation is averaged over data sources. Nothing is smoothed.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ REWARD = "reward/score"
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurves:
-    """A training's curves.
+    """The curves of a training run.
 
     Attributes:
         rewards: Steps and the mean rewards of their samples.
@@ -32,16 +35,16 @@ def validation_solved(metrics: Mapping[str, Any]) -> float | None:
 
 
 def read_curves(run: Path) -> TrainingCurves:
-    """Read a training's curves from its folder.
+    """Read the curves of a training run from its folder.
 
     Raises:
-        UserError: there is no such file, or it is no metrics file.
+        UserError: the metrics file is missing, or is not one.
     """
     path = run / METRICS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise UserError(f"{path} cannot be read: give the --output_dir of a training") from None
+        raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
     rewards, validations = [], []
     for number, line in enumerate(lines, 1):
         try:
@@ -51,7 +54,7 @@ def read_curves(run: Path) -> TrainingCurves:
                 rewards.append((step, float(metrics[REWARD])))
             solved = validation_solved(metrics)
         except (ValueError, KeyError, TypeError, OverflowError):
-            raise UserError(f"{path}, line {number}: no step of a training") from None
+            raise UserError(f"{path}, line {number}: not a step of a training run") from None
         if solved is not None:
             validations.append((step, solved))
     if not rewards and not validations:

@@ -1,7 +1,8 @@
-"""Read hacking events, as `extract_turn_level_errors.py` and `run_llm_judge.py` write them. It decides none.
+"""Read hacking events, as `extract_turn_level_errors.py` and `run_llm_judge.py` write them. None is classified here.
 
-One record an event: `id`, `sample` and `turn` say which program it is; `category` is the LLM classifier's verdict
-(Cobalt, reward-hacking study), absent or null before it was asked. Everything else in a record is passed over.
+There is one record for each event: `id`, `sample` and `turn` say which program it is; `category` is the LLM
+classifier's verdict (Cobalt, reward-hacking study), absent or null before classification; `current_code` is the program
+where the record has it. All other fields are ignored.
 """
 
 from collections import Counter
@@ -47,7 +48,7 @@ def read_events(path: Path) -> list[HackingEvent]:
         category = "not classified" if given is None else str(given).replace("_", " ").casefold().strip()
         if category not in CATEGORIES:
             known = ", ".join(CATEGORIES)
-            raise UserError(f"{path}, line {number}: category {given!r} is none of {known}")
+            raise UserError(f"{path}, line {number}: category {given!r} is not one of {known}")
         events.append(HackingEvent(problem, sample, turn, category, record.get("current_code")))
     return events
 

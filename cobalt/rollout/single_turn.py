@@ -19,7 +19,7 @@ from cobalt.trajectory_codec import encode_single_turn
 
 @dataclass(frozen=True, slots=True)
 class SingleTurnSettings:
-    """One single-turn run.
+    """Settings of one single-turn run.
 
     Attributes:
         input_file: Problems.
@@ -39,17 +39,17 @@ class SingleTurnSettings:
         check_concurrency(self.concurrency)
 
     def check(self) -> None:
-        """Look at the files before anything slow begins.
+        """Check the files before anything slow begins.
 
         Raises:
-            UserError: an input cannot be read, or the result not be written.
+            UserError: an input cannot be read, or the result cannot be written.
         """
         load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
 
 
 async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: Judge) -> int:
-    """Make the run's records.
+    """Write the records of a run.
 
     A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
 
@@ -96,7 +96,7 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
 
 
 def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:
-    """The run's settings with the seed of one call; a run without a seed stays without."""
+    """The run's settings with the seed of one call; unchanged if the run has no seed."""
     if generation.seed is None:
         return generation
     return generation.model_copy(update={"seed": derive_seed(generation.seed, call)})
