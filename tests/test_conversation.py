@@ -24,7 +24,7 @@ CODE_LINES = st.lists(
 
 
 @given(lines=CODE_LINES, info=st.sampled_from(["", "python", "python3", "py", "Python ", 'c++ title="x"']))
-def test_any_code_without_fences_comes_back_as_written(lines, info):
+def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
     code = "\n".join(lines)
     answer = f"Text before.\n\n```{info}\n{code}\n```\nText after."
     assert extract_code(answer) == code.rstrip()

@@ -137,7 +137,7 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
 
 
 @pytest.mark.slow
-def test_bad_input_is_one_sentence(tmp_path):
+def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [square_problem(0)])
     without = write_lines(
         tmp_path / "without.jsonl", [{k: v for k, v in square_problem(0).items() if "_" not in k or k == "test_cases"}]
@@ -177,7 +177,7 @@ def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path)
 
 
 @pytest.mark.parametrize("script", [SCRIPT, "preproc/preproc_taco.py", "preproc/preproc_lcb_test6.py"])
-def test_help_is_light(script):
+def test_help_imports_no_heavy_library(script):
     finished = run("-X", "importtime", script, "--help")
     assert finished.returncode == 0
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}

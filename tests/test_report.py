@@ -213,7 +213,7 @@ def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
     assert opened.count("evaluation.jsonl") == 1
 
 
-def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
+def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
     names = ["Hard Coding", "hard_coding", "Others", None, "unknown"]
     lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
     events = read_events(write_lines(tmp_path / "e.jsonl", lines))
@@ -271,7 +271,7 @@ def test_markdown_cells_do_not_leave_their_cell(tmp_path):
     assert r"\<b\>" in row
 
 
-def test_csv_gives_back_what_went_in():
+def test_csv_reads_back_to_the_same_values():
     assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
 
 
@@ -420,7 +420,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
         ([tmp_path / "begun"], {}, "make it with 'python eval_multi_turn.py -i"),
         ([plain], {}, "record 1: .*run a multi-turn script first"),
-        ([early, early], {}, "two are called 'early'"),
+        ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"hacking": {"early": stranger}}, "name problem 99, turn 1, which .* give the events of that run"),
         ([early], {"hacking": {"early": too_late}}, "name problem 0, turn 3, which"),

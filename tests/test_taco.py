@@ -405,7 +405,7 @@ def test_recorded_attempts_choose_the_public_tests(tmp_path):
         ({"test_cases": 3}, "field 'test_cases'"),
     ],
 )
-def test_attempts_that_are_none_are_refused(tmp_path, fields, message):
+def test_malformed_attempts_are_refused(tmp_path, fields, message):
     record = {"id": 1, "test_cases": suite_json(["1"] * 8, ["1"] * 8)} | fields
     with pytest.raises(UserError, match=message):
         read_attempts(write_lines(tmp_path / "single.jsonl", [record]))
@@ -427,7 +427,7 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     assert summary["public tests"]["by recorded attempts"] == 1
 
 
-def test_a_bad_row_is_named_before_anything_is_judged_and_once_mended_the_same_command_goes_on(tmp_path):
+def test_a_bad_row_is_named_before_anything_is_judged_and_once_corrected_the_same_command_goes_on(tmp_path):
     rows = [row(number) for number in range(4)]
     source = write_lines(tmp_path / "taco.jsonl", [*rows[:3], {"id": 3}])
     settings = TacoSettings(tmp_path / "out", source, dev_size=1)
@@ -476,7 +476,7 @@ def test_parquet_and_json_lines_give_the_same(tmp_path):
 
 
 @pytest.mark.sandbox
-def test_bad_input_is_one_sentence(tmp_path):
+def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [row(number) for number in range(3)])
     truncated = tmp_path / "truncated.jsonl"
     truncated.write_bytes(good.read_bytes()[:-20])

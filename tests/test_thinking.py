@@ -113,7 +113,7 @@ def test_a_closed_block_is_not_an_open_one():
     assert not opens_thinking("[A]")
 
 
-def test_counters_that_tell_their_template_different_things_have_different_fingerprints(folders):
+def test_counters_with_different_template_arguments_have_different_fingerprints(folders):
     counters = [PromptTokenCounter(folders["qwen3"], template_arguments(switch)) for switch in SWITCHES]
     assert len({counter.fingerprint for counter in counters}) == 3
     assert counters[0].fingerprint == PromptTokenCounter(folders["qwen3"]).fingerprint

@@ -27,7 +27,7 @@ def test_curves_are_the_steps_that_have_a_reward_and_those_that_were_validated(t
     assert read_curves(run) == TrainingCurves(rewards=[(1, -0.5), (2, 0.5)], validations=[(0, 0.25), (2, 0.75)])
 
 
-def test_the_same_trainings_give_the_same_bytes(tmp_path):
+def test_the_same_training_runs_give_the_same_bytes(tmp_path):
     runs = (f"FT={training(tmp_path / 'ft', LINES)}", f"Cobalt={training(tmp_path / 'cobalt', LINES[:2])}")
     pictures = [tmp_path / name for name in ("a.png", "b.png", "a.svg", "b.svg")]
     for picture in pictures:

@@ -157,7 +157,7 @@ def authors_file(record, *, sample_first):
 
 
 @pytest.mark.parametrize("sample_first", [True, False])
-def test_axes_of_the_authors_files_are_told_by_lengths(tmp_path, sample_first):
+def test_axes_of_the_authors_files_are_inferred_from_lengths(tmp_path, sample_first):
     record = trajectory_record(0, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, HALF]])
     [ours] = read_scored(write_lines(tmp_path / "ours.jsonl", [record]), 3)
     path = write_lines(tmp_path / "theirs.jsonl", [authors_file(record, sample_first=sample_first)])
@@ -204,7 +204,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE | {"public_tests": "perturbed"}], "record 3: .*--perturbed_ratio"),
     ],
 )
-def test_records_that_are_no_evaluated_trajectories_are_refused(tmp_path, records, message):
+def test_records_that_are_not_evaluated_trajectories_are_refused(tmp_path, records, message):
     with pytest.raises(UserError, match=message):
         list(read_scored(write_lines(tmp_path / "e.jsonl", records), 3))
 
@@ -315,7 +315,7 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
 
 
-async def test_a_result_that_cannot_be_written_is_one_sentence(tmp_path, policy):
+async def test_a_result_that_cannot_be_written_gets_one_sentence(tmp_path, policy):
     source = write_lines(tmp_path / "e.jsonl", [THREE])
     for path, message in (
         (source / "prompts.jsonl", "cannot write"),

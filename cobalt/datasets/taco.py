@@ -324,9 +324,7 @@ def _split(
         for name, members in splits.items():
             chosen += _write_split(settings, prompts, attempts, [places[i] for i in members], parts[name])
         if settings.attempts_file and not chosen["by recorded attempts"]:
-            raise UserError(
-                f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them"
-            )
+            raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
         for name, result in results.items():  # only when both are complete
             parts[name].replace(result)
     except OSError as error:

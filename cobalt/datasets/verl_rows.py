@@ -210,8 +210,8 @@ def _write_parts(
             writer.flush()
         if not writer.rows:
             raise UserError(
-                f"{sources[split]}: none of {writer.read} prompts is left; {writer.too_long} of them are longer"
-                f" than --max_prompt_length {settings.max_prompt_length}"
+                f"{sources[split]}: no prompt is left: {writer.too_long} of {writer.read} are longer than"
+                f" --max_prompt_length {settings.max_prompt_length}"
             )
         summary[split] = writer.summary()
     return summary
