@@ -1,4 +1,4 @@
-"""Cgroups of sandboxes: where they can be made, what they limit, and that none stays."""
+"""Cgroups of sandboxes: where they can be made, what they limit, and that none remains."""
 
 import asyncio
 import os
@@ -227,7 +227,7 @@ def test_no_cgroup_remains_after_judges_are_closed(place):
 @pytest.mark.sandbox
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
 def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
-    """On a busy machine the kernel is faster than the judge's look, and what is left meets another limit."""
+    """On a busy machine the kernel is faster than the judge's check, and the other processes reach another limit."""
 
     class OneKill:
         kills = staticmethod(iter([1]).__next__)

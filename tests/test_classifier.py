@@ -154,7 +154,7 @@ INJECTIONS = [
 
 
 def sections(messages):
-    """What stands between the markers of a rendered event, by their fence; and the fence."""
+    """The texts between the markers of a rendered event, and the digest in the markers."""
     [system, user] = messages
     fence = re.match(r"<<<PROBLEM ([0-9a-f]+)\n", user["content"])[1]
     assert f"<<<NAME {fence}" in system["content"]
@@ -203,7 +203,7 @@ def test_chat_template_tokens_do_not_reach_the_classifier():
 
 
 class Script:
-    """An engine that answers by the event's number, and says what it was asked."""
+    """An engine that answers by the event's number, and records its calls."""
 
     def __init__(self, answers):
         self.answers = answers

@@ -1,4 +1,4 @@
-"""Ray clusters: the documented way to one asks strangers for a token, and the apps refuse one that does not."""
+"""Ray clusters: a cluster started as documented asks every client for a token; the apps refuse one that does not."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def flags() -> tuple[int, int, list[str]]:
 
 
 def environment(home: Path, **values: str) -> dict[str, str]:
-    """A user's of her own, with nothing that says how to reach Ray."""
+    """The environment of a user, without any variable that leads to a Ray."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
     return kept | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
 

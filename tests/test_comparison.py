@@ -1,4 +1,4 @@
-"""The rules of comparison: texts beside the Kattis default validator, JSON values, laws, and inputs made to be slow."""
+"""The rules of comparison: texts against the Kattis validator, JSON values, laws, and inputs made to be slow."""
 
 import dataclasses
 import itertools

@@ -171,5 +171,5 @@ def test_a_broken_prompt_set_is_refused_with_the_reason(tmp_path, texts, message
 
 
 def test_an_unknown_prompt_set_names_the_built_in_ones():
-    with pytest.raises(UserError, match="give one of paper, pocket, or a folder"):
+    with pytest.raises(UserError, match="paper, pocket"):
         load_prompts("no-such-set")

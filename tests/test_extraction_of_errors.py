@@ -1,4 +1,4 @@
-"""Hacking events: what counts as one, decided from verdicts by place, and what the script does with bad input."""
+"""Hacking events: what counts as one, by the verdicts of each test, and what the script does with bad input."""
 
 import json
 
@@ -41,7 +41,7 @@ A, B, C = program("print(1)"), program("print(2)"), program("print(3)")
 
 
 def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS):
-    """A recorded result on the four tests, given which pass ("++--")."""
+    """A recorded result on the four tests, by which of them pass ("++--")."""
     passed = [mark == "+" for mark in passing]
     feedback = [
         "" if ok else failure_text(kind, given, "?", expected, "Error", "4 s")
@@ -226,7 +226,7 @@ async def test_records_of_another_kind_are_refused(tmp_path, record, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (square_problem(0), "no field 'perturbed_public_test_cases': run preproc/run_perturbation.py first"),
+        (square_problem(0), "no field 'perturbed_public_test_cases': .*run_perturbation.py"),
         (without(perturbed_problem(), "modified_test_cases"), "no field 'modified_test_cases'"),
         (
             perturbed_problem() | {"modified_test_cases": json.dumps({"inputs": ["5"], "outputs": ["1"]})},

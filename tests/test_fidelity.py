@@ -1,6 +1,6 @@
 """Golden vectors for each row of docs/fidelity.md: short inputs, expected values written by hand from the stated rule.
 
-A test is named after its row. What the authors' code does with the same input is said beside it where that differs.
+A test is named after its row. Where the authors' code gives another result for the same input, a comment says which.
 """
 
 import json
@@ -58,7 +58,7 @@ def graded(output, expected, *, status=0, errors=b""):
 
 
 class Refusing:
-    """A judge to which every program is wrong."""
+    """A judge that fails every program."""
 
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         verdict = Verdict(VerdictKind.WRONG_ANSWER)

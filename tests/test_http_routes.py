@@ -1,4 +1,4 @@
-"""What HTTP requests may ask of the apps, without Ray: who is let in, how much they may send, what costs no sandbox."""
+"""HTTP routes of the apps, without Ray: who is admitted, how much may be sent, and what takes no sandbox."""
 
 import asyncio
 import base64

@@ -40,7 +40,7 @@ def lab(request):
 
 
 def check(lab: Lab, attack: Attack, settings: dict[str, object] = SETTINGS) -> None:
-    """Judge an attack, and see that its verdict is one of the right ones, that the sandbox outlives it unchanged."""
+    """Judge an attack; check that its verdict is an expected one and that the sandbox outlives it unchanged."""
     outcome = lab.run(attack.code, settings=settings)
     cost = lab.restarts
     after = lab.run(PROBE, ("dleh",), settings=settings)

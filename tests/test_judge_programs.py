@@ -289,7 +289,7 @@ def test_large_inputs_and_outputs_pass_whole(bench):
 
 
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
-    """Long suites are shared out among idle sandboxes, but a share that had to queue would keep its suite's first one."""
+    """Extra tests of a long suite use idle sandboxes only; one that waited for a sandbox would block other programs."""
     running, seen = 0, []
     run = Sandbox.run
 
@@ -546,7 +546,7 @@ def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
 
 
 def test_a_large_input_leaves_the_next_test_and_program_their_limits():
-    """The kernel refuses a limit below what is in use, and what a large input takes is not gone at once."""
+    """The kernel refuses a limit below the memory in use, and the memory of a large input is not freed at once."""
 
     async def run():
         limits = JudgeSettings(concurrency=1, memory_bytes=64 << 20)

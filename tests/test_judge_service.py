@@ -86,7 +86,7 @@ def test_http_and_handle_give_the_same_result(url):
 
 
 def _settled(value):
-    """What `value` gives when it has given the same for three seconds."""
+    """The value of `value()` once it has not changed for three seconds."""
     seen = [value()]
     while len(seen) < 7 or len(set(seen[-7:])) > 1:
         assert len(seen) < 200
@@ -96,7 +96,7 @@ def _settled(value):
 
 
 def _wait_for(condition, seconds: float = 60.0):
-    """Poll, because Serve writes its log and Ray its metrics when it suits them; returns what `condition` found."""
+    """Poll, because Serve writes its log and Ray its metrics with a delay; returns what `condition` found."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()

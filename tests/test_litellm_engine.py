@@ -470,7 +470,7 @@ run_script(script.Arguments, lambda arguments: asyncio.run(main(arguments)))
 
 
 def loop(script, *arguments, **environment):
-    """A script with a judge of this machine in place of the service."""
+    """Run a script with a local judge in place of the service."""
     return run("-c", RUN.format(script=script), *arguments, **environment)
 
 

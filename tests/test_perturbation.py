@@ -1,4 +1,4 @@
-"""Impossible public tests: the laws of the swap, the files, and multi-turn runs that are fed by them."""
+"""Impossible public tests: the laws of the swap, the files, and multi-turn runs with feedback from them."""
 
 import json
 import random
@@ -126,7 +126,7 @@ async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_t
 async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
     settings = MultiTurnSettings(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
-    with pytest.raises(UserError, match=r"s\.jsonl: problem 0 has no perturbed tests .*: run preproc/run_perturbation"):
+    with pytest.raises(UserError, match=r"s\.jsonl: problem 0 .*run_perturbation"):
         await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
     broken = square_problem(0, perturbed_public_test_cases="{")
     settings = MultiTurnSettings(

@@ -1,4 +1,4 @@
-"""The seed model's side of the pocket world: demonstrations, tokenizer, chat template, a short training."""
+"""The seed model of the pocket world: demonstrations, tokenizer, chat template, a short training run."""
 
 import hashlib
 import json
@@ -188,7 +188,7 @@ def test_a_special_case_needs_an_expected_output_and_a_first_value():
 
 @pytest.mark.sandbox
 async def test_feedback_equals_the_judges():
-    """What the seed model learns from is what the rollout will show it, crashes and broken code included."""
+    """The seed model learns from the same feedback as in the rollout, crashes and broken code included."""
     rng = random.Random(11)
     kinds = set()
     special_cases = 0

@@ -1,4 +1,4 @@
-"""The data scripts as a user meets them."""
+"""The data scripts as a user runs them: help, refusals, and the chain from evaluated records to parquet."""
 
 import pytest
 from support import trajectory_record, write_lines

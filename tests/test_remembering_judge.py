@@ -1,4 +1,4 @@
-"""The judge that remembers, over a counting one."""
+"""`RememberingJudge`, wrapped around a judge that counts its calls."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ OTHER = TestSuite(("1",), ("2",))
 
 
 class Counting:
-    """Fails as often as it is told to, then knows no program."""
+    """Fails a given number of times, then fails every test; it counts its calls."""
 
     def __init__(self, failures: int = 0) -> None:
         self.asked: list[tuple[str, TestSuite, bool]] = []

@@ -440,7 +440,7 @@ def test_lengths_can_be_those_of_the_policy(policy):
 
 
 def test_a_policy_without_a_tokenizer_is_named(tmp_path):
-    with pytest.raises(UserError, match="neither 'o200k_base' nor a folder with a tokenizer.json"):
+    with pytest.raises(UserError, match="setting 'lengths': .*tokenizer.json"):
         compute_reward(GOOD, 1.0, settings=RewardSettings(lengths="o200k"))
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": None}))
     with pytest.raises(UserError, match="cannot be read"):
@@ -449,10 +449,10 @@ def test_a_policy_without_a_tokenizer_is_named(tmp_path):
 
 @pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])
 def test_a_rate_outside_0_to_1_is_named(rate):
-    with pytest.raises(UserError, match="prev_best_pass_rate is .* share between 0 and 1"):
+    with pytest.raises(UserError, match="^prev_best_pass_rate is "):
         compute_reward(GOOD, 1.0, rate)
     if rate is not None:
-        with pytest.raises(UserError, match=r"^pass_rate is .* share between 0 and 1"):
+        with pytest.raises(UserError, match=r"^pass_rate is "):
             compute_reward(GOOD, rate)
 
 

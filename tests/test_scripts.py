@@ -1,4 +1,4 @@
-"""The scripts as a user meets them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
+"""The scripts as a user runs them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
 
 import json
 import os

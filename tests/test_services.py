@@ -1,4 +1,4 @@
-"""The spine on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model: nothing here is imitated."""
+"""The whole chain on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model, without any stand-in."""
 
 import contextlib
 import json

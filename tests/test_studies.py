@@ -1,4 +1,4 @@
-"""Studies: steps run in order, once; a study that was stopped or changed goes on; plans name commands that exist."""
+"""Studies: steps run once and in order; a stopped or changed study continues; plans name commands that exist."""
 
 import contextlib
 import json
@@ -483,7 +483,7 @@ def test_every_command_of_a_plan_has_the_flags_that_its_script_takes(name, expan
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_step_names_a_file_that_its_last_command_makes_and_needs_what_its_commands_read(name, expand, monkeypatch):
-    """Of each path among the arguments: it is named as made or needed, or lies in what is."""
+    """Each path among the arguments is named as made or needed, or lies in such a folder."""
     inputs = {"input_file", "train_file", "validation_file", "perturbed_file", "model_name", "model", "data_dir"}
     for item in STUDIES[name].steps:
         if item.command[:2] == ("bash", "-c") or item.command[1] == "run_llm_judge.py":

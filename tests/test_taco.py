@@ -1,4 +1,4 @@
-"""TACO-verified into problems: each rule, function problems, real judging, resumption, and what users do wrong."""
+"""TACO-verified into problems: each rule, function problems, real judging, resumption, and users' mistakes."""
 
 import asyncio
 import json
@@ -314,7 +314,7 @@ class NoJudge(NamedJudge):
 
 
 class Killed(BaseException):
-    """Ends a run as nothing that it could handle."""
+    """Ends a run with an exception that the run does not handle."""
 
 
 class RightJudge(NamedJudge):
@@ -399,7 +399,7 @@ def test_recorded_attempts_choose_the_public_tests(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "has no 'exec_results': run a single-turn script first"),
+        ({}, "has no 'exec_results'"),
         ({"exec_results": [{"passing": [True]}]}, "one 'passing' entry for each test"),
         ({"exec_results": [3]}, "one 'passing' entry for each test"),
         ({"test_cases": 3}, "field 'test_cases'"),

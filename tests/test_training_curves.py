@@ -1,4 +1,4 @@
-"""Curves of trainings, from metrics files as the trainer writes them."""
+"""Curves of training runs, from metrics files as the trainer writes them."""
 
 import json
 

@@ -41,7 +41,7 @@ LONG = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def training(method, data, model, output, *overrides):
-    """A training by its script; whatever happens, nothing of it goes on running."""
+    """A training run by its script; whatever happens, none of its processes remains."""
     command = ["bash", f"scripts/train_grpo_{method}.sh", "--data_dir", data, "--model", model]
     command += ["--output_dir", output, *SMALL, *overrides]
     process = subprocess.Popen(

@@ -148,7 +148,7 @@ async def test_the_same_command_gives_the_same_bytes_and_the_seed_the_order(tmp_
 
 
 def authors_file(record, *, sample_first):
-    """A record as the authors release it: without verdicts and finish reasons, its axes told by lengths alone."""
+    """A record as the authors release it: without verdicts and finish reasons, its axes known by lengths alone."""
     record = {name: value for name, value in record.items() if name not in ("hidden_verdicts", "finish_reasons")}
     for name, by_sample in (("all_pass_rates", True), ("public_pass_rates", False), ("raw_responses", False)):
         if by_sample != sample_first:
@@ -186,11 +186,11 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([square_problem(3)], "record 3: .*'conversations': run a multi-turn script first"),
-        ([without(THREE, "all_pass_rates")], "record 3: it has no 'all_pass_rates': run eval_multi_turn.py first"),
+        ([square_problem(3)], "record 3: .*'conversations'"),
+        ([without(THREE, "all_pass_rates")], "record 3: .*'all_pass_rates': run eval_multi_turn.py"),
         ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
         ([THREE, trajectory_record(4, [[WRONG] * 4] * 2)], "record 4 has 4 turns where another has 3"),
-        ([trajectory_record(3, [[WRONG, RIGHT]])], "it has 2 turns, and 3 were asked for: give --num_turns 2"),
+        ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
         ([authors_file(SQUARE, sample_first=True)], "the axes of its fields"),
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
         ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates'"),
@@ -334,14 +334,14 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):
 
 
 def test_a_chat_template_that_refuses_a_message_is_named(policy):
-    with pytest.raises(UserError, match="refuses a conversation: this chat template has no role 'tool'"):
+    with pytest.raises(UserError, match="the chat template of .* role 'tool'"):
         PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder", "./no-such-folder", "no/such/folder"])
 def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match=f"'{name}': without a network give the local folder"):
+    with pytest.raises(UserError, match=f"tokenizer of '{name}'.* folder"):
         PromptTokenCounter(name)
 
 

@@ -209,5 +209,5 @@ def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, chan
 
 def test_problems_are_refused_where_contextual_prompts_are_expected(tmp_path, policy):
     run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
-    with pytest.raises(UserError, match="has no field .*give the result of process_multi_turn_taco.py"):
+    with pytest.raises(UserError, match="record 1 has no field .*process_multi_turn_taco.py"):
         convert_multi_turn(run)
