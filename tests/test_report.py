@@ -299,7 +299,7 @@ LATEX_NAMES = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less":
 
 
 def typeset(latex):
-    """What TeX prints of a cell; fails on everything that is no plain text."""
+    """What TeX prints of a cell; fails on everything that is not plain text."""
     shown, place = "", 0
     while place < len(latex):
         token = LATEX_TEXT.match(latex, place)

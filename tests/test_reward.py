@@ -137,7 +137,7 @@ def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
 def test_the_pass_rate_of_a_judged_result_is_accepted_as_it_is():
     failed = ExecResult.from_record({"passing": [True, False], "feedback": ["", "wrong"]})
     assert compute_reward(GOOD, failed.pass_rate).correctness == 0.2
-    # The judge's own result for a missing program is no way round -1.
+    # The judge's own result for a missing program does not avoid the -1 either.
     nothing = ExecResult.no_code(4)
     assert compute_reward("no program", nothing.pass_rate).total == -1.0
 
