@@ -50,7 +50,7 @@ def test_a_malformed_line_inside_the_file_is_an_error_with_its_number(tmp_path):
         RecordFile(path)
 
 
-def test_a_truncated_input_is_an_error_and_loses_no_record_silently(tmp_path):
+def test_an_input_that_ends_inside_a_record_is_an_error_and_one_without_a_last_newline_is_read_whole(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text('{"id": 1}\n{"id": 2}')
     assert [record["id"] for record in read_records(path)] == [1, 2]
