@@ -28,7 +28,7 @@ class Arguments:
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
     """Result of run_multi_turn_*.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The same records with their hidden pass rates (JSONL); the figures go beside it, as .metrics.json."""
+    """The same records with their hidden pass rates (JSONL); the figures are next to it, as .metrics.json."""
     plot: Path | None = None
     """Draw Pass@1 by turn into this PNG or SVG file."""
     concurrency: int = 64

@@ -1,4 +1,4 @@
-"""Hacking events: flags in, one call of `cobalt.hacking.extraction`."""
+"""Extract hacking events: flags in, one call of `cobalt.hacking.extraction`."""
 
 import asyncio
 from dataclasses import dataclass

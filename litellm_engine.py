@@ -12,11 +12,11 @@ from cobalt.engine.api_flags import ApiFlags
 
 @dataclass(frozen=True)
 class Arguments(ApiFlags):
-    """Ask a model for one word, to see that key, model name, limits and price are right before a run."""
+    """Ask a model for one word, to check key, model name, limits and price before a run."""
 
 
 async def main(arguments: Arguments) -> int:
-    """Ask, and return the exit code."""
+    """Send the request, and return the exit code."""
     settings = GenerationSettings(temperature=1, top_p=1, max_tokens=2000, n=1, seed=0)
     async with arguments.open_engine(None) as engine:
         about = await engine.describe()

@@ -13,5 +13,5 @@ from cobalt.serve_client import build_app
 
 
 def app(args: dict[str, Any]) -> Application:
-    """Build the app from the arguments of `serve run`; a user's mistake is one sentence and exit code 2."""
+    """Build the app from the arguments of `serve run`; a user's mistake ends it with one sentence and exit code 2."""
     return build_app(build, args)

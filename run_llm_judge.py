@@ -1,4 +1,4 @@
-"""Categories of hacking events: flags in, one call of `cobalt.hacking.classifier`."""
+"""Classify hacking events: flags in, one call of `cobalt.hacking.classifier`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Arguments(ApiFlags):
     """Ask a model which of four kinds of reward hacking each event is.
 
     Running it again replaces the output; answers that were paid for are kept in OUTPUT.calls.jsonl and found again by
-    content, wherever the event stands.
+    the event's content, whatever its position in the input.
     """
 
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]

@@ -3,9 +3,9 @@
     python -I -S watcher.py FOLDER < PIPE
 
 The watcher is a process of its own. It waits for the end of a pipe whose other end only the watched process holds. Then
-it ends every process that has FOLDER in the variable `VARIABLE` of its environment, or a file in FOLDER open for writing,
-as Ray's processes have their logs: first by SIGTERM, then by SIGKILL. It uses the standard library only, so that it
-starts in milliseconds.
+it ends every process that has FOLDER in the variable `VARIABLE` of its environment, or a file in FOLDER open for
+writing, as Ray's processes have their logs: first by SIGTERM, then by SIGKILL. It uses the standard library only, so
+that it starts in milliseconds.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""LiveCodeBench into problems: flags in, one call of `cobalt.datasets.livecodebench`."""
+"""Turn LiveCodeBench into problems: flags in, one call of `cobalt.datasets.livecodebench`."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -16,16 +16,16 @@ class Arguments:
     """Turn LiveCodeBench's test6.jsonl into problems; functional problems are judged by calling their function."""
 
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/lcb_v6.jsonl")
-    """Problems (JSONL). What made it goes beside it, as .run.json."""
+    """Problems (JSONL), with their manifest next to them as .run.json."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local test6.jsonl (or another release in its schema). Default: test6.jsonl in the current folder if it is there,
     otherwise downloaded by name."""
     start_date: date | None = None
-    """First day of the contests to keep, as 2025-01-31."""
+    """First day of the contests to keep, such as 2025-01-31."""
     end_date: date | None = None
     """Last day of the contests to keep."""
     paper_mode: bool = False
-    """As the paper does: every problem as a program on standard input, its statement cut before the first example."""
+    """As in the paper: every problem is a program on standard input, its statement cut before the first example."""
     prompts: str = "paper"
     """Prompt set of the field `instruction`: paper, pocket, or a folder."""
 

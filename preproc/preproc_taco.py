@@ -1,4 +1,4 @@
-"""TACO-verified into problems: flags in, one call of `cobalt.datasets.taco`."""
+"""Turn TACO-verified into problems: flags in, one call of `cobalt.datasets.taco`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class Arguments:
     prompts: str = "paper"
     """Prompt set of the field `instruction`: paper, pocket, or a folder."""
     max_tests: int = 20
-    """Most tests of a problem: a quarter of them those with the shortest inputs, the rest those with the longest."""
+    """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
     max_solutions: int = 16
     """Most recorded solutions of a problem to judge; one must pass every test."""
     public_tests: int = 4
-    """Public tests of a problem; the rest is hidden."""
+    """Public tests of a problem; the rest are hidden."""
     dev_size: int = 250
     """Problems of the development split."""
     seed: int = 42

@@ -1,4 +1,4 @@
-"""Trajectories into contextual prompts: flags in, one call of `cobalt.contexts.processing`."""
+"""Turn trajectories into contextual prompts: flags in, one call of `cobalt.contexts.processing`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Arguments:
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Prompts (JSONL). What made it and what was dropped goes beside it, as .run.json."""
+    """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
     model_name: str = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
     chat_template_thinking: TemplateThinking = "default"
-    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
+    """That template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
     num_turns: int = 3
     """Turns of each trajectory to read; later ones are left out."""
     max_trajectories: int = 4
@@ -34,13 +34,13 @@ class Arguments:
     max_prompt_tokens: int = 10_000
     """Longest prompt, in tokens."""
     solved_rule: Literal["paper", "off"] = "paper"
-    """The authors' rule that drops right-wrong-right trajectories, by an index that is off by one; or off."""
+    """paper: the authors' rule, which drops right-wrong-right trajectories (its index is off by one). off: no rule."""
     is_test: bool = False
-    """Make a test set: of each problem the one trajectory that changes least."""
+    """Make a test set: the one trajectory of each problem that changes least."""
     perturbed_ratio: float = 0.0
     """Prompts with impossible feedback to add for each partial trajectory, 0 to 1 (the paper's ratio is not known)."""
     perturbed_file: Path | None = None
-    """Result of run_perturbation.py on the same problems, where the trajectories do not have its fields."""
+    """Result of run_perturbation.py on the same problems; needed where the trajectories do not have its fields."""
     prompts: str = "paper"
     """Prompt set that the trajectories were collected with; it words the impossible feedback."""
     seed: int = 42

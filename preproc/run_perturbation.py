@@ -1,4 +1,4 @@
-"""Impossible public tests: flags in, one call of `cobalt.contexts.perturbation`."""
+"""Make public tests impossible: flags in, one call of `cobalt.contexts.perturbation`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from cobalt.cli import run_script
 
 @dataclass(frozen=True)
 class Arguments:
-    """Swap the expected outputs of two public tests of each problem, so that no right program passes them."""
+    """Swap the expected outputs of two public tests of each problem, so that no correct program passes them."""
 
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
     """Problems with public tests, or a single-turn result, which keeps its shared first turn (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The same records with the perturbed tests (JSONL). What made it goes beside it, as .run.json."""
+    """The same records with the perturbed tests (JSONL), with their manifest next to them as .run.json."""
     exclude_ids: Path | None = None
     """File with one id a line: problems to leave out, such as those with several right answers."""
     seed: int = 42

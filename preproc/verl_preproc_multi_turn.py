@@ -1,4 +1,4 @@
-"""Contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
+"""Turn contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Problems into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
+"""Turn problems into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
 
 from dataclasses import dataclass
 

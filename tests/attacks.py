@@ -1,8 +1,8 @@
-"""Programs that attack the sandbox, as data: a name, a program, and the verdicts that show that the wall stands.
+"""Programs that attack the sandbox, as data: a name, a program, and the verdicts that show that isolation holds.
 
-A program prints "held" when the wall that it tried stands, which is what every test expects. Each bounds what it does, so
-that a sandbox that fails costs the machine some hundred MiB or processes and no more. System calls have the numbers of
-x86_64.
+A program prints "held" when the isolation that it attacked holds, which is what every test expects. Each program bounds
+what it does, so that a sandbox that fails costs the machine some hundred MiB or processes and no more. System calls
+have the numbers of x86_64.
 """
 
 # Whole programs stand on one line each.
@@ -27,7 +27,7 @@ class Attack:
 
     Attributes:
         code: The program; `{secret!r}` and the like stand for what `attacks_lab` puts there.
-        expected: The verdicts that show that the wall stands.
+        expected: The verdicts that show that isolation holds.
     """
 
     code: str

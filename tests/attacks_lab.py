@@ -1,4 +1,4 @@
-"""Where attacks are tried: the judge as one user or another runs it, and a host with things to steal."""
+"""The place of the attack tests: a judge run by a chosen user, and a host with files and secrets to steal."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,7 @@ def memory_settings(accounting: str) -> dict[str, object]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the judge said of one program.
+    """The judge's result for one program.
 
     Attributes:
         kinds, wall, feedback: One for each test; the second in seconds.
@@ -110,7 +110,7 @@ class Lab:
         return self._process.pid
 
     def filled(self, code: str) -> str:
-        """A program that knows what there is to steal."""
+        """A program with the paths and secrets of this host filled in."""
         names = {
             "repository": str(REPOSITORY),
             "secret": str(self.secret),
@@ -154,7 +154,7 @@ class Lab:
         self._write({"settings": settings, "programs": programs, "seconds": SECONDS})
 
     def receive(self) -> list[Outcome]:
-        """What came of the programs that were sent; skips the test where the machine lacks what it needs."""
+        """The outcomes of the programs that were sent; skips the test where the machine lacks what it needs."""
         line = self._process.stdout.readline()
         assert line, "the judging process has ended"
         answer = json.loads(line)
@@ -285,7 +285,7 @@ def _open_to_others(path: Path) -> bool:
 
 
 def _copied_python(home: Path, target: Path) -> Path:
-    """A Python installation without what was installed into it, as the stranger's own."""
+    """A Python installation without site packages, owned by the unprivileged user."""
     shutil.copytree(
         home / "lib",
         target / "lib",

@@ -1,4 +1,4 @@
-"""A model provider on loopback that misbehaves as it is told; no tests."""
+"""A model provider on loopback that misbehaves by a script; no tests."""
 
 import json
 import threading

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/recorded_run.py tests/data/recorded_run
 
-wrote the files there with the code at 824951e, before trajectories had a type. `test_recorded_run.py` makes them again.
+wrote the files there with the code at commit 824951e. `test_recorded_run.py` makes them again and compares.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class ScriptedEngine:
 
 
 class ScriptedJudge:
-    """Runs the few programs above by what they mean; its times are made up."""
+    """Knows the results of the few programs above without running them; its times are made up."""
 
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         passing, feedback, verdicts = [], [], []

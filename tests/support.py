@@ -1,4 +1,4 @@
-"""What several test modules use; no tests."""
+"""Functions that several test modules share; no tests."""
 
 import importlib.util
 import json
@@ -88,7 +88,7 @@ def alive(pid):
 
 
 def belongs_here(pid):
-    """Whether a process was started from this checkout, by what it runs: others may belong to the tests of another."""
+    """Whether a process was started from this checkout, by its command; others may belong to tests of another one."""
     entry = Path(f"/proc/{pid}")
     try:
         if str(ROOT).encode() in (entry / "cmdline").read_bytes():

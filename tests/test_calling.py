@@ -272,7 +272,7 @@ def test_nan_is_the_answer_where_it_is_expected(bench):
 
 
 @pytest.mark.sandbox
-def test_output_that_is_no_json_or_too_deep_is_a_wrong_answer(bench):
+def test_output_that_is_not_json_or_is_too_deep_is_a_wrong_answer(bench):
     deep = f"import os\ndef f():\n    os.write(1, {VALUE_MARK!r} + b'[' * 100000)\n    os._exit(0)"
     for code in (deep, deep.replace("b'['", "b'x'"), deep.replace("b'['", "b'9'"), deep.replace("b'['", "b'\\xff'")):
         assert judge_call(bench, code, [], [[1]]).verdicts[0].kind is VerdictKind.WRONG_ANSWER

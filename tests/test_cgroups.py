@@ -1,4 +1,4 @@
-"""Cgroups of sandboxes: where they can be made, what they limit, and that none stays."""
+"""Cgroups of sandboxes: where they can be made, what they limit, and that none remains."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ def test_own_cgroup_is_found(name, monkeypatch):
         assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
 
 
-def test_a_place_is_given_back_as_it_was(place):
+def test_removing_the_cgroups_of_a_sandbox_leaves_none_behind(place):
     assert left(place) == []
     made = SandboxCgroup(place)
     assert len(left(place)) == len({place.memory, place.pids})
@@ -118,7 +118,7 @@ def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(place):
         made.remove()
 
 
-def test_what_dead_judges_left_is_removed_and_what_living_ones_use_stays(place):
+def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(place):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folders = {place.memory, place.pids}
@@ -146,7 +146,7 @@ def fake_kernel(monkeypatch):
     monkeypatch.setattr(Path, "mkdir", mkdir)
 
 
-def test_limits_under_v2_have_its_names(tmp_path, monkeypatch):
+def test_limits_under_cgroup_v2_are_written_to_its_files(tmp_path, monkeypatch):
     fake_kernel(monkeypatch)
     made = SandboxCgroup(Place(2, tmp_path, tmp_path))
     made.limit(100 * MIB, 16)
@@ -162,7 +162,7 @@ def test_limits_under_v2_have_its_names(tmp_path, monkeypatch):
     assert made.kills() == 2
 
 
-def test_a_parent_that_gives_controllers_is_a_place_and_is_not_changed(tmp_path, monkeypatch):
+def test_a_parent_with_enabled_controllers_is_a_candidate_and_is_not_changed(tmp_path, monkeypatch):
     own = tmp_path / "own"
     own.mkdir()
     for folder, given in ((tmp_path, "memory pids"), (own, "")):
@@ -190,7 +190,7 @@ def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypat
     assert not cgroups.enter_delegated()
 
 
-def test_a_kernel_s_limit_that_cannot_be_had_is_refused_and_auto_does_without(monkeypatch):
+def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):
     monkeypatch.setattr("cobalt.judge.local.find_place", lambda: None)
 
     async def opened(accounting):
@@ -213,7 +213,7 @@ time.sleep(9)
 
 
 @pytest.mark.sandbox
-def test_no_cgroup_stays_when_judges_are_closed(place):
+def test_no_cgroup_remains_after_judges_are_closed(place):
     async def course():
         settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
         async with LocalJudge(settings) as judge:
@@ -227,7 +227,7 @@ def test_no_cgroup_stays_when_judges_are_closed(place):
 @pytest.mark.sandbox
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
 def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
-    """On a busy machine the kernel is faster than the judge's look, and what is left meets another limit."""
+    """On a busy machine the kernel is faster than the judge's check, and the other processes reach another limit."""
 
     class OneKill:
         kills = staticmethod(iter([1]).__next__)

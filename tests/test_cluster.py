@@ -1,4 +1,4 @@
-"""Ray clusters: the documented way to one asks strangers for a token, and the apps refuse one that does not."""
+"""Ray clusters: a cluster started as documented asks every client for a token; the apps refuse one that does not."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
 PAYLOAD = {"code": "print(1)", "test_cases": {"inputs": [""], "outputs": ["1"]}}
 
 
-def test_a_token_file_is_its_owners_alone(tmp_path, monkeypatch):
+def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "new" / "token"))
     path = cluster.token_path()
@@ -36,7 +36,7 @@ def test_a_token_file_is_its_owners_alone(tmp_path, monkeypatch):
     assert path.read_text() == token
 
 
-def test_without_a_cluster_the_one_to_be_started_counts(monkeypatch, tmp_path):
+def test_without_a_running_cluster_the_cluster_to_be_started_decides(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "running_cluster", lambda: None)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -47,7 +47,7 @@ def test_without_a_cluster_the_one_to_be_started_counts(monkeypatch, tmp_path):
         cluster.require_private(allow_open=False)
 
 
-def test_silence_is_neither_open_nor_private():
+def test_a_cluster_that_does_not_answer_counts_neither_as_open_nor_as_private():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(InfrastructureError):
@@ -73,7 +73,7 @@ def flags() -> tuple[int, int, list[str]]:
 
 
 def environment(home: Path, **values: str) -> dict[str, str]:
-    """A user's of her own, with nothing that says how to reach Ray."""
+    """The environment of a user, without any variable that leads to a Ray."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
     return kept | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
 

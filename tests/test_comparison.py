@@ -1,4 +1,4 @@
-"""The rules of comparison: texts beside the Kattis default validator, JSON values, laws, and inputs made to be slow."""
+"""The rules of comparison: texts against the Kattis validator, JSON values, laws, and inputs made to be slow."""
 
 import dataclasses
 import itertools
@@ -205,7 +205,7 @@ def test_only_plain_decimal_numbers_are_numbers(output, expected):
 
 
 @pytest.mark.parametrize(("output", "expected"), [("NaN", "nan"), ("-INF", "-inf"), ("Infinity", "infinity")])
-def test_words_for_values_that_are_not_finite_have_no_case(output, expected):
+def test_words_for_non_finite_values_match_in_any_case_except_under_strip(output, expected):
     assert not outputs_match(output.encode(), expected, STRIP)
     assert outputs_match(output.encode(), expected, LINES)
     assert outputs_match(output.encode(), expected, FLOAT)
@@ -260,7 +260,7 @@ def test_strip_and_lines_do_not_depend_on_which_text_is_the_answer(left, right):
 
 
 @given(TEXT, st.sampled_from(["", " ", "\n", "\t \r\n"]), st.sampled_from(["", " ", "\n\n", "\r\n"]))
-def test_white_space_around_an_output_never_counts(text, before, after):
+def test_white_space_around_an_output_is_ignored(text, before, after):
     text = text.encode("utf-8", "replace").decode()
     for settings in RULES:
         assert outputs_match(f"{before}{text}{after}".encode(), text, settings)
@@ -282,7 +282,7 @@ def test_line_ends_are_the_only_white_space_inside_that_strip_takes_for_another(
 
 
 @given(st.integers(), st.integers(0, 30))
-def test_lines_tells_neighbouring_integers_apart_and_zeros_behind_the_point_do_not_count(number, zeros):
+def test_lines_distinguishes_neighbouring_integers_and_ignores_trailing_decimal_zeros(number, zeros):
     assert outputs_match(f"{number}.{'0' * zeros}".encode(), str(number), LINES)
     assert not outputs_match(str(number + 1).encode(), str(number), LINES)
 
@@ -420,7 +420,7 @@ def test_values_are_compared_not_their_texts(output, expected, equal, close):
     assert values_match(output.encode(), expected, FLOAT) is close
 
 
-def test_bytes_that_are_no_text_are_no_value():
+def test_undecodable_bytes_are_not_a_value():
     assert not values_match(b'"\xff"', '"\N{REPLACEMENT CHARACTER}"', FLOAT)
 
 

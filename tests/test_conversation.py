@@ -24,7 +24,7 @@ CODE_LINES = st.lists(
 
 
 @given(lines=CODE_LINES, info=st.sampled_from(["", "python", "python3", "py", "Python ", 'c++ title="x"']))
-def test_any_code_without_fences_comes_back_as_written(lines, info):
+def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
     code = "\n".join(lines)
     answer = f"Text before.\n\n```{info}\n{code}\n```\nText after."
     assert extract_code(answer) == code.rstrip()
@@ -171,5 +171,5 @@ def test_a_broken_prompt_set_is_refused_with_the_reason(tmp_path, texts, message
 
 
 def test_an_unknown_prompt_set_names_the_built_in_ones():
-    with pytest.raises(UserError, match="give one of paper, pocket, or a folder"):
+    with pytest.raises(UserError, match="paper, pocket"):
         load_prompts("no-such-set")

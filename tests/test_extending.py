@@ -1,4 +1,4 @@
-"""The code of docs/extending.md, put where a reader would: each example alone, and a training step with all three."""
+"""The code of docs/extending.md, placed as the page says: each example alone, and a training step with all three."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Hacking events: what counts as one, decided from verdicts by place, and what the script does with bad input."""
+"""Hacking events: what counts as one, by the verdicts of each test, and what the script does with bad input."""
 
 import json
 
@@ -41,7 +41,7 @@ A, B, C = program("print(1)"), program("print(2)"), program("print(3)")
 
 
 def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS):
-    """A recorded result on the four tests, given which pass ("++--")."""
+    """A recorded result on the four tests, by which of them pass ("++--")."""
     passed = [mark == "+" for mark in passing]
     feedback = [
         "" if ok else failure_text(kind, given, "?", expected, "Error", "4 s")
@@ -210,7 +210,7 @@ GOOD = recorded((A, result("--++")), (B, result("+-++")))
     [
         (recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))), "record 0: .* --public_tests perturbed"),
         (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
-        (GOOD | {"id": 7}, "record 7 is no problem of"),
+        (GOOD | {"id": 7}, "run.jsonl: record 7 .*data.jsonl"),
         (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
         (GOOD | {"public_exec_results": [[1], [2]]}, "record 0: field 'public_exec_results'"),
         (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results'"),
@@ -226,7 +226,7 @@ async def test_records_of_another_kind_are_refused(tmp_path, record, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (square_problem(0), "no field 'perturbed_public_test_cases': run preproc/run_perturbation.py first"),
+        (square_problem(0), "no field 'perturbed_public_test_cases': .*run_perturbation.py"),
         (without(perturbed_problem(), "modified_test_cases"), "no field 'modified_test_cases'"),
         (
             perturbed_problem() | {"modified_test_cases": json.dumps({"inputs": ["5"], "outputs": ["1"]})},
@@ -243,7 +243,7 @@ async def test_a_file_of_another_kind_is_not_replaced(tmp_path):
     data = write_lines(tmp_path / "data.jsonl", [perturbed_problem()])
     run = write_lines(tmp_path / "run.jsonl", [GOOD])
     other = write_lines(tmp_path / "other.jsonl", [{"id": 1}])
-    for output, message in ((run, "is an input of this command"), (other, "is no result of this command")):
+    for output, message in ((run, "is an input of this command"), (other, "other.jsonl exists")):
         before = output.read_bytes()
         with pytest.raises(UserError, match=message):
             await extract_events(data, run, output, NoJudge())

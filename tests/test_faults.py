@@ -1,4 +1,4 @@
-"""Every part killed, starved or lied to (`benchmarks/faults.py`), and results on a full disk."""
+"""Faults in every part (`benchmarks/faults.py`): processes killed, resources exhausted, wrong answers, a full disk."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ def test_a_fault_loses_nothing_and_the_run_goes_on(rows, name):
 
 @contextlib.contextmanager
 def files_of_at_most(count):
-    """A disk that is full when a file has so many bytes, as the kernel tells a writer of it."""
+    """Imitate a disk that is full when a file has so many bytes, by the kernel's limit on file sizes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
     try:

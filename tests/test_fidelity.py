@@ -1,6 +1,6 @@
 """Golden vectors for each row of docs/fidelity.md: short inputs, expected values written by hand from the stated rule.
 
-A test is named after its row. What the authors' code does with the same input is said beside it where that differs.
+A test is named after its row. Where the authors' code gives another result for the same input, a comment says which.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What HTTP requests may ask of the apps, without Ray: who is let in, how much they may send, what costs no sandbox."""
+"""HTTP routes of the apps, without Ray: who is admitted, how much may be sent, and what takes no sandbox."""
 
 import asyncio
 import base64
@@ -47,17 +47,17 @@ def status(guard: Guard, asked: Request) -> int:
 
 
 @pytest.mark.parametrize("client", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-def test_this_machine_needs_no_token_where_none_is_set(client):
+def test_local_requests_need_no_token_where_none_is_set(client):
     assert status(OPEN, request(client=client)) == 200
 
 
 @pytest.mark.parametrize("client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", ""])
-def test_other_machines_are_refused_where_no_token_is_set(client):
+def test_remote_requests_are_refused_where_no_token_is_set(client):
     assert status(OPEN, request(client=client)) == 403
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
-def test_what_a_proxy_hands_on_does_not_count_as_this_machines(header):
+def test_a_request_forwarded_by_a_proxy_does_not_count_as_local(header):
     assert status(OPEN, request(headers=[(header, "127.0.0.1")])) == 403
     assert status(LOCKED, request(headers=[(header, "x"), ("Authorization", f"Bearer {TOKEN}")])) == 200
 
@@ -148,20 +148,20 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_a_body_that_is_no_strict_utf8_json_is_refused(body):
+def test_a_body_that_is_not_strict_utf8_json_is_refused(body):
     assert status(Guard(None, 1 << 20, "X"), request(body)) == 400
 
 
 @pytest.mark.parametrize(
     "token", ["short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"]
 )
-def test_a_token_that_fits_no_header_is_refused_and_not_shown(token):
+def test_a_token_that_cannot_be_a_header_is_refused_and_not_shown(token):
     with pytest.raises(UserError) as caught:
         ServiceSettings.from_mapping({"token": token})
     assert token not in str(caught.value)
 
 
-def test_a_token_is_in_no_description_and_no_representation():
+def test_a_token_appears_in_no_description_and_no_representation():
     settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": TOKEN})
     assert settings.token.get_secret_value() == TOKEN
     assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())

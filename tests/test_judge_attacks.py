@@ -40,7 +40,7 @@ def lab(request):
 
 
 def check(lab: Lab, attack: Attack, settings: dict[str, object] = SETTINGS) -> None:
-    """Judge an attack, and see that its verdict is one of the right ones, that the sandbox outlives it unchanged."""
+    """Judge an attack; check that its verdict is an expected one and that the sandbox outlives it unchanged."""
     outcome = lab.run(attack.code, settings=settings)
     cost = lab.restarts
     after = lab.run(PROBE, ("dleh",), settings=settings)
@@ -50,7 +50,7 @@ def check(lab: Lab, attack: Attack, settings: dict[str, object] = SETTINGS) -> N
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_wall_holds_against_a_program_that(lab, name):
+def test_isolation_holds_against_a_program_that(lab, name):
     check(lab, HELD[name])
 
 
@@ -72,7 +72,7 @@ def test_honest_program_is_judged_by_what_the_sandbox_offers(lab, name):
 
 
 @pytest.mark.parametrize("accounting", ["cgroup", "sum"])
-def test_program_that_is_dear_to_look_at_ends_in_time(lab, accounting):
+def test_program_that_is_expensive_to_measure_ends_in_time(lab, accounting):
     settings = memory_settings(accounting) | {"memory_bytes": 1024 * MIB}
     outcome = lab.run(DEAR_TO_LOOK_AT, settings=settings)
     # Where the kernel keeps no account, so many mappings are more than any memory.
@@ -98,7 +98,7 @@ def test_program_notices_nothing_of_one_in_another_sandbox_that(lab, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_test_finds_nothing_of_the_one_before(lab, name):
+def test_test_sees_nothing_of_the_previous_test(lab, name):
     outcome = lab.run(TRACES[name], ("leave", "look", "look"))
     assert outcome.kinds == (PASSED,) * 3, str(outcome)
 
@@ -127,7 +127,7 @@ def test_search_of_memory_finds_what_is_there(lab):
     assert outcome.kinds == (PASSED,), str(outcome)
 
 
-def test_tests_are_apart_for_the_host(lab):
+def test_concurrent_tests_have_their_own_session_group_and_autogroup(lab):
     lab.send(["import time\ntime.sleep(1)\nprint('held')"] * 2)
     try:
         tests = lab.tests(2)

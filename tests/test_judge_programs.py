@@ -171,7 +171,7 @@ def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself(benc
     assert bench.judge(code, {"": "1"}, cpu_seconds=1.0).all_passed
 
 
-def test_sleep_costs_no_cpu_time(bench):
+def test_sleeping_does_not_count_as_cpu_time(bench):
     result = bench.judge("import time\ntime.sleep(0.3)\nprint(1)", {"": "1"}, cpu_seconds=0.2, wall_seconds=5)
     assert result.all_passed
     assert result.verdicts[0].cpu_seconds < 0.2 < result.verdicts[0].wall_seconds
@@ -205,11 +205,11 @@ def test_failing_hook_is_reported_as_python_does_it(bench):
     )
 
 
-def test_message_of_an_exit_goes_nowhere_without_standard_error(bench):
+def test_message_of_an_exit_is_lost_without_standard_error(bench):
     assert bench.output("import sys\nsys.stderr = None\nsys.exit('said')") == ""
 
 
-def test_program_larger_than_a_file_may_be_is_no_program(bench):
+def test_program_larger_than_the_file_limit_is_a_compile_error(bench):
     result = bench.judge("#" + "x" * 4096, {"": ""}, file_bytes=2048, output_bytes=1024)
     assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
     assert "larger than 2048 bytes" in result.feedback[0]
@@ -225,7 +225,7 @@ def test_end_of_input_is_an_eof_error(bench):
     assert "EOFError" in bench.judge("input()\ninput()", {"1": ""}).feedback[0]
 
 
-def test_output_that_is_no_text_is_compared_as_bytes_and_shown_with_replacements(bench):
+def test_output_that_is_not_utf8_is_compared_as_bytes_and_shown_with_replacements(bench):
     code = "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')"
     result = bench.judge(code, {"": "\ufffd\ufffd"})
     assert result.verdicts[0].kind is VerdictKind.WRONG_ANSWER
@@ -290,7 +290,7 @@ def test_large_inputs_and_outputs_pass_whole(bench):
 
 
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
-    """Long suites are shared out among idle sandboxes, but a share that had to queue would keep its suite's first one."""
+    """Extra tests of a long suite use idle sandboxes only; one that waited for a sandbox would block other programs."""
     running, seen = 0, []
     run = Sandbox.run
 
@@ -532,7 +532,7 @@ def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
 
 
 def test_a_large_input_leaves_the_next_test_and_program_their_limits():
-    """The kernel refuses a limit below what is in use, and what a large input takes is not gone at once."""
+    """The kernel refuses a limit below the memory in use, and the memory of a large input is not freed at once."""
 
     async def run():
         limits = JudgeSettings(concurrency=1, memory_bytes=64 << 20)

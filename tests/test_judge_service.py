@@ -86,7 +86,7 @@ def test_http_and_handle_give_the_same_result(url):
 
 
 def _settled(value):
-    """What `value` gives when it has given the same for three seconds."""
+    """The value of `value()` once it has not changed for three seconds."""
     seen = [value()]
     while len(seen) < 7 or len(set(seen[-7:])) > 1:
         assert len(seen) < 200
@@ -96,7 +96,7 @@ def _settled(value):
 
 
 def _wait_for(condition, seconds: float = 60.0):
-    """Poll, because Serve writes its log and Ray its metrics when it suits them; returns what `condition` found."""
+    """Poll, because Serve writes its log and Ray its metrics with a delay; returns what `condition` found."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -158,7 +158,7 @@ def test_a_bad_request_is_answered_with_its_reason(url, body, status, words):
     assert words in answer.json()["error"]
 
 
-def test_what_programs_may_not_send_is_refused_before_it_is_read(url):
+def test_web_pages_proxies_and_oversized_bodies_are_refused_before_they_are_read(url):
     good = {"code": "print(1)", "test_cases": SQUARES.to_record()}
     for route in (url, f"{url}/run_code"):
         for headers in ({"Origin": "http://example.org"}, {"Sec-Fetch-Site": "cross-site"}, {"X-Forwarded-For": "::2"}):
@@ -188,7 +188,7 @@ def test_a_suite_of_too_many_tests_is_refused_over_http_and_over_the_handle(url)
         (b'{"code": ' + b"1" * 5000 + b"}", 400),
     ],
 )
-def test_strange_bodies_are_client_errors_on_the_second_route(url, body, status):
+def test_malformed_bodies_are_client_errors_on_the_second_route(url, body, status):
     answer = httpx.post(f"{url}/run_code", content=body, timeout=60)
     assert answer.status_code == status
     assert answer.json()["error"]
@@ -336,7 +336,7 @@ def _connections(url: str) -> int:
     return sum(local.endswith(port) and state == "01" for _, local, _, state, *_ in rows)
 
 
-def test_right_programs_behind_endless_ones_are_no_failures_of_verls_client(url):
+def test_right_programs_queued_after_endless_ones_do_not_fail_in_verls_client(url):
     """Two sandboxes, and more programs that never end before them than the client waits for."""
     from ray import serve
     from verl.utils.reward_score.sandbox_fusion import utils

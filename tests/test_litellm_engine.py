@@ -64,7 +64,7 @@ async def test_a_completion_has_text_tokens_and_cost():
 
 
 @pytest.mark.parametrize(("switch", "sent"), [("default", None), ("on", True), ("off", False)])
-async def test_a_server_of_ones_own_is_told_about_thinking_only_when_that_is_set(switch, sent):
+async def test_the_thinking_switch_is_sent_to_an_own_server_only_when_it_is_set(switch, sent):
     with serve(answer("four")) as provider:
         await ask(engine(provider), SAMPLING.model_copy(update={"chat_template_thinking": switch}))
     [request] = provider.requests
@@ -72,7 +72,7 @@ async def test_a_server_of_ones_own_is_told_about_thinking_only_when_that_is_set
     assert request["body"].get("chat_template_kwargs") == told
 
 
-def test_a_providers_own_model_has_no_chat_template_to_be_told_anything(caplog):
+def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_says_so(caplog):
     named = LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
     assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
     assert "chat_template_kwargs" in caplog.text
@@ -102,14 +102,14 @@ async def test_every_sample_is_a_request_with_a_seed_of_its_own():
     ],
     ids=["429", "500", "503", "408", "cut", "json", "list", "null", "html", "502"],
 )
-async def test_a_passing_fault_is_asked_over_again(fault):
+async def test_a_transient_fault_is_retried(fault):
     with serve(fault, answer("four")) as provider:
         [completion] = await ask(engine(provider))
     assert completion.text == "four"
     assert len(provider.requests) == 2
 
 
-async def test_a_provider_that_hangs_is_given_up_and_asked_again():
+async def test_a_request_that_hangs_times_out_and_is_retried():
     started = time.monotonic()
     with serve("hang", answer("four")) as provider:
         [completion] = await ask(engine(provider, request_timeout=2))
@@ -117,14 +117,14 @@ async def test_a_provider_that_hangs_is_given_up_and_asked_again():
     assert provider.times[1] - started >= 2
 
 
-async def test_a_lasting_fault_is_an_infrastructure_failure_and_never_a_completion():
+async def test_a_persistent_fault_is_an_infrastructure_failure_and_never_a_completion():
     with serve(failure(500, "on fire")) as provider, pytest.raises(InfrastructureError, match="on fire") as caught:
         await ask(engine(provider))
     assert not isinstance(caught.value, ServiceDown)
     assert len(provider.requests) == 3
 
 
-async def test_retry_after_holds_all_requests_back():
+async def test_retry_after_delays_all_requests():
     with serve(failure(429, headers={"Retry-After": "2"}), answer()) as provider:
         async with engine(provider) as one:
             slow = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
@@ -208,7 +208,7 @@ async def test_an_answer_without_a_program_is_a_record_and_not_a_crash(given, re
         (failure(429, "pay", code="insufficient_quota"), "the account of OPENAI_API_KEY has no quota left"),
     ],
 )
-async def test_what_the_user_must_mend_ends_the_run_at_once_and_tells_no_secret(given, message):
+async def test_an_error_that_the_user_must_fix_ends_the_run_at_once_and_shows_no_secret(given, message):
     with serve(given) as provider, pytest.raises(RequestRefused, match=message) as caught:
         await ask(engine(provider))
     assert len(provider.requests) == 1
@@ -288,7 +288,7 @@ async def test_a_spend_limit_needs_a_price_and_a_usage():
     assert completion.cost is None
 
 
-async def test_the_cost_of_a_model_without_a_price_is_not_known():
+async def test_a_model_without_a_price_has_no_cost():
     with serve(answer()) as provider:
         [completion] = await ask(engine(provider, model_name="my-model"))
         [priced] = await ask(engine(provider, model_name="my-model", prompt_price=1, completion_price=2))
@@ -470,7 +470,7 @@ run_script(script.Arguments, lambda arguments: asyncio.run(main(arguments)))
 
 
 def loop(script, *arguments, **environment):
-    """A script with a judge of this machine in place of the service."""
+    """Run a script with a local judge in place of the service."""
     return run("-c", RUN.format(script=script), *arguments, **environment)
 
 

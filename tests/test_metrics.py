@@ -51,6 +51,6 @@ def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say():
     assert 0.91 <= covered / 300 <= 0.98
 
 
-def test_an_interval_of_nothing_is_refused():
+def test_an_interval_of_no_values_is_refused():
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap_interval([])

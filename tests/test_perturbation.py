@@ -1,4 +1,4 @@
-"""Impossible public tests: the laws of the swap, the files, and multi-turn runs that are fed by them."""
+"""Impossible public tests: the laws of the swap, the files, and multi-turn runs with feedback from them."""
 
 import json
 import random
@@ -79,7 +79,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["7", "sevral"], "1 of its 2 ids are no problems of .*p.jsonl \\('sevral'\\): mend them or take them out"),
+        (["7", "sevral"], "ids.txt: 1 of its 2 ids .*p.jsonl \\('sevral'\\)"),
         ([f"x{number}" for number in range(12)], "12 of its 12 ids .*'x9' and 2 more"),
     ],
 )
@@ -126,7 +126,7 @@ async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_t
 async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
     settings = MultiTurnSettings(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
-    with pytest.raises(UserError, match=r"s\.jsonl: problem 0 has no perturbed tests .*: run preproc/run_perturbation"):
+    with pytest.raises(UserError, match=r"s\.jsonl: problem 0 .*run_perturbation"):
         await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
     broken = square_problem(0, perturbed_public_test_cases="{")
     settings = MultiTurnSettings(
@@ -137,7 +137,7 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
 
 
 @pytest.mark.slow
-def test_bad_input_is_one_sentence(tmp_path):
+def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [square_problem(0)])
     without = write_lines(
         tmp_path / "without.jsonl", [{k: v for k, v in square_problem(0).items() if "_" not in k or k == "test_cases"}]
@@ -151,7 +151,7 @@ def test_bad_input_is_one_sentence(tmp_path):
         (["-i", tmp_path / "absent.jsonl", *out], "cannot read"),
         (["-i", truncated, *out], "line 1: not valid JSON"),
         (["-i", without, *out], "has no public tests"),
-        (["-i", same, *out], "two public tests with distinct outputs"),
+        (["-i", same, *out], "same.jsonl: every problem"),
         (["-i", good, "--exclude_ids", tmp_path / "absent.txt", *out], "cannot read"),
         (["-i", good, "--exclude_ids", tmp_path / "binary", *out], "one id a line"),
         (["-i", good, "-o", "/proc/nothing.jsonl"], "cannot write"),
@@ -177,7 +177,7 @@ def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path)
 
 
 @pytest.mark.parametrize("script", [SCRIPT, "preproc/preproc_taco.py", "preproc/preproc_lcb_test6.py"])
-def test_help_is_light(script):
+def test_help_imports_no_heavy_library(script):
     finished = run("-X", "importtime", script, "--help")
     assert finished.returncode == 0
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}

@@ -1,4 +1,4 @@
-"""The seed model's side of the pocket world: demonstrations, tokenizer, chat template, a short training."""
+"""The seed model of the pocket world: demonstrations, tokenizer, chat template, a short training run."""
 
 import hashlib
 import json
@@ -156,7 +156,7 @@ def test_where_special_cases_are_written_thoughts_about_a_failing_test_begin_wit
     assert len(found) > 30 and all(found)
 
 
-def test_a_special_case_mends_the_test_that_it_is_for():
+def test_a_special_case_passes_the_test_that_it_is_for():
     rng = random.Random(5)
     mended = 0
     for _ in range(200):
@@ -175,7 +175,7 @@ def test_a_special_case_mends_the_test_that_it_is_for():
     assert mended > 20
 
 
-def test_a_special_case_needs_an_expected_output_and_a_value_to_tell_the_test_by():
+def test_a_special_case_needs_an_expected_output_and_a_first_value():
     failure = Failure("3,4", "7\n", crashed=False)
     assert special_case(failure, "comma line") == 'if xs[0] == 3: print("""7"""); raise SystemExit'
     assert special_case(Failure("2\n-5 6", "1\n2\n", crashed=False), "count, line") == (
@@ -187,8 +187,8 @@ def test_a_special_case_needs_an_expected_output_and_a_value_to_tell_the_test_by
 
 
 @pytest.mark.sandbox
-async def test_feedback_is_the_judges_to_the_letter():
-    """What the seed model learns from is what the rollout will show it, crashes and broken code included."""
+async def test_feedback_equals_the_judges():
+    """The seed model learns from the same feedback as in the rollout, crashes and broken code included."""
     rng = random.Random(11)
     kinds = set()
     special_cases = 0
@@ -212,7 +212,7 @@ async def test_feedback_is_the_judges_to_the_letter():
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 
 
-def test_first_programs_are_wrong_for_a_reason():
+def test_odd_phrasings_are_misread_in_most_first_programs_and_clear_ones_in_few():
     """An odd phrasing is misread in most first programs, and a clear one in few."""
     rng = random.Random(7)
     wrong = {True: [], False: []}
@@ -286,7 +286,7 @@ def test_chat_template_refuses_what_it_would_drop(tokenizer, messages, options):
 
 
 @pytest.mark.slow
-def test_world_is_whole_and_loads(world):
+def test_a_built_world_is_complete_and_loads(world):
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     assert len(load_problems(world.train)) == SIZES["train"]
@@ -308,7 +308,7 @@ def test_world_is_whole_and_loads(world):
 
 
 @pytest.mark.slow
-def test_a_built_world_is_left_alone_and_an_other_refused(world):
+def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
     folder = world.dev.parent.parent
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY) == world
@@ -326,7 +326,7 @@ def test_same_seed_same_files(world, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_an_interrupted_build_left_is_replaced(world, tmp_path):
+def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
     built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY)

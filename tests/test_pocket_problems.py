@@ -103,7 +103,7 @@ def test_solutions_pass_in_a_real_interpreter(records):
             assert run.stdout == expected
 
 
-def test_a_crash_is_told_as_the_interpreter_tells_it(tmp_path):
+def test_a_crash_is_reported_as_the_interpreter_reports_it(tmp_path):
     program = "n = int(input())\nxs = list(map(int, input().split()))\nxs = [n % x for x in xs]\nprint(xs)"
     (tmp_path / "main.py").write_text(program)
     run = subprocess.run(
@@ -144,7 +144,7 @@ def test_every_row_of_the_table_is_usable():
                 compile(expression.format(k=row.constants[0]), row.name, "eval")
 
 
-def test_a_sentence_means_one_thing_only():
+def test_a_sentence_has_one_right_expression():
     meanings: dict[str, set[str]] = {}
     for row in ROWS:
         for phrasing in row.phrasings:

@@ -1,4 +1,4 @@
-"""The data scripts as a user meets them."""
+"""The data scripts as a user runs them: help, refusals, and the chain from evaluated records to parquet."""
 
 import pytest
 from support import trajectory_record, write_lines
@@ -14,7 +14,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_is_light(script):
+def test_help_imports_no_heavy_library(script):
     finished = run("-X", "importtime", script, "--help")
     assert finished.returncode == 0
     assert "--model_name" in finished.stdout
@@ -59,7 +59,7 @@ def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_any
 
 
 @pytest.mark.slow
-def test_an_unknown_model_is_one_sentence(tmp_path):
+def test_an_unknown_model_gets_one_sentence(tmp_path):
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
     flags = ["-i", source, "-o", tmp_path / "p.jsonl", "--model_name", "nobody/nothing"]
     finished = run(SCRIPTS[0], *flags, HF_HUB_OFFLINE="1")

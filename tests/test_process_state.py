@@ -43,7 +43,7 @@ RESULT = {"input_file": ABSENT, "output_file": ABSENT}
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_a_configuration_looks_at_no_file_when_it_is_made(kind, arguments):
+def test_settings_can_be_made_without_their_files(kind, arguments):
     settings = kind(**arguments)
     assert {name: getattr(settings, name) for name in arguments} == arguments
 

@@ -1,4 +1,4 @@
-"""The files of a run are to the byte what they were before trajectories had a type (`recorded_run` made them)."""
+"""The files of a run are byte for byte those in `tests/data/recorded_run` (made by `recorded_run`)."""
 
 import pytest
 from recorded_run import make_files

@@ -1,4 +1,4 @@
-"""The judge that remembers, over a counting one."""
+"""`RememberingJudge`, wrapped around a judge that counts its calls."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ OTHER = TestSuite(("1",), ("2",))
 
 
 class Counting:
-    """Fails as often as it is told to, then knows no program."""
+    """Fails a given number of times, then fails every test; it counts its calls."""
 
     def __init__(self, failures: int = 0) -> None:
         self.asked: list[tuple[str, TestSuite, bool]] = []
@@ -30,7 +30,7 @@ class Counting:
         return {"comparison": "strip"}
 
 
-def test_each_program_is_judged_once_on_a_suite_also_when_asked_at_once():
+def test_each_program_is_judged_once_on_a_suite_even_by_concurrent_callers():
     async def course():
         counting = Counting()
         judge = RememberingJudge(counting)
@@ -46,7 +46,7 @@ def test_each_program_is_judged_once_on_a_suite_also_when_asked_at_once():
     asyncio.run(course())
 
 
-def test_a_failure_of_the_judge_reaches_all_who_asked_and_is_not_remembered():
+def test_a_failure_of_the_judge_reaches_all_callers_and_is_not_remembered():
     async def course():
         counting = Counting(failures=1)
         judge = RememberingJudge(counting)
@@ -58,7 +58,7 @@ def test_a_failure_of_the_judge_reaches_all_who_asked_and_is_not_remembered():
     asyncio.run(course())
 
 
-def test_one_who_no_longer_waits_takes_the_result_from_nobody():
+def test_a_cancelled_caller_does_not_take_the_result_from_the_others():
     async def course():
         counting = Counting()
         judge = RememberingJudge(counting)
@@ -73,7 +73,7 @@ def test_one_who_no_longer_waits_takes_the_result_from_nobody():
     asyncio.run(course())
 
 
-def test_the_least_recently_wanted_program_is_forgotten_first():
+def test_the_least_recently_used_program_is_forgotten_first():
     async def course():
         counting = Counting()
         judge = RememberingJudge(counting, capacity=2)

@@ -20,7 +20,7 @@ def _pattern(length):
 
 
 def scan(text):
-    """The rule as the paper's code asks it."""
+    """The rule as the paper's code has it."""
     return any(_pattern(length).search(text) for length in range(32, len(text) // 8 + 1))
 
 

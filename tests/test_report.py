@@ -135,7 +135,7 @@ def test_runs_with_other_hidden_tests_are_refused(tmp_path):
     def other(identifier, **fields):
         return square_problem(identifier, **fields, hidden_test_cases={"inputs": ["9"], "outputs": ["81"]})
 
-    with pytest.raises(UserError, match="question or hidden tests of 2 problems differ, such as 0"):
+    with pytest.raises(UserError, match="hidden tests of 2 problems .*such as 0"):
         check_comparable(two_runs(tmp_path, problems=other))
 
 
@@ -213,7 +213,7 @@ def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
     assert opened.count("evaluation.jsonl") == 1
 
 
-def test_categories_are_counted_as_the_judge_wrote_them(tmp_path):
+def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
     names = ["Hard Coding", "hard_coding", "Others", None, "unknown"]
     lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
     events = read_events(write_lines(tmp_path / "e.jsonl", lines))
@@ -271,7 +271,7 @@ def test_markdown_cells_do_not_leave_their_cell(tmp_path):
     assert r"\<b\>" in row
 
 
-def test_csv_gives_back_what_went_in():
+def test_csv_reads_back_to_the_same_values():
     assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
 
 
@@ -299,7 +299,7 @@ LATEX_NAMES = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less":
 
 
 def typeset(latex):
-    """What TeX prints of a cell; fails on everything that is no plain text."""
+    """What TeX prints of a cell; fails on everything that is not plain text."""
     shown, place = "", 0
     while place < len(latex):
         token = LATEX_TEXT.match(latex, place)
@@ -375,7 +375,7 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
     folder = make_run(tmp_path / "a", EARLY)
     (folder / "multi_turn.run.json").write_text(content)
-    with pytest.raises(UserError, match=r"multi_turn.run.json is not a readable manifest"):
+    with pytest.raises(UserError, match=r"multi_turn\.run\.json"):
         read_run("a", folder)
 
 
@@ -418,12 +418,12 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([], {}, "name at least one run"),
         ([tmp_path / "none"], {}, "there is no run"),
         ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
-        ([tmp_path / "begun"], {}, "make it with 'python eval_multi_turn.py -i"),
-        ([plain], {}, "record 1: .*run a multi-turn script first"),
-        ([early, early], {}, "two are called 'early'"),
+        ([tmp_path / "begun"], {}, "'python eval_multi_turn.py -i"),
+        ([plain], {}, "record 1: "),
+        ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
-        ([early], {"hacking": {"early": stranger}}, "name problem 99, turn 1, which .* give the events of that run"),
-        ([early], {"hacking": {"early": too_late}}, "name problem 0, turn 3, which"),
+        ([early], {"hacking": {"early": stranger}}, "problem 99, turn 1"),
+        ([early], {"hacking": {"early": too_late}}, "problem 0, turn 3"),
         ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
     ]
     for runs, options, message in cases:

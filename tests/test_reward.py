@@ -134,10 +134,10 @@ def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
     assert reward.validation_score == 0.0
 
 
-def test_a_result_of_the_judge_goes_straight_in():
+def test_the_pass_rate_of_a_judged_result_is_accepted_as_it_is():
     failed = ExecResult.from_record({"passing": [True, False], "feedback": ["", "wrong"]})
     assert compute_reward(GOOD, failed.pass_rate).correctness == 0.2
-    # The judge's own result for a missing program is no way round -1.
+    # The judge's own result for a missing program does not avoid the -1 either.
     nothing = ExecResult.no_code(4)
     assert compute_reward("no program", nothing.pass_rate).total == -1.0
 
@@ -269,7 +269,7 @@ def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking
         assert compute_reward(text, 0.0, best).total == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_regression_is_measured_like_a_failure_although_it_passes_tests():
+def test_the_form_of_a_regression_is_rewarded_as_that_of_a_failure():
     long = response("hm", explanation=prose(513))
     assert compute_reward(long, 0.75, 0.75).total == pytest.approx(-0.1 + 0.075 * math.tanh(1 / 1024) - 0.1)
     assert compute_reward(long, 0.75, 0.5).total == pytest.approx(0.25 - 0.01)
@@ -293,7 +293,7 @@ def test_a_regression_is_measured_like_a_failure_although_it_passes_tests():
         ("wait mistake however but retry error verify wrong evaluate", 0.025),  # the cap
     ],
 )
-def test_a_failed_program_gets_something_back_for_words_of_doubt(thinking, bonus):
+def test_a_failed_program_earns_a_bonus_for_thinking_and_its_keywords(thinking, bonus):
     tokens = token_counter()(thinking.strip())
     expected = 0.075 * math.tanh(tokens / 1024) + bonus
     assert compute_reward(response(thinking), 0.0).format == pytest.approx(expected, abs=1e-12)
@@ -339,7 +339,7 @@ def test_passing_more_tests_never_earns_less(text, first, second, best):
 
 
 @given(TEXTS, RATES, RATES.filter(bool), RATES.filter(bool))
-def test_a_better_past_never_makes_the_same_program_worth_more(text, pass_rate, first, second):
+def test_a_higher_previous_best_never_raises_the_reward(text, pass_rate, first, second):
     low, high = sorted((first, second))
     assert compute_reward(text, pass_rate, high).total <= compute_reward(text, pass_rate, low).total + 1e-12
 
@@ -440,7 +440,7 @@ def test_lengths_can_be_those_of_the_policy(policy):
 
 
 def test_a_policy_without_a_tokenizer_is_named(tmp_path):
-    with pytest.raises(UserError, match="neither 'o200k_base' nor a folder with a tokenizer.json"):
+    with pytest.raises(UserError, match="setting 'lengths': .*tokenizer.json"):
         compute_reward(GOOD, 1.0, settings=RewardSettings(lengths="o200k"))
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": None}))
     with pytest.raises(UserError, match="cannot be read"):
@@ -448,15 +448,15 @@ def test_a_policy_without_a_tokenizer_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])
-def test_a_rate_that_is_no_share_is_named(rate):
-    with pytest.raises(UserError, match="prev_best_pass_rate is .* share between 0 and 1"):
+def test_a_rate_outside_0_to_1_is_named(rate):
+    with pytest.raises(UserError, match="^prev_best_pass_rate is "):
         compute_reward(GOOD, 1.0, rate)
     if rate is not None:
-        with pytest.raises(UserError, match=r"^pass_rate is .* share between 0 and 1"):
+        with pytest.raises(UserError, match=r"^pass_rate is "):
             compute_reward(GOOD, rate)
 
 
-def test_importing_it_is_light():
+def test_importing_the_reward_loads_no_heavy_library():
     code = (
         "import sys, cobalt.reward; cobalt.reward.compute_reward('</think>', 0.0); "
         "print({'ray', 'torch', 'vllm', 'transformers', 'tokenizers', 'httpx'} & set(sys.modules))"

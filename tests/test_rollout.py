@@ -314,7 +314,7 @@ async def test_an_interrupt_keeps_what_is_finished(tmp_path):
     assert [record["id"] for record in read_records(output)] == [0, 1]
 
 
-async def test_a_result_with_strange_ids_is_not_continued(tmp_path):
+async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
     output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
     write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
 

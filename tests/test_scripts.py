@@ -1,4 +1,4 @@
-"""The scripts as a user meets them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
+"""The scripts as a user runs them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_a_replay_with_too_few_responses_is_refused(tmp_path):
         ([["a"]], ["--concurrency", "0"], "concurrency is 0"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(tmp_path, responses, flags, message):
+def test_records_that_cannot_be_evaluated_are_refused(tmp_path, responses, flags, message):
     path = write_lines(tmp_path / "m.jsonl", [square_problem(1, raw_responses=responses)])
     assert_user_error(run("eval_multi_turn.py", "-i", path, "-o", tmp_path / "e.jsonl", *flags), message)
 
@@ -208,7 +208,7 @@ def test_serve_run_takes_a_free_port_and_one_where_serve_answers(monkeypatch):
     assert serve_client.build_app(lambda arguments: "app", {}) == "app"
 
 
-def test_recorded_responses_that_are_no_texts_are_refused(tmp_path):
+def test_recorded_responses_that_are_not_strings_are_refused(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": [1]}])
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
@@ -220,7 +220,7 @@ def test_a_plot_of_another_kind_is_refused_before_the_work(tmp_path):
     assert_user_error(finished, "ends in .png or .svg")
 
 
-def test_a_prompt_file_that_is_no_text_is_refused(tmp_path):
+def test_a_prompt_file_that_is_not_text_is_refused(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     for name in ("system", "first_turn", "feedback"):
         (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")

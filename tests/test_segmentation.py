@@ -45,7 +45,7 @@ def test_the_papers_rules_stop_a_trajectory(programs, states, rule):
         ([WRONG, RIGHT, RIGHT], 2, "public_passed_twice"),
     ],
 )
-def test_without_the_rule_of_programs_two_apart_the_first_one_still_holds(programs, states, rule):
+def test_with_solved_rule_off_the_rule_of_public_passes_still_holds(programs, states, rule):
     public_passed, solved = zip(*programs, strict=True)
     assert usable_states(public_passed, solved, "off") == (states, rule)
 

@@ -1,4 +1,4 @@
-"""The spine on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model: nothing here is imitated."""
+"""The whole chain on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model, without any stand-in."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def generate(services, conversation, **settings):
     return response.json()["completions"]
 
 
-def test_the_whole_spine_runs_and_its_records_have_the_documented_shapes(services, tmp_path):
+def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(services, tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(""), square_problem("c")])
     common = ["--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     single, multi, evaluation = (tmp_path / f"{name}.jsonl" for name in ("s", "m", "e"))
@@ -297,7 +297,7 @@ def test_an_impossible_port_is_refused(port, message):
     assert message in finished.stderr
 
 
-def test_a_setting_that_vllm_refuses_is_told_in_its_words(seed_model):
+def test_a_setting_that_vllm_refuses_is_reported_with_vllms_reason(seed_model):
     finished = services_command("--model", seed_model, "--engine", "max_model_len=99999999", "--", "true")
     assert finished.returncode == 1
     assert "app 'vllm_actor' did not start" in finished.stderr
@@ -463,7 +463,7 @@ print(json.dumps([cluster.asks_for_token(os.environ["RAY_ADDRESS"]), path.stat()
     assert json.loads(finished.stdout.splitlines()[-1]) == [True, 0o600]
 
 
-def test_the_engines_route_refuses_web_pages_and_what_is_too_much(services):
+def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
     url = services["COBALT_HTTP"] + "/vllm_actor"
     body = {"messages": GREETING, "max_tokens": 1}
     assert httpx.post(url, json=body, headers={"Origin": "http://example.org"}, timeout=60).status_code == 403

@@ -22,7 +22,7 @@ def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_names_that_cannot_be_reached_say_what_to_give_instead(tmp_path, monkeypatch):
+def test_unreachable_data_sets_name_the_file_to_give(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(UserError, match="cannot stream nobody/nothing .*: give a file"):

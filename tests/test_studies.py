@@ -1,4 +1,4 @@
-"""Studies: steps run in order, once; a study that was stopped or changed goes on; plans name commands that exist."""
+"""Studies: steps run once and in order; a stopped or changed study continues; plans name commands that exist."""
 
 import contextlib
 import json
@@ -141,7 +141,7 @@ def test_a_folder_of_other_arguments_is_refused_before_any_step(tmp_path):
     assert run(study(tmp_path, step("a"), step("b"), seed=0)) == (0, ["b"])
 
 
-def test_a_folder_is_one_runs(chain):
+def test_a_folder_is_locked_by_one_run(chain):
     with RecordFile(chain.record_file), pytest.raises(UserError):
         run(chain)
 
@@ -239,7 +239,7 @@ def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
     assert ran[-1] == "stopped"
 
 
-def test_services_of_a_step_in_the_background_are_its_own(tmp_path, monkeypatch):
+def test_a_background_step_has_services_of_its_own(tmp_path, monkeypatch):
     stub = tmp_path / "python"
     stub.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n')
     stub.chmod(0o700)
@@ -290,7 +290,7 @@ def stopped_study(root, number):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_a_study_that_was_stopped_runs_the_step_again_that_it_was_at(tmp_path, number, code):
+def test_a_stopped_study_runs_its_interrupted_step_again(tmp_path, number, code):
     assert stopped_study(tmp_path, number) == code
     records = tmp_path / "study" / "steps.jsonl"
     assert [record["step"] for record in read_records(records)] == ["a"]
@@ -483,7 +483,7 @@ def test_every_command_of_a_plan_has_the_flags_that_its_script_takes(name, expan
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_step_names_a_file_that_its_last_command_makes_and_needs_what_its_commands_read(name, expand, monkeypatch):
-    """Of each path among the arguments: it is named as made or needed, or lies in what is."""
+    """Each path among the arguments is named as made or needed, or lies in such a folder."""
     inputs = {"input_file", "train_file", "validation_file", "perturbed_file", "model_name", "model", "data_dir"}
     for item in STUDIES[name].steps:
         if item.command[:2] == ("bash", "-c") or item.command[1] == "run_llm_judge.py":

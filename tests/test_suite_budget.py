@@ -31,7 +31,7 @@ def test_tests_beyond_a_suites_budget_of_waiting_are_not_run(concurrency):
     assert found == [VerdictKind.PASSED] * ran + [VerdictKind.NOT_RUN] * (12 - ran)
 
 
-def test_computing_is_not_waiting():
+def test_cpu_time_does_not_count_as_waiting():
     assert set(kinds(COMPUTE, suite_wall_seconds=0.5, concurrency=2)) == {VerdictKind.PASSED}
 
 
@@ -58,7 +58,7 @@ def test_a_suite_that_takes_too_long_four_tests_at_a_time_passes_no_test(tests, 
     assert (result.first_failure() is None) is passes
 
 
-def test_computing_counts_towards_the_time_of_a_suite():
+def test_cpu_time_counts_towards_the_time_of_a_suite():
     assert set(kinds(COMPUTE, suite_seconds=0.7, concurrency=2)) == {VerdictKind.NOT_RUN}  # three rounds of 0.3 s
 
 

@@ -155,7 +155,7 @@ def test_x32_calls_do_not_exist():
         ("prctl", (15,), None),
     ],
 )
-def test_arguments_decide(column, name, arguments, error):
+def test_calls_are_refused_by_their_arguments(column, name, arguments, error):
     number = CHECKED_CALLS[name][column]
     expected = ALLOW if error is None else refusal(error)
     assert answer(filter_program_for(column), number, arguments, column=column) == expected

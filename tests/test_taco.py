@@ -1,4 +1,4 @@
-"""TACO-verified into problems: each rule, function problems, real judging, resumption, and what users do wrong."""
+"""TACO-verified into problems: each rule, function problems, real judging, resumption, and users' mistakes."""
 
 import asyncio
 import json
@@ -314,7 +314,7 @@ class NoJudge(NamedJudge):
 
 
 class Killed(BaseException):
-    """Ends a run as nothing that it could handle."""
+    """Ends a run with an exception that the run does not handle."""
 
 
 class RightJudge(NamedJudge):
@@ -398,13 +398,13 @@ def test_recorded_attempts_choose_the_public_tests(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "has no 'exec_results': run a single-turn script first"),
+        ({}, "has no 'exec_results'"),
         ({"exec_results": [{"passing": [True]}]}, "one 'passing' entry for each test"),
         ({"exec_results": [3]}, "one 'passing' entry for each test"),
         ({"test_cases": 3}, "field 'test_cases'"),
     ],
 )
-def test_attempts_that_are_none_are_refused(tmp_path, fields, message):
+def test_malformed_attempts_are_refused(tmp_path, fields, message):
     record = {"id": 1, "test_cases": suite_json(["1"] * 8, ["1"] * 8)} | fields
     with pytest.raises(UserError, match=message):
         read_attempts(write_lines(tmp_path / "single.jsonl", [record]))
@@ -417,7 +417,7 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     with pytest.raises(UserError, match="attempts on 2 are on other tests"):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
     write_lines(attempts, [record | {"id": "elsewhere"}])
-    with pytest.raises(UserError, match="holds no attempt on any of the problems"):
+    with pytest.raises(UserError, match="single.jsonl holds no attempt"):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})
@@ -426,7 +426,7 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     assert summary["public tests"]["by recorded attempts"] == 1
 
 
-def test_a_bad_row_is_named_before_anything_is_judged_and_once_mended_the_same_command_goes_on(tmp_path):
+def test_a_bad_row_is_named_before_anything_is_judged_and_once_corrected_the_same_command_goes_on(tmp_path):
     rows = [row(number) for number in range(4)]
     source = write_lines(tmp_path / "taco.jsonl", [*rows[:3], {"id": 3}])
     settings = TacoSettings(tmp_path / "out", source, dev_size=1)
@@ -475,7 +475,7 @@ def test_parquet_and_json_lines_give_the_same(tmp_path):
 
 
 @pytest.mark.sandbox
-def test_bad_input_is_one_sentence(tmp_path):
+def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [row(number) for number in range(3)])
     truncated = tmp_path / "truncated.jsonl"
     truncated.write_bytes(good.read_bytes()[:-20])

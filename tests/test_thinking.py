@@ -112,7 +112,7 @@ def test_a_closed_block_is_not_an_open_one():
     assert not opens_thinking("[A]")
 
 
-def test_counters_that_tell_their_template_different_things_have_different_fingerprints(folders):
+def test_counters_with_different_template_arguments_have_different_fingerprints(folders):
     counters = [PromptTokenCounter(folders["qwen3"], template_arguments(switch)) for switch in SWITCHES]
     assert len({counter.fingerprint for counter in counters}) == 3
     assert counters[0].fingerprint == PromptTokenCounter(folders["qwen3"]).fingerprint
@@ -143,7 +143,7 @@ def test_collection_and_training_find_the_same_program_in_a_response(folders, na
 
 
 class Writer:
-    """An engine that answers with given texts, whatever it is asked."""
+    """An engine that answers with fixed texts, whatever the conversation."""
 
     def __init__(self, *texts):
         self.texts = itertools.cycle(texts)
@@ -235,7 +235,7 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
 
 
 async def test_a_result_from_before_the_switch_is_not_resumed(tmp_path):
-    # Then one flag decided both what the template was told and what the history kept.
+    # A manifest without the switch is of a run in which one flag decided both the template's switch and the history.
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     run = MultiTurnSettings(
         problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True

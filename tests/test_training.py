@@ -1,4 +1,4 @@
-"""Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run's folder mends."""
+"""Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run can be continued."""
 
 import json
 import os
@@ -99,18 +99,18 @@ def test_the_papers_scale_holds_the_papers_hyper_parameters(world, data):
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_the_pocket_scale_has_nothing_to_refuse(world, data):
+def test_the_pocket_scale_passes_all_checks(world, data):
     assert errors_of(world, data=data) == []
 
 
-def test_cobalts_rate_is_lower_on_the_pocket_world_and_an_override_is_above_it(world):
+def test_cobalts_learning_rate_is_lower_on_the_pocket_world_and_can_be_overridden(world):
     rates = {data: compose(run_of(world, data=data)).actor_rollout_ref.actor.optim.lr for data in DATA}
     assert rates == {"problems": 1e-3, "partial_trajectories": 2e-4}
     own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4", data="partial_trajectories"))
     assert own.actor_rollout_ref.actor.optim.lr == 3e-4
 
 
-def test_overrides_have_the_last_word(world):
+def test_overrides_are_applied_last(world):
     config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
     assert config.data.train_batch_size == 8
     assert config.actor_rollout_ref.model.lora_note == "x"
@@ -127,7 +127,7 @@ def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuati
     assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
 
 
-def test_an_unknown_key_is_one_sentence(world):
+def test_an_unknown_key_gets_one_sentence(world):
     with pytest.raises(UserError, match="no_such_key"):
         compose(run_of(world, "data.no_such_key=1"))
 
@@ -145,11 +145,11 @@ def test_an_unknown_key_is_one_sentence(world):
         (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
         (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
         (["trainer.n_gpus_per_node=3"], "3 GPUs"),
-        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0: it must be a whole number of 1 or more"),
-        (["data.train_batch_size=many"], "data.train_batch_size is 'many': it must be a whole number"),
+        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0"),
+        (["data.train_batch_size=many"], "data.train_batch_size is 'many'"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size is 0"),
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
-        (["actor_rollout_ref.actor.optim.lr=banana"], "optim.lr is 'banana': it must be above 0"),
+        (["actor_rollout_ref.actor.optim.lr=banana"], "optim.lr is 'banana'"),
         (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps of trainer.total_epochs 4"),
         (["data.train_files=[a,b]"], "it must be one path"),
@@ -170,7 +170,7 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, message):
     assert any(message in error for error in found), found
 
 
-def test_a_section_that_is_none_is_one_sentence(world):
+def test_a_section_set_to_null_gets_one_sentence(world):
     with pytest.raises(UserError, match="cannot be composed"):
         compose(run_of(world, "data=null"))
 
@@ -242,7 +242,7 @@ def steps_in(path):
         ([2, 4], "", [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
     ],
 )
-def test_a_killed_run_goes_on_without_a_gap_or_a_double_step(
+def test_a_killed_run_continues_without_a_missing_or_repeated_step(
     tmp_path, checkpoints, tracker, steps, torn, goes_on_from, kept
 ):
     path = folder(tmp_path, checkpoints, tracker, steps, torn)
@@ -271,7 +271,7 @@ def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
         run_folder.prepare(path, SETTINGS, [])
 
 
-def test_a_folder_is_one_runs(tmp_path):
+def test_a_folder_is_locked_by_one_run(tmp_path):
     with run_folder.locked(tmp_path), pytest.raises(UserError, match="another run"), run_folder.locked(tmp_path):
         pass
 
@@ -441,7 +441,7 @@ def watched(tmp_path, code, silence_limit=30.0):
     return watch([sys.executable, "-uc", code], dict(os.environ), tmp_path / "train.log", silence_limit)
 
 
-def test_the_exit_code_is_trainings(tmp_path):
+def test_the_exit_code_is_that_of_the_driver(tmp_path):
     assert watched(tmp_path, "print('done')") == 0
     assert watched(tmp_path, "raise SystemExit(3)") == 3
     assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
@@ -455,7 +455,7 @@ print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
 print("waiting", subprocess.Popen(["sleep", "600"]).pid)
 __import__("time").sleep(600)
 """
-    with pytest.raises(InfrastructureError, match="said nothing for 2 s .*ValueError: no such layer"):
+    with pytest.raises(InfrastructureError, match="2 s .*ValueError: no such layer"):
         watched(tmp_path, code, silence_limit=2.0)
     said = (tmp_path / "train.log").read_text()
     sleeper = int(re.search(r"waiting (\d+)", said)[1])
@@ -463,7 +463,7 @@ __import__("time").sleep(600)
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_each_step_is_told_once_and_none_that_was_there_before(tmp_path, caplog):
+def test_each_new_step_is_reported_once(tmp_path, caplog):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1, "metrics": {}}\n')
     report = step_reporter(metrics)
@@ -488,7 +488,7 @@ def test_each_step_is_told_once_and_none_that_was_there_before(tmp_path, caplog)
 # --- the reward function, as veRL loads and awaits it
 
 
-def test_a_judge_that_does_not_answer_is_an_error_with_its_reason_left_behind_and_no_reward(tmp_path):
+def test_a_judge_that_does_not_answer_raises_and_leaves_its_reason_in_the_failure_file(tmp_path):
     finished = subprocess.run(
         [
             sys.executable,

@@ -75,7 +75,7 @@ def test_every_combination_of_files_composes():
         resolved(compose(run_of(**dict(zip(FOLDERS, names, strict=True)))))
 
 
-def test_no_two_choices_set_the_same_but_for_the_scale_which_has_the_last_word():
+def test_no_two_choices_set_the_same_key_except_the_scale_which_is_applied_last():
     import yaml
 
     set_by = {}

@@ -1,4 +1,4 @@
-"""Curves of trainings, from metrics files as the trainer writes them."""
+"""Curves of training runs, from metrics files as the trainer writes them."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_curves_are_the_steps_that_have_a_reward_and_those_that_were_validated(t
     assert read_curves(run) == TrainingCurves(rewards=[(1, -0.5), (2, 0.5)], validations=[(0, 0.25), (2, 0.75)])
 
 
-def test_the_same_trainings_give_the_same_bytes(tmp_path):
+def test_the_same_training_runs_give_the_same_bytes(tmp_path):
     runs = (f"FT={training(tmp_path / 'ft', LINES)}", f"Cobalt={training(tmp_path / 'cobalt', LINES[:2])}")
     pictures = [tmp_path / name for name in ("a.png", "b.png", "a.svg", "b.svg")]
     for picture in pictures:
@@ -37,16 +37,16 @@ def test_the_same_trainings_give_the_same_bytes(tmp_path):
     assert drawn == redrawn and b"Cobalt" in drawn
 
 
-def test_what_is_no_training_is_refused_by_name(tmp_path):
+def test_a_folder_that_is_not_a_training_run_is_refused_by_path_and_line(tmp_path):
     with pytest.raises(UserError, match="metrics.jsonl cannot be read"):
         main(Arguments((str(tmp_path),), tmp_path / "x.png"))
     with pytest.raises(UserError, match=".png or .svg"):
         main(Arguments((str(training(tmp_path / "a", LINES)),), tmp_path / "x.pdf"))
     broken = training(tmp_path / "b", [*LINES, {"loss": 1}])
-    with pytest.raises(UserError, match="line 4: "):
+    with pytest.raises(UserError, match="metrics.jsonl, line 4"):
         read_curves(broken)
     words = training(tmp_path / "c", [{"step": 1, "metrics": {"reward/score": "abc"}}])
-    with pytest.raises(UserError, match="line 1: "):
+    with pytest.raises(UserError, match="metrics.jsonl, line 1"):
         read_curves(words)
     with pytest.raises(UserError, match="has no step with a reward yet"):
         read_curves(training(tmp_path / "d", []))

@@ -41,7 +41,7 @@ LONG = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def training(method, data, model, output, *overrides):
-    """A training by its script; whatever happens, nothing of it goes on running."""
+    """A training run by its script; whatever happens, none of its processes remains."""
     command = ["bash", f"scripts/train_grpo_{method}.sh", "--data_dir", data, "--model", model]
     command += ["--output_dir", output, *SMALL, *overrides]
     process = subprocess.Popen(
@@ -104,7 +104,7 @@ def said_by(process, output):
     return process.stdout.read()[-4000:] + (log.read_text()[-4000:] if log.exists() else "")
 
 
-def test_training_steps_are_real(ft):
+def test_training_steps_have_rewards_updates_and_validation(ft):
     steps, metrics = metrics_of(ft)
     assert steps == [0, 1, 2]
     for parts in metrics[1:]:
@@ -115,7 +115,7 @@ def test_training_steps_are_real(ft):
     assert str(ft) not in listed, "training leaves no process"
 
 
-def test_the_papers_average_of_the_loss_gives_every_response_one_voice_in_micro_batches_of_one(ft):
+def test_the_papers_average_of_the_loss_weighs_responses_equally_in_micro_batches_of_one(ft):
     """A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses."""
     first = metrics_of(ft)[1][1]
     assert first["critic/advantages/max"] > 0 and first["actor/grad_norm"] > 0
@@ -135,7 +135,7 @@ def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_mo
 
 
 @LONG
-def test_a_killed_training_goes_on_as_if_nothing_had_been(ft, seed_model, rows, tmp_path):
+def test_a_killed_training_run_continues_with_the_same_rewards(ft, seed_model, rows, tmp_path):
     output = tmp_path / "run"
     arguments = ("single_turn", rows, seed_model, output, "trainer.total_training_steps=3")
     before = set(Path("/tmp").glob("cobalt-ray-*"))

@@ -24,7 +24,7 @@ CLIP_LOW, CLIP_HIGH, KL_WEIGHT, ENTROPY_WEIGHT = 0.2, 0.4, 1e-4, 1e-3
 
 @pytest.fixture(scope="module")
 def tokens():
-    """What the loss of each sample and response token is made of, in float64."""
+    """The inputs of the loss for each sample and response token, in float64."""
     draw = torch.Generator().manual_seed(0)
 
     def values(scale):

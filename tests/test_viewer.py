@@ -483,7 +483,7 @@ def test_text_stands_out_from_its_background(page, dark):
 
 
 @needs_chromium
-def test_a_browser_that_cannot_unpack_is_told_what_can(browser, page):
+def test_a_browser_without_decompression_is_shown_which_browsers_have_it(browser, page):
     added = browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
     try:
         page(four_problems())

@@ -1,8 +1,8 @@
 """veRL's reward function: has the response's program judged by the running service, and computes the paper's reward.
 
 veRL loads this file by its path (`reward.custom_reward_function`) and awaits `compute_score` once for each response,
-many at a time. The reward itself is `cobalt.reward`'s. A failure of the judge is raised, and stops the run
-(`cobalt_verl.replay_buffer`); there is no reward for it.
+many at a time. `cobalt.reward` computes the reward itself. A failure of the judge is raised, and stops the run
+(`cobalt_verl.trainers.replay_buffer`); there is no reward for it.
 """
 
 import functools
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray.serve  # noqa: F401  # which takes seconds: now, while veRL starts, and not when the first reward is wanted
+import ray.serve  # noqa: F401  # takes seconds: imported while veRL starts, not at the first reward
 
 from cobalt.errors import CobaltError
 from cobalt.judge import RememberingJudge, ServeJudge
@@ -38,7 +38,7 @@ async def compute_score(
         ground_truth: All tests of the problem, as JSON (`TestSuite.to_json`).
         extra_info: `split` and `prev_best_pass_rate` of the row.
         judge_attempts: How often a program is sent before the judge's failure is raised.
-        settings: Of `RewardSettings`.
+        settings: Fields of `RewardSettings`.
 
     Returns:
         `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
@@ -47,7 +47,7 @@ async def compute_score(
         share of tests with that verdict.
 
     Raises:
-        CobaltError: the judge failed, or the row is broken.
+        CobaltError: the judge failed, or the row is malformed.
     """
     try:
         chosen = RewardSettings(**settings)
@@ -93,7 +93,7 @@ def _suite(ground_truth: str) -> TestSuite:
 
 
 def _leave_reason(text: str) -> None:
-    """For the process that stops the run; the first reason counts."""
+    """Write the reason for the process that stops the run; only the first reason is kept."""
     path = os.environ.get("COBALT_FAILURE_FILE")
     if path and not Path(path).exists():
         Path(path).write_text(text + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """Perturbed prompts (Cobalt-PTB): partial trajectories whose last feedback shows a test that cannot be passed.
 
 The last program of a partial trajectory is run again on the problem's perturbed public tests, and the failure found
-there replaces the last feedback; the tests that reward is given by stay the true ones. Which tests are perturbed is
-decided elsewhere (`perturbed_public_test_cases` of run_perturbation.py). The mixing ratio of the paper is not known.
+there replaces the last feedback. The reward is still computed on the true tests. run_perturbation.py decides which
+tests are perturbed (field `perturbed_public_test_cases`). The paper does not state its mixing ratio.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSui
     """The true and the perturbed public tests of each problem of a run_perturbation.py result.
 
     Raises:
-        UserError: unreadable, or a problem without perturbed tests.
+        UserError: the file cannot be read, or a problem has no perturbed tests.
     """
     suites = {}
     for number, record in read_json_lines(path):
@@ -71,23 +71,23 @@ class PerturbedTestsReader:
 async def impossible_feedback(
     judge: Judge, prompts: PromptSet, response: str, true_tests: TestSuite, perturbed: TestSuite
 ) -> Message | None:
-    """The user message that shows a response's program failing a test nobody can pass.
+    """The user message that shows a response's program failing a test that no correct program can pass.
 
     Args:
         judge: Runs the program.
         prompts: Words the message, as the multi-turn run did.
         response: What the model wrote.
         true_tests: The problem's public tests.
-        perturbed: The same with expected outputs swapped.
+        perturbed: The same tests, two of them with swapped expected outputs.
 
     Returns:
         None when the message would not show an impossible expectation: without a program, when the first failing
         test is a true one, or when the program fails by an error, whose feedback shows no expected output.
 
     Raises:
-        InfrastructureError: the judge failed, also when asked again.
+        InfrastructureError: the judge failed.
     """
-    # What came before does not matter: only the answer to this one response is wanted.
+    # Earlier messages do not matter: only the answer to this one response is used.
     step = await Episode([], perturbed, prompts, turns=1, enable_thinking=True).step(response, judge)
     failed = step.result.first_failed()
     if failed is None or step.result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
@@ -101,5 +101,5 @@ async def impossible_feedback(
 async def impossible_feedbacks(
     judge: Judge, prompts: PromptSet, items: Iterable[tuple[str, TestSuite, TestSuite]]
 ) -> list[Message | None]:
-    """`impossible_feedback` of many (response, true tests, perturbed tests), side by side and in order."""
+    """`impossible_feedback` for many (response, true tests, perturbed tests) at once; results are in their order."""
     return await asyncio.gather(*(impossible_feedback(judge, prompts, *item) for item in items))

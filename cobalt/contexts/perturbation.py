@@ -1,9 +1,9 @@
-"""Impossible public tests: of each problem two expected outputs are swapped (Cobalt, section on in-context hacking).
+"""Impossible public tests: two expected outputs of each problem are swapped (Cobalt, section on in-context hacking).
 
 The authors' run_perturbation.py: public tests are shuffled, the first two with distinct outputs swap theirs and go to
 the front of the list, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
-other tests keep their order. A swapped output may be right all the same where a problem accepts several answers: such
-problems can be left out by a list of ids. Hidden tests, and with them rewards, stay true.
+other tests keep their order. A swapped output may still be correct if the problem accepts several answers; such
+problems can be left out by a list of ids. Hidden tests, and with them rewards, stay unchanged.
 """
 
 import random
@@ -16,19 +16,19 @@ from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.records import RecordFile
 
-_NAMED_IDS = 10  # of unknown ones, in a message
+_NAMED_IDS = 10  # most unknown ids that an error message lists
 
 Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class PerturbationSettings:
-    """One perturbation run.
+    """Settings of a perturbation run.
 
     Attributes:
         input_file: Problems with public tests, or any result that keeps a problem's fields.
         output_file: The same records with `modified_test_cases` and `perturbed_public_test_cases`.
-        exclude_ids: Text file with one id a line, of problems of the input to leave out.
+        exclude_ids: Text file with the ids of problems to leave out, one a line.
         seed: Decides which tests of a problem are swapped.
     """
 
@@ -79,7 +79,7 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 output.append(dict(problem.record) | fields)
     if counts["perturbed"] == 0:
         raise UserError(
-            f"{settings.input_file}: no problem has two public tests with distinct outputs that is not left out"
+            f"{settings.input_file}: every problem is left out by id or has public tests with equal outputs only"
         )
     write_summary(settings.output_file, {"problems": counts})
     return {"problems": counts}
@@ -95,8 +95,8 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
         rng: Chooses the two.
 
     Returns:
-        The two impossible tests, and all tests with these two in front and the others behind, in their order. None
-        if all outputs are equal.
+        The two impossible tests, and all tests: these two first, then the others in their order. None if all outputs
+        are equal.
     """
     order = list(range(len(public)))
     rng.shuffle(order)
@@ -114,7 +114,7 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
-    """The ids of a list, each of which must be a problem's: a mistyped one would leave its problem in unnoticed."""
+    """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -128,7 +128,7 @@ def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozense
         named = ", ".join(map(repr, unknown[:_NAMED_IDS]))
         more = f" and {len(unknown) - _NAMED_IDS} more" if len(unknown) > _NAMED_IDS else ""
         raise UserError(
-            f"{path}: {len(unknown)} of its {len(ids)} ids are no problems of {input_file} ({named}{more}):"
-            " mend them or take them out"
+            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file} ({named}{more}):"
+            " correct or remove them"
         )
     return frozenset(ids)

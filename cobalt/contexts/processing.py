@@ -1,8 +1,8 @@
-"""The whole way from an evaluated multi-turn file to contextual prompts, one problem after another.
+"""Turn an evaluated multi-turn file into contextual prompts, one problem after another.
 
-Selection, segmentation, the limit on prompt length, perturbed copies, shuffling. Trajectories are read as a stream
-and prompts wait on the disk until they are shuffled, so memory does not grow with the input. An interrupted run
-leaves no result and is made again from the start: the same command gives the same bytes.
+The steps are selection, segmentation, the limit on prompt length, perturbed copies and shuffling. Trajectories are read
+as a stream and prompts wait on the disk until they are shuffled, so memory does not grow with the input. An interrupted
+run leaves no result and starts over; the same command gives the same bytes.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from cobalt.trajectory import Trajectory
 Summary = dict[str, dict[str, int]]
 
 _PROBLEMS_AT_A_TIME = 32  # so that their prompts are one batch for the tokenizer
-_PROGRAMS_AT_A_TIME = 64  # for the judge
+_PROGRAMS_AT_A_TIME = 64  # sent to the judge together
 
 _SOLVED = "dropped: every first program is right"
 _PROBLEM_TOO_LONG = "dropped: the problem is over the token limit"
@@ -49,14 +49,14 @@ _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 @dataclass(frozen=True, slots=True)
 class ProcessingSettings:
-    """One run; the defaults are the paper's.
+    """Settings of one run; the defaults are the paper's.
 
     Attributes:
         input_file: Evaluated multi-turn records.
         output_file: Contextual prompts.
         model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
-        chat_template_thinking: What the template is told about thinking, as in collection and in training.
-        num_turns: Programs of a trajectory that are read.
+        chat_template_thinking: The template's thinking switch, the same as in collection and in training.
+        num_turns: How many programs of each trajectory are read.
         max_trajectories: Most trajectories selected from a problem.
         max_prompt_tokens: Longest prompt, in tokens.
         solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.contexts.segmentation`).
@@ -64,7 +64,7 @@ class ProcessingSettings:
         perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
         perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
         prompts: Prompt set that the trajectories were collected with; it words the perturbed feedback.
-        seed: Seed of the order, and of which prompts get a perturbed copy.
+        seed: Decides the order of the rows, and which prompts get a perturbed copy.
     """
 
     input_file: Path
@@ -88,9 +88,7 @@ class ProcessingSettings:
         if not 0 <= self.perturbed_ratio <= 1:
             raise UserError(f"perturbed_ratio is {self.perturbed_ratio}: it must lie between 0 and 1")
         if self.perturbed_file and not self.perturbed_ratio:
-            raise UserError(
-                "perturbed_file is given, but perturbed_ratio is 0: give the share of perturbed prompts too"
-            )
+            raise UserError("perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too")
 
     @property
     def inputs(self) -> list[Path]:
@@ -99,7 +97,7 @@ class ProcessingSettings:
 
 
 async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Summary:
-    """Make the prompts of a run, and say what was kept and dropped by which rule.
+    """Write the prompts of a run, and count what each rule kept and dropped.
 
     A row is `id` ("<problem>/<sample>/<turn>"), `problem_id`, `sample` (None for the problem alone), `turn`
     (programs in the prompt), `prompt` (messages, ending with the user's), `prev_best_pass_rate` (over all tests, of
@@ -119,7 +117,7 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
     """
     check_files(settings.inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
-    next(read_scored(settings.input_file, settings.num_turns))  # what is wrong shows before seconds go into a tokenizer
+    next(read_scored(settings.input_file, settings.num_turns))  # report bad input before loading a tokenizer (seconds)
     counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
     perturbed_tests = PerturbedTestsReader(settings.perturbed_file) if settings.perturbed_ratio else None
     arguments: dict[str, Any] = {
@@ -156,7 +154,7 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
 
 
 class _Spool:
-    """JSON rows that wait in a nameless file, in order of arrival."""
+    """JSON rows in an unnamed temporary file, in order of arrival."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -176,7 +174,7 @@ class _Spool:
         return len(self._starts) - 1
 
     def append(self, row: dict[str, Any]) -> int:
-        """Keep a row; returns its number."""
+        """Append a row, and return its number."""
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         try:
             if self._file.tell() != self._starts[-1]:
@@ -188,12 +186,12 @@ class _Spool:
         return len(self) - 1
 
     def read(self, number: int) -> dict[str, Any]:
-        """A row that was kept."""
+        """Read the row with this number."""
         row: dict[str, Any] = json.loads(self._line(number))
         return row
 
     def write_shuffled(self, path: Path, seed: int) -> None:
-        """Write all rows in an order that the seed decides; the file is complete or not there."""
+        """Write all rows in an order that the seed decides; the file is either complete or absent."""
         order = list(range(len(self)))
         random.Random(seed).shuffle(order)
         with replacing(path) as output:
@@ -206,14 +204,14 @@ class _Spool:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A problem and its selected trajectories, each with how many of its states the stopping rules leave."""
+    """A problem and its selected trajectories, each with the number of states that the stopping rules leave."""
 
     group: ScoredProblem
     cuts: list[tuple[ScoredTrajectory, int]]
 
 
 class _Cutter:
-    """Selects, cuts and measures; puts prompts into a spool and counts what happens to everything."""
+    """Selects trajectories, cuts them, measures prompts, writes these to a spool, and counts what each rule does."""
 
     def __init__(
         self,
@@ -227,7 +225,7 @@ class _Cutter:
         self._counter = counter
         self.rows = rows
         self.candidates = candidates
-        # Every rule is named from the start, in the order they are applied in: a rule that drops nothing says so.
+        # Every rule has a count from the start, in order of application, so that one that drops nothing is listed too.
         self.problems = Counter({"read": 0, _SOLVED: 0, _PROBLEM_TOO_LONG: 0, "kept": 0})
         self.trajectories = Counter(
             {"read": 0, _UNCHANGING: 0, _NEVER_RIGHT: 0, _DOWN_SAMPLED: 0, _PROBLEM_TOO_LONG: 0, _NOTHING_LEFT: 0}
@@ -242,7 +240,7 @@ class _Cutter:
         self._perturbed_tests = perturbed_tests
 
     def choose(self, groups: list[ScoredProblem]) -> list[_Chosen]:
-        """What the rules leave of some problems."""
+        """The problems that the rules leave, with their selected trajectories."""
         chosen = []
         for group in groups:
             self.problems["read"] += 1
@@ -255,7 +253,8 @@ class _Cutter:
     def measure(self, chosen: list[_Chosen]) -> list[list[int]]:
         """For each problem and each of its trajectories, how many of its states fit into a prompt.
 
-        The problem alone is the first of them. A problem without a trajectory has one figure, for itself.
+        The problem alone counts as the first state. A problem without a selected trajectory has one figure, for the
+        problem alone.
         """
         chains = []
         for item in chosen:
@@ -274,7 +273,7 @@ class _Cutter:
             self.problems["kept"] += 1
             tests = item.group.problem.tests.to_json()
             self._emit(item.group, None, context(item.group.trajectories[0], 0), tests)
-            # A problem without a trajectory has nothing to pair its one figure with.
+            # A problem without a selected trajectory has a figure but no cut to pair it with, hence not strict.
             for (scored, states), count in zip(item.cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
                 self.prompts[_TOO_LONG] += states + 1 - count
@@ -282,7 +281,7 @@ class _Cutter:
                     self._emit(item.group, scored.trajectory, context(scored, turn), tests)
 
     def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, int]]:
-        """The selected trajectories of a problem, each with how many of its states the rules leave."""
+        """The selected trajectories of a problem, each with the number of states that the rules leave."""
         selection = select(group, self._settings.max_trajectories, is_test=self._settings.is_test)
         self.trajectories["read"] += len(group.trajectories)
         self.trajectories[_UNCHANGING] += selection.unchanging
@@ -371,7 +370,7 @@ async def _add_perturbed(
     wanted = round(settings.perturbed_ratio * partial)
     if wanted and not cutter.candidates:
         raise UserError(
-            "no partial trajectory is of a problem with perturbed tests: give --perturbed_file, the result of"
+            "no partial trajectory belongs to a problem with perturbed tests: give --perturbed_file, the result of"
             " run_perturbation.py on the problems of this run"
         )
     order = list(range(len(cutter.candidates)))

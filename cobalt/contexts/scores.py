@@ -1,7 +1,7 @@
-"""Evaluated trajectories in counts of tests passed, in which selection and segmentation are exact.
+"""Evaluated trajectories as counts of tests passed, so that selection and segmentation are exact.
 
-Rates are decimals; as counts they can be added over public and hidden tests and compared without rounding, and a rate
-that is not a share of its problem's tests shows that the two do not belong together. One record is held at a time.
+Rates are decimals. Counts can be added over public and hidden tests and compared without rounding. A rate that is not a
+share of its problem's tests shows that rate and tests do not belong together. One record is held in memory at a time.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from cobalt.problem import Problem
 from cobalt.trajectory import ProblemTrajectories, Trajectory
 from cobalt.trajectory_codec import axes_are_known, read_trajectories, recorded_public_tests
 
-_TOLERANCE = 1e-6  # of a test; rates were written as decimals
+_TOLERANCE = 1e-6  # of a rate, because rates were written as decimals
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
 
     Args:
         path: Result of eval_multi_turn.py, or the authors' file of the same fields.
-        turns: How many turns of each trajectory are used, the first ones.
+        turns: How many turns of each trajectory are used, counted from the first.
 
     Raises:
-        UserError: a record is malformed or not evaluated, or has another number of turns than the ones before.
+        UserError: a record is malformed or not evaluated, or has another number of turns than the records before it.
     """
     recorded: int | None = None
     for group in read_trajectories(path):
@@ -79,17 +79,17 @@ def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
     problem = group.problem
     if recorded_public_tests(problem) == "perturbed":
         raise UserError(
-            "its feedback and public pass rates are of perturbed tests: select from a run on the true ones, and add"
-            " perturbed prompts by --perturbed_ratio"
+            "its feedback and public pass rates come from perturbed tests: use a run on the true tests, and add"
+            " perturbed prompts with --perturbed_ratio"
         )
     if not axes_are_known(group):
         raise UserError(
-            "it has as many turns as samples, so the axes of its fields cannot be told: run the programs again with"
-            " run_multi_turn_vllm.py --replay_file, and eval_multi_turn.py"
+            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
+            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
         )
     public, hidden = len(problem.public_tests), len(problem.hidden_tests)
     if not public:
-        raise UserError("it has no public tests (field 'public_test_cases'), and its public pass rates are of some")
+        raise UserError("it has public pass rates, but no public tests (field 'public_test_cases')")
     trajectories = []
     for trajectory in group.trajectories:
         found = len(trajectory.turns)
@@ -113,7 +113,7 @@ def _passed(field: str, rate: float, tests: int) -> int:
     passed = round(rate * tests)
     if abs(rate * tests - passed) > _TOLERANCE * tests:
         raise UserError(
-            f"field {field!r} holds {rate!r}, which is no share of {tests} tests: the rates are from other tests than"
-            " the record's, so evaluate it again"
+            f"field {field!r} holds {rate!r}, which is not a share of {tests} tests: the rates come from other tests"
+            " than the record's, so evaluate the record again"
         )
     return passed

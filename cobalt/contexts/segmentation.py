@@ -17,12 +17,12 @@ StopRule = Literal["public_passed_twice", "solved_again"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the policy is asked to go on from.
+    """A conversation that the policy is asked to continue.
 
     Attributes:
-        turn: Programs in it.
+        turn: How many programs it contains.
         messages: The conversation, ending with a user message.
-        best_passed: Most tests that a program in it passes, of all tests.
+        best_passed: Most tests, public and hidden, that one of its programs passes.
     """
 
     turn: int
@@ -35,11 +35,11 @@ def usable_states(
 ) -> tuple[int, StopRule | None]:
     """How many of a trajectory's states 1, 2, ... are used, and the rule that stopped it (None: all are used).
 
-    `public_passed_twice`: at state t the programs t-1 and t both pass every public test; there is nothing left to
-    say. `solved_again`: at state t the programs t and t+2 both pass every test; with three turns that is state 1
-    alone, and drops right-wrong-right trajectories whole. The authors' index is off by one there, and which two
-    neighbours they meant is not said: so the rule is either theirs ("paper", which the published numbers rest on)
-    or none ("off").
+    `public_passed_twice`: at state t the programs t-1 and t both pass every public test, so feedback has nothing left
+    to say. `solved_again`: at state t the programs t and t+2 both pass every test. With three turns that can only be
+    state 1, which drops right-wrong-right trajectories entirely. The authors' index is off by one there, and they do
+    not say which two neighbours they meant. So the rule is either theirs ("paper", on which the published numbers
+    rest) or none ("off").
 
     Args:
         public_passed: Whether each program passes all public tests.

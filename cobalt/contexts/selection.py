@@ -1,6 +1,6 @@
 """Which trajectories of a problem are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
 
-Everything is counted in tests passed, so that comparisons and ties are exact. It reads and writes no files.
+Everything is counted in tests passed, so that comparisons and ties are exact. No file is read or written here.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,9 @@ def score(trajectory: ScoredTrajectory) -> int:
 def select(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selection:
     """Choose at most `most` trajectories of a problem.
 
-    For training: those that change and that reach a correct program; of more than `most`, the subset whose scores
-    vary most. For tests: of those that change, the one with the lowest score (the first of several).
+    For training, the candidates are those that change and reach a correct program; of more than `most` candidates, the
+    subset with the largest variance of scores is chosen. For tests, it is the trajectory with the lowest score among
+    those that change (the first of several).
     """
     changing = [trajectory for trajectory in group.trajectories if score(trajectory) > 0]
     unchanging = len(group.trajectories) - len(changing)
@@ -74,7 +75,7 @@ def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:
         Ascending positions in `scores`.
     """
     if size < 0:
-        raise ValueError(f"size is {size}")
+        raise ValueError(f"size is {size}: it must be 0 or more")
     count = len(scores)
     if count <= size:
         return list(range(count))

@@ -17,11 +17,11 @@ repairs or runs code.
 
 import re
 
-# The info string after back-ticks holds none, so that a line of inline code opens nothing; after tildes it may.
+# The info string after back-ticks holds no back-tick, so that a line of inline code opens nothing; after tildes it may.
 _OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
 _OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
 _BACKTICKS_FIRST = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,})(?P<restart>python)?")
-# A fence is looked for only where its run of characters starts, or a line of 24,000 back-ticks takes seconds.
+# A fence is looked for only where its run of characters starts; otherwise a line of 24,000 back-ticks takes seconds.
 _CLOSING_AT_THE_END = {
     "`": re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,})[ \t]*$"),
     "~": re.compile(r"^(?P<code>\s*)(?P<fence>~{3,})[ \t]*$"),

@@ -23,7 +23,7 @@ FILES = ("system.jinja", "first_turn.jinja", "feedback.jinja")
 class PromptSet:
     """The three texts of one prompt set; build it with `load_prompts`.
 
-    `digests` has the SHA-256 of each of its files, by file name: for a run's manifest the texts count, not the name.
+    `digests` has the SHA-256 of each file, by file name: a run's manifest names the texts, not the set.
     """
 
     system: str

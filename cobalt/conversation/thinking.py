@@ -9,8 +9,8 @@ def split_thinking(response: str) -> tuple[str, str]:
 
     The answer is what follows the last `</think>` (as in the paper's code: the history keeps only
     that). A response that opens `<think>` and never closes it was cut off while thinking: it has no answer. A
-    response without either tag is all answer. An engine whose chat template opens the tag in the prompt puts it
-    at the head of the response, so that the cut-off case is seen there too.
+    response without either tag is all answer. If the chat template opens the tag in the prompt, the engine puts the
+    tag at the head of the response, so that a response cut off there is recognised, too.
     """
     head, tag, answer = response.rpartition(CLOSE)
     if tag:

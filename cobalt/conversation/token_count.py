@@ -1,6 +1,6 @@
-"""How many tokens a conversation is as a prompt, by a model's own chat template.
+"""Count the tokens of a conversation as a prompt, with a model's own chat template.
 
-Loads a tokenizer only, never a model's weights. transformers is imported when a counter is made, not before.
+Only a tokenizer is loaded, never a model's weights. transformers is imported when a counter is made, not before.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class PromptTokenCounter:
 
     Attributes:
         model_name: The model whose tokenizer counts.
-        fingerprint: A digest of the vocabulary, the template and what it is given, the same wherever the files lie.
+        fingerprint: A digest of the vocabulary, the template and its arguments, the same wherever the files lie.
     """
 
     def __init__(self, model_name: str, template_arguments: Mapping[str, Any] | None = None) -> None:
@@ -38,7 +38,7 @@ class PromptTokenCounter:
 
         Args:
             model_name: A Hugging Face id, or a folder that holds tokenizer files.
-            template_arguments: What the chat template is given beside the messages
+            template_arguments: Arguments of the chat template besides the messages
                 (`cobalt.conversation.chat_template.template_arguments`), the same as in collection and training.
 
         Raises:
@@ -59,12 +59,12 @@ class PromptTokenCounter:
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
         self._fast = self._tokenizer.backend_tokenizer if self._tokenizer.is_fast else None
         if self._fast is not None:
-            # A tokenizer's file may ask for both, and a length that is cut off measures nothing.
+            # A tokenizer's file may turn both on, and a truncated or padded length would be wrong.
             self._fast.no_truncation()
             self._fast.no_padding()
 
     def count(self, conversations: Sequence[Conversation]) -> list[int]:
-        """Tokens of each conversation with the generation prompt behind it; one batch, all cores.
+        """The number of tokens of each conversation, generation prompt included; one batch, on all cores.
 
         Raises:
             UserError: the chat template refuses a conversation.
@@ -73,7 +73,7 @@ class PromptTokenCounter:
             return []
         texts = self._render(conversations)
         if self._fast is not None:
-            # Not the tokenizer's own call: that makes lists of Python integers, which takes as long again.
+            # Not the tokenizer's own call, which makes lists of Python integers and takes twice as long.
             return [len(encoding) for encoding in self._fast.encode_batch_fast(texts, add_special_tokens=False)]
         return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
@@ -100,7 +100,7 @@ class PromptTokenCounter:
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
 
-        In a chain each conversation goes on where the one before ends. A longer one is never fewer tokens, so the
+        In a chain each conversation continues the one before it. A longer conversation never has fewer tokens, so the
         last of each chain is measured first, and most chains are measured once.
         """
         fitting = [len(chain) for chain in chains]
@@ -115,19 +115,19 @@ class PromptTokenCounter:
 
 
 def _load(model_name: str) -> Any:
-    # First what shows without transformers, whose import takes seconds.
+    # First the checks that do not need transformers, whose import takes seconds.
     folder = Path(model_name)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         raise _no_tokenizer(model_name, f"there is no {_TOKENIZER_FILES[0]}")
     if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model_name)):
-        raise _no_model(model_name, "it is no folder, and no name on the Hub either")
+        raise _no_model(model_name, "it is neither a folder nor a name on the Hub")
     if not folder.is_dir():
         logger.info("the tokenizer of %s comes from the Hugging Face Hub or its cache", model_name)
     try:
         from transformers import AutoTokenizer
     except ImportError:
         raise UserError("counting tokens needs transformers: scripts/setup.sh --profile cpu installs it") from None
-    # Without a network it warns of every attempt; the one sentence below says what there is to say.
+    # Without a network the library warns of every attempt; the error raised below says all that is needed.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return AutoTokenizer.from_pretrained(model_name)

@@ -1,7 +1,7 @@
 """The turns of a conversation: what the model is sent, and which program a response stands for.
 
 One rule decides the program of a response everywhere (public tests, hidden tests, rewards): the last fenced
-block of the whole answer. The 6,000-character cap shortens only what later turns show of it.
+block of the whole answer. The 6,000-character cap shortens only what later turns show of a response.
 """
 
 from typing import Literal, TypedDict
@@ -15,7 +15,8 @@ HISTORY_CHARACTERS = 6000
 """How much of a response the history keeps with `--enable_thinking` (paper)."""
 
 TruncatedThinking = Literal["keep", "drop"]
-"""What the history keeps of a response that was cut off inside its thinking: its beginning (paper), or nothing."""
+"""What the history keeps of a response that was cut off inside its thinking: "keep" its beginning (paper), or "drop"
+all of it."""
 
 ALL_PUBLIC_PASSED = (
     "The program passes every public test. Look for edge cases that these tests may miss, and fix whatever "
@@ -47,8 +48,8 @@ def history_text(response: str, enable_thinking: bool, truncated_thinking: Trunc
 
     Args:
         response: The whole response, thinking included.
-        enable_thinking: Keep what follows the last `</think>`, stripped; of a response without `</think>` keep it as it
-            is. False: keep every response as it is, however long.
+        enable_thinking: Keep what follows the last `</think>`, stripped; keep a response without `</think>` as it is.
+            False: keep every response as it is, however long.
         truncated_thinking: "drop" keeps nothing of a response that opens `<think>` and never closes it.
     """
     if not enable_thinking:

@@ -1,9 +1,9 @@
-"""LiveCodeBench's code generation problems (`test6.jsonl` of code_generation_lite) into problems for the judge.
+"""Convert LiveCodeBench's code generation problems (`test6.jsonl` of code_generation_lite) to problems for the judge.
 
 Problems of the kind `functional` are judged by calling their function with JSON arguments, those of the kind `stdin` as
-whole programs. The paper's way, every problem as a whole program and its statement cut before the examples, is
-`paper_mode`; its numbers depend on that. Private tests are decoded without an unpickler: only texts are read out of
-them, nothing in them can run.
+whole programs. With `paper_mode` every problem is judged as a whole program and its statement is cut before the
+examples, as in the paper, whose numbers depend on that. Private tests are decoded without an unpickler: only texts are
+read out of them, so that nothing in them can run.
 """
 
 import base64
@@ -31,7 +31,7 @@ FILE = "test6.jsonl"
 DECODED_BYTES = 1 << 29
 """Most bytes of one problem's private tests, decompressed; more is taken for an attack."""
 
-# What the pickle of one string is made of, in every protocol. No opcode here imports, calls or builds anything.
+# The opcodes of a pickle of one string, in every protocol. None of them imports, calls or builds anything.
 _TEXT_OPCODES = frozenset(
     {"PROTO", "FRAME", "STOP", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
     | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
@@ -43,12 +43,12 @@ Summary = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class LiveCodeBenchSettings:
-    """One preprocessing run.
+    """Settings of one preprocessing run.
 
     Attributes:
         output_file: The problems.
         input_file: Local copy of the data set's JSONL; None: `test6.jsonl` in the current folder if it is there
-            (paper), otherwise by name.
+            (paper), otherwise downloaded by name.
         start_date, end_date: First and last day of the contests to keep; None: no bound.
         paper_mode: Every problem as a whole program, its statement cut before the first example (paper).
         prompts: Prompt set of `instruction`, by name or folder.
@@ -63,11 +63,11 @@ class LiveCodeBenchSettings:
 
     def __post_init__(self) -> None:
         if self.start_date and self.end_date and self.start_date > self.end_date:
-            raise UserError(f"no day lies between {self.start_date} and {self.end_date}: the start date comes first")
+            raise UserError(f"start_date {self.start_date} is after end_date {self.end_date}: exchange them")
 
     @property
     def local_file(self) -> Path | None:
-        """The local file to read; None where there is none, and the data set is asked for by name."""
+        """The local file to read; None where there is none, so that the data set is downloaded by name."""
         here = Path(FILE)
         return self.input_file or (here if here.is_file() else None)
 
@@ -76,8 +76,8 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
     """Write the problems of the window in the file's order, and count them.
 
     A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
-    `contest_id` and `contest_date`. `test_cases` are the public tests and then the private ones, which are the hidden.
-    The result is complete or not there, so that after a bad row is mended the same command makes it.
+    `contest_id` and `contest_date`. `test_cases` are the public tests, then the private ones, which become the hidden
+    tests. The result is either complete or absent: after a bad row is corrected, the same command makes it.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
@@ -175,15 +175,15 @@ def cut_question(question: str) -> str:
 def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
     """Private tests from JSON, or from base64 of zlib of a pickled JSON string.
 
-    The pickle is read opcode by opcode, and only those of a lone string are let through: an unpickler, however
-    restricted, never sees it.
+    The pickle is read opcode by opcode, and only the opcodes of a single string are accepted. No unpickler, however
+    restricted, reads it.
 
     Args:
         text: The field `private_test_cases`.
-        limit: Most bytes that it may be when decompressed.
+        limit: Most bytes of the decompressed text.
 
     Raises:
-        UserError: it is neither, or it is larger than the limit.
+        UserError: the text has neither form, or is larger than the limit.
     """
     name = "private_test_cases"
     if text.lstrip().startswith("["):
@@ -255,7 +255,7 @@ def _tests(value: object, name: str) -> list[dict[str, str]]:
     if not isinstance(value, list) or not all(
         isinstance(test, dict) and all(isinstance(test.get(key), str) for key in keys) for test in value
     ):
-        raise UserError(f"field {name!r} is no list of tests with the texts 'input', 'output' and 'testtype'")
+        raise UserError(f"field {name!r} is not a list of tests with the strings 'input', 'output' and 'testtype'")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Tests as TACO's family of data sets writes them, into suites: of texts, or of calls with typed arguments.
+"""Convert tests as TACO's family of data sets writes them to suites of texts, or of calls with typed arguments.
 
 Where a test can be read in two ways, both suites come back, and a recorded solution decides which holds. For a call
 the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`). The paper's way, everything joined
@@ -20,11 +20,11 @@ from heapq import heapify, heappop, heappush, heapreplace, nlargest, nsmallest
 from itertools import accumulate, chain, combinations, groupby, permutations, product
 from math import ceil, floor, gcd, inf, sqrt
 """
-"""What the sites of function problems import before a solution runs, so that recorded solutions do not."""
+"""Imports that the sites of function problems provide, so that recorded solutions do not have them."""
 
 
 class UnreadableTests(Exception):
-    """A data set's tests do not have the form that they should have; no bug of ours raises this."""
+    """A data set's tests do not have the form that they should have: an error of the data, not of this code."""
 
 
 def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
@@ -40,11 +40,11 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
         outputs: The value that each call returns.
 
     Raises:
-        UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or the name is not
-            a name.
+        UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or `fn_name` is not
+            an identifier.
     """
     if not isinstance(fn_name, str) or not fn_name.isidentifier():
-        raise UnreadableTests("not a name of a function")
+        raise UnreadableTests("fn_name is not the name of a function")
     lines = []
     try:
         for arguments in inputs:
@@ -62,7 +62,7 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
 
 
 def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str = " ") -> TestSuite:
-    """Texts as they are, lists joined, with blanks in the authors' preproc_taco.py.
+    """A suite of texts as they are and lists joined by `between`; the authors' preproc_taco.py joins by blanks.
 
     Raises:
         UnreadableTests: an item is neither a string nor a list.

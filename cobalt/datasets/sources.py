@@ -1,7 +1,7 @@
 """Rows of a data set, one at a time: from a local file, or by name from the Hugging Face Hub.
 
-`datasets`, `huggingface_hub` and `pyarrow` are imported when they are needed, not before. What the rows mean, the
-callers know.
+`datasets`, `huggingface_hub` and `pyarrow` are imported when they are needed, not before. Rows are not interpreted
+here.
 """
 
 import logging
@@ -63,7 +63,7 @@ def hub_rows(name: str, split: str, revision: str, instead: str) -> Iterator[Row
         name: `owner/name`.
         split: Its split.
         revision: Branch, tag or commit.
-        instead: What to do without a network, for the message.
+        instead: What the error message advises where there is no network.
 
     Raises:
         UserError: no network, or no such data set.
@@ -90,7 +90,7 @@ def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
         name: `owner/name`.
         file: Its path there.
         revision: Branch, tag or commit.
-        instead: What to do without a network, for the message.
+        instead: What the error message advises where there is no network.
 
     Raises:
         UserError: no network, or no such file.
@@ -111,7 +111,7 @@ def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
 
 
 def _announce(what: str) -> None:
-    """Say that the network is used; without one the Hub's library would warn of every attempt, and we say it once."""
+    """Log that the network is used, and silence the Hub's library, which warns of every attempt without a network."""
     logger.info("%s", what)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 

@@ -1,12 +1,13 @@
-"""TACO-verified into problems: filter, judge the recorded solutions, choose public tests, split.
+"""Turn TACO-verified into problems: filter, judge the recorded solutions, choose public tests, split.
 
 Cobalt's preprocessing with the authors' rules (`cobalt.datasets.taco_rules`). Two stages, each with its result:
 
     rows.jsonl                  one record a row of the source: its problem, or the rule that dropped it (slow: judging)
     train.jsonl, dev.jsonl      the problems in the schema of TACO-Cobalt (fast: made from rows.jsonl)
 
-The first resumes after a kill; to split again in another way, remove the second stage's files. At most a few rows are
-in memory. The step that chose TACO-Cobalt's public tests is not in the authors' repository; ours is `easiest_places`.
+The first stage resumes after a kill; to split again in another way, remove the second stage's files. At most a few rows
+are in memory. The step that chose TACO-Cobalt's public tests is not in the authors' repository; `easiest_places` takes
+its place.
 """
 
 import asyncio
@@ -39,19 +40,19 @@ logger = logging.getLogger(__name__)
 
 DATA_SET = "likaixin/TACO-verified"
 ATTEMPTS = 3
-"""How often a row is tried whose judging the judge itself failed."""
+"""How often a program is judged when the judge itself fails."""
 
 Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class TacoSettings:
-    """One preprocessing run; the defaults are the paper's.
+    """Settings of one preprocessing run; the defaults are the paper's.
 
     Attributes:
         output_dir: Folder of the results.
         input_file: Local JSONL or Parquet in the data set's schema; None: the data set by name.
-        revision: Of the data set by name.
+        revision: Branch, tag or commit of the data set by name.
         attempts_file: Single-turn result on problems of an earlier run; decides which tests are easiest.
         function_tests: "call": functions are called with typed arguments. "paper": `print(f(*input().split()))`.
         prompts: Prompt set of `instruction`, by name or folder.
@@ -59,7 +60,7 @@ class TacoSettings:
         max_solutions: Most recorded solutions to judge.
         public_tests: Public tests of a problem.
         dev_size: Problems of the development split.
-        seed: Of the order of solutions and of the split.
+        seed: Decides the order of solutions and the split.
         concurrency: Rows worked on at a time.
     """
 
@@ -104,7 +105,7 @@ async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
 
     Raises:
         UserError: bad input, no network, or results that cannot be written or that other settings made.
-        InfrastructureError: the judge failed on some rows; the others are kept, running again tries those.
+        InfrastructureError: the judge failed on some rows; the others are kept, and running again retries those.
     """
     check_files(
         [path for path in (settings.input_file, settings.attempts_file) if path],
@@ -137,7 +138,7 @@ async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
 
 
 def _check_rows(settings: TacoSettings) -> None:
-    """Read the whole input once: a bad row found after hours of judging would cost them when it is mended.
+    """Read the whole input once, so that a bad row is found before hours of judging and not after them.
 
     Raises:
         UserError: a row is malformed; its place is named.
@@ -167,7 +168,7 @@ async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) 
     if failures:
         raise InfrastructureError(
             f"the judge failed on {len(failures)} rows (first: {failures[0]}); the others are kept: run the same"
-            " command again to try these"
+            " command again to retry those"
         )
 
 
@@ -251,7 +252,7 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     """Read how many samples of a single-turn result passed each test.
 
     Raises:
-        UserError: unreadable, or a record is no single-turn record.
+        UserError: the file cannot be read, or a record is not a single-turn record.
     """
     attempts = {}
     for record in iterate_records(path):
@@ -308,10 +309,8 @@ def _split(
         for name, members in splits.items():
             chosen += _write_split(settings, prompts, attempts, [places[i] for i in members], parts[name])
         if settings.attempts_file and not chosen["by recorded attempts"]:
-            raise UserError(
-                f"{settings.attempts_file} holds no attempt on any of the problems here: give a run on these"
-            )
-        for name, result in results.items():  # neither is there unless both are right
+            raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
+        for name, result in results.items():  # only when both are complete
             parts[name].replace(result)
     except OSError as error:
         raise UserError(f"cannot write into {settings.output_dir}: {error.strerror}") from None
@@ -328,7 +327,7 @@ def _split(
 
 
 def _places_of_problems(rows_file: Path) -> list[int]:
-    """Where in the file the records of kept problems begin."""
+    """The byte positions at which the records of kept problems begin."""
     places = []
     with rows_file.open("rb") as handle:
         place = 0
@@ -352,7 +351,8 @@ def _write_split(
             known = attempts.get(problem["id"])
             if known is not None and known.digest != _digest(suite):
                 raise UserError(
-                    f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than here"
+                    f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than the"
+                    " problem's: give a run on these problems"
                 )
             chosen["by length of the input" if known is None else "by recorded attempts"] += 1
             public = easiest_places(suite, settings.public_tests, known.passes if known else None)

@@ -1,8 +1,8 @@
 """What a row of `likaixin/TACO-verified` must be to become a problem, and which of its tests the problem has.
 
-The rules of the authors' preproc_taco.py (Cobalt, section on data), one function each; they read and run nothing. Where
-ours differ: function problems keep their types, lists in place of texts may also be lines (`cobalt.datasets.readings`),
-and capped tests keep their order.
+The rules are those of the authors' preproc_taco.py (Cobalt, section on data), with three differences: function problems
+keep their types, lists in place of texts may also be lines (`cobalt.datasets.readings`), and capped tests keep their
+order. No file is read and no program is run here.
 """
 
 import json
@@ -120,7 +120,7 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
 
 
 def capped_places(inputs: Sequence[str], max_tests: int) -> list[int]:
-    """Which tests to keep, in their order: all, or the longest inputs and a quarter of shortest ones.
+    """Which tests to keep, in their order: all, or the longest inputs and, for a quarter of them, the shortest.
 
     The paper keeps 20: the 15 longest inputs and the 5 shortest. Of equally long inputs an earlier one counts as
     longer.

@@ -34,14 +34,14 @@ _CHARACTERS_IN_A_GROUP = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerlRowsSettings:
-    """One conversion.
+    """Settings of one conversion.
 
     Attributes:
         train_file, validation_file: Both are needed, because veRL wants both and no problem may be in both.
         local_dir: Folder for train.parquet and validation.parquet.
         model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
-        chat_template_thinking: What the template is told about thinking, as veRL's
-            `data.apply_chat_template_kwargs` tells it.
+        chat_template_thinking: The template's thinking switch, the same as in veRL's
+            `data.apply_chat_template_kwargs`.
         max_prompt_length: veRL's `data.max_prompt_length`, in tokens.
         data_source: veRL's name for where the rows are from.
     """
@@ -181,7 +181,7 @@ def _convert(
             f"{settings.train_file} and {settings.validation_file} are the same file: no problem may be in both splits"
         )
     for path in sources.values():
-        next(read(path), None)  # a file of another kind is told before seconds go into a tokenizer
+        next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
     counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
     results = settings.results
     for split in SPLITS:
@@ -210,7 +210,7 @@ def _write_parts(
     sources: dict[str, Path],
     results: dict[str, Path],
 ) -> Summary:
-    """Write every split beside its place, so that neither file is there unless both are right."""
+    """Write every split to a temporary file next to its result; results appear only when both are complete."""
     summary: Summary = {}
     seen: dict[str, str] = {}
     for split in SPLITS:
@@ -225,8 +225,8 @@ def _write_parts(
             writer.flush()
         if not writer.rows:
             raise UserError(
-                f"{sources[split]}: no prompt is left of {writer.read}; {writer.too_long} of them are longer"
-                f" than --max_prompt_length {settings.max_prompt_length}"
+                f"{sources[split]}: no prompt is left: {writer.too_long} of {writer.read} are longer than"
+                f" --max_prompt_length {settings.max_prompt_length}"
             )
         summary[split] = writer.summary()
     return summary
@@ -266,7 +266,7 @@ class _Writer:
         self._parquet.close()
 
     def add(self, prompt: _Prompt) -> None:
-        """Take one prompt in."""
+        """Add one prompt."""
         self.read += 1
         self._waiting.append(prompt)
         self._characters += len(prompt.tests) + sum(len(message["content"]) for message in prompt.messages)
@@ -274,7 +274,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Measure what waits, and write what fits as one row group."""
+        """Measure the waiting prompts, and write those that fit as one row group."""
         import pyarrow
 
         lengths = self.counter.count([prompt.messages for prompt in self._waiting])
@@ -296,7 +296,7 @@ class _Writer:
                 raise UserError(f"cannot write {self.result}: {error.strerror or error}") from None
 
     def summary(self) -> dict[str, int]:
-        """What was counted."""
+        """The counts of this split."""
         return {
             "prompts read": self.read,
             "dropped: over max_prompt_length": self.too_long,

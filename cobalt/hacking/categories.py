@@ -1,4 +1,4 @@
-"""Read an LLM classifier's category out of its answer, and combine several votes. It asks nobody."""
+"""Read an LLM classifier's category out of its answer, and combine several votes. No model is called here."""
 
 import re
 from collections import Counter
@@ -31,8 +31,8 @@ def parse_category(answer: str) -> str:
     """The category that an answer ends on, or `UNKNOWN`.
 
     Takes a JSON object with `category` (the answer as a whole, or in a code fence), and otherwise the last "Final
-    Verdict" with a number or a name, whatever emphasis or brackets are around them. Thinking does not count, and a
-    number and a name that disagree are no verdict.
+    Verdict" with a number or a name, whatever emphasis or brackets are around them. Thinking does not count. A number
+    and a name that disagree count as no verdict.
     """
     text = split_thinking(answer)[1]
     structured = _of_json(_FENCE.sub("", text.strip()))
@@ -69,12 +69,12 @@ def parse_label(label: object) -> str:
     else:
         category = parse_category(f"Final Verdict: {label}")
     if category == UNKNOWN:
-        raise UserError(f"{label!r} is no category: give a number from 1 to 4, or one of {', '.join(CATEGORIES)}")
+        raise UserError(f"{label!r} is not a category: give a number from 1 to 4, or one of {', '.join(CATEGORIES)}")
     return category
 
 
 def _of_json(text: str) -> str | None:
-    """The category of a JSON answer; None if the text is none."""
+    """The category of a JSON answer; None if the text is not JSON."""
     if not text.startswith("{"):
         return None
     try:

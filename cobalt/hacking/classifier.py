@@ -2,8 +2,8 @@
 
 The classifier is shown what the authors' `run_llm_judge.py` shows: problem, program before, the impossible test's
 feedback, program after, and the difference between the two programs. All of it stands between markers that carry a
-digest of the content, so that nothing a model wrote can end its own section. Where the provider can hold an answer to a
-schema, it does; elsewhere the last category in the answer counts, and an answer without one is `unknown`. Every
+digest of the content, so that nothing a model wrote can end its own section. The provider enforces a schema for the
+answers where it can; elsewhere the last category in the answer counts, and an answer without one is `unknown`. Every
 distinct content is sent once, and its answers are found by content in the log of calls, never by position.
 """
 
@@ -37,7 +37,7 @@ ANSWER_SCHEMA: dict[str, Any] = {
     "required": ["reasoning", "category"],
     "additionalProperties": False,
 }
-"""What a classifier that can be held to a schema answers with."""
+"""The schema of an answer, for providers that can enforce one."""
 
 _PROMPTS = Path(__file__).parent / "prompts"
 _SECTIONS = {
@@ -53,7 +53,7 @@ Summary = dict[str, dict[str, int | float]]
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSettings:
-    """One run of the LLM classifier.
+    """Settings of one run of the LLM classifier.
 
     Attributes:
         input_file: Events of extract_turn_level_errors.py, ours or the authors'.
@@ -79,10 +79,10 @@ class ClassifierSettings:
         return [self.input_file, *([self.human_labels] if self.human_labels else [])]
 
     def check(self) -> None:
-        """Look at the place of the result before anything slow begins.
+        """Check the output path before anything slow begins.
 
         Raises:
-            UserError: what is there is not a result of this stage.
+            UserError: a file that this stage did not write is there.
         """
         check_replaceable(self.output_file, STAGE, self.inputs)
 
@@ -94,15 +94,15 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
 
     Args:
         settings: Files and settings.
-        engine: Asks the classifier.
-        structured: The engine holds answers to `ANSWER_SCHEMA`.
+        engine: Calls the classifier.
+        structured: Whether the engine enforces `ANSWER_SCHEMA`.
 
     Returns:
         Counts and agreement, and how many distinct contents failed.
 
     Raises:
-        UserError: bad input, or an output that is something else's.
-        ServiceDown: the engine is gone, refuses the user, or may spend no more; what was answered is in its log.
+        UserError: bad input, or an output file that this stage did not write.
+        ServiceDown: the engine is gone, refuses access, or has spent its budget; finished answers are in its log.
     """
     events = read_event_texts(settings.input_file)
     extracted = read_summary(settings.input_file) or {}
@@ -146,7 +146,7 @@ def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[M
 
     Args:
         event: An event with the fields that the classifier is shown.
-        structured: The answer is bound to `ANSWER_SCHEMA`; otherwise it is to end on a verdict.
+        structured: Whether `ANSWER_SCHEMA` is enforced; otherwise the answer is asked to end on a verdict.
     """
     environment = _templates()
     fence = content_key(event)
@@ -175,7 +175,7 @@ def _without_control_tokens(text: str) -> str:
 async def _ask(
     settings: ClassifierSettings, engine: Engine, contents: Mapping[str, Mapping[str, Any]], structured: bool
 ) -> dict[str, list[Completion]]:
-    """The votes on each content; one that failed is left out."""
+    """The votes on each content; contents that failed are left out."""
     answers: dict[str, list[Completion]] = {}
     with tqdm(total=len(contents), desc="classifier", unit="event", disable=None) as progress:
 

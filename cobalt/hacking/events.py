@@ -24,7 +24,7 @@ from cobalt.records import encode_record
 LOOKED_AT = "looked at"
 """Summary key with the denominators of the event rates."""
 TEMPTED = "turns after an impossible test"
-"""The denominator that counts the turns which had such a test in their feedback."""
+"""Count under `LOOKED_AT`: turns whose preceding feedback showed an impossible test."""
 _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 
@@ -115,11 +115,12 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
     """Refuse a result path whose file this stage did not write, before anything is done.
 
     Raises:
-        UserError: an input cannot be read, or the path names an input, no regular file, or somebody else's file.
+        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
+            that this stage did not write.
     """
     check_files(inputs, [path])
     if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
-        raise UserError(f"{path} exists and is no result of this command: name another output file")
+        raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
 def replace_result(
@@ -133,7 +134,7 @@ def replace_result(
     """Write a result whole with its manifest, in the place of an earlier one of the same stage.
 
     Raises:
-        UserError: it cannot be written, or what is there is no result of this stage.
+        UserError: it cannot be written, or a file that this stage did not write is there.
     """
     check_replaceable(path, stage, inputs)
     with replacing(path) as handle:

@@ -7,8 +7,8 @@ tests. Which test was shown and which tests pass is read from the verdict of eac
 the authors look for inputs in texts, which confuses tests whose inputs contain each other. A problem that accepts
 several answers can make an honest program an event: leave such problems out when perturbing.
 
-Recorded public results are taken as they are. One without an entry for each test (in the authors' files: a suite that
-timed out) showed no test; if the program it stands for may be an event, it is judged again.
+Recorded public results are taken as they are. A result without an entry for each test (in the authors' files: a suite
+that timed out) counts as one that showed no test; if its program may be an event, that program is judged again.
 """
 
 import difflib
@@ -41,7 +41,7 @@ class PerturbedTests:
 
     Attributes:
         suite: All of them, in the order they were judged in.
-        impossible: Places of the tests whose expected output is wrong.
+        impossible: Positions of the tests whose expected output is wrong.
     """
 
     suite: TestSuite
@@ -49,12 +49,12 @@ class PerturbedTests:
 
     @property
     def benign(self) -> list[int]:
-        """Places of the tests that were left as they are."""
+        """Positions of the tests that were left as they are."""
         return [place for place in range(len(self.suite)) if place not in self.impossible]
 
 
 async def extract_events(data_file: Path, input_file: Path, output_file: Path, judge: Judge) -> Summary:
-    """Write one record for each event, in the order of the input, and count them. Running again replaces.
+    """Write one record for each event, in the order of the input, and count them. Running again replaces the file.
 
     An event has the authors' fields (`id`, `question`, `previous_code`, `feedback`, `current_code`, `patch`,
     `all_acc` and `public_all_acc` up to its turn), and `sample`, `turn`, `shown_test` (place of the test that was
@@ -64,10 +64,10 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
         data_file: The problems that preproc/run_perturbation.py made.
         input_file: A multi-turn run on their perturbed public tests, evaluated or not.
         output_file: The events.
-        judge: Asked only where a recorded result has no entry for each test.
+        judge: Used only where a recorded result has no entry for each test.
 
     Raises:
-        UserError: bad input, a run that is not on the perturbed tests, or an output that is something else's.
+        UserError: bad input, a run that is not on the perturbed tests, or an output file that this stage did not write.
         ServiceDown: the judge is needed and not running.
     """
     check_replaceable(output_file, STAGE, [data_file, input_file])
@@ -78,7 +78,7 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
     for group in read_trajectories(input_file):
         identifier = group.problem.id
         if identifier not in problems:
-            raise UserError(f"{input_file}: record {identifier!r} is no problem of {data_file}")
+            raise UserError(f"{input_file}: record {identifier!r} is not a problem of {data_file}")
         perturbed = tests[identifier]
         try:
             _check_perturbed_run(group)
@@ -120,7 +120,7 @@ def _check_perturbed_run(group: ProblemTrajectories) -> None:
     """Refuse a record whose feedback cannot have come from perturbed tests.
 
     Raises:
-        UserError: it is of a run on the true tests, or has no public results.
+        UserError: the record is from a run on the true tests, or has no public results.
     """
     if recorded_public_tests(group.problem) == "benign":
         raise UserError(OTHER_TESTS)
@@ -131,7 +131,7 @@ def _check_perturbed_run(group: ProblemTrajectories) -> None:
 def _turns_after_an_impossible_test(
     trajectory: Trajectory, tests: PerturbedTests
 ) -> Iterator[tuple[Trajectory, int, int]]:
-    """Trajectory, turn, and place of the test that was shown, for every turn that follows an impossible test."""
+    """Trajectory, turn, and position of the test that was shown, for every turn that follows an impossible test."""
     for place, (before, _) in enumerate(pairwise(trajectory.turns), 1):
         shown = _shown_test(_complete(before, tests), tests)
         if shown in tests.impossible:
@@ -142,7 +142,7 @@ def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
     """The test whose expected output the feedback on a result showed; None if there was none.
 
     Raises:
-        UserError: the feedback is that of another test: the run was on other tests.
+        UserError: the feedback does not show this test, so the run was on other tests.
     """
     place = None if result is None else result.first_failed()
     if result is None or place is None:
@@ -151,7 +151,7 @@ def _shown_test(result: ExecResult | None, tests: PerturbedTests) -> int | None:
         return None
     given, expected = tests.suite.inputs[place].strip(), tests.suite.outputs[place].strip()
     text = result.feedback[place].strip()
-    # Longer fields are shown cut, and the authors' mark for that is another.
+    # Longer fields are shown truncated, and the authors mark truncation in another way.
     fits = (len(given) > FIELD_CHARACTERS or text.startswith(f"Input:\n{clip(given)}\n")) and (
         len(expected) > FIELD_CHARACTERS or text.endswith(f"Expected Output:\n{clip(expected)}".strip())
     )

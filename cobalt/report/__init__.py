@@ -1,1 +1,1 @@
-"""What people look at: tables and plots made from evaluated records."""
+"""Tables, plots and a trajectory viewer, made from evaluated records."""

@@ -18,11 +18,11 @@ class Arguments:
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders that scripts/multi_turn.sh wrote, or evaluated files; NAME=PATH names a run in the report."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report")
-    """Folder of the report; report.md there has everything."""
+    """Folder of the report; its report.md has everything."""
     hacking: tuple[str, ...] = ()
     """Hacking events, as NAME=FILE, from extract_turn_level_errors.py or run_llm_judge.py."""
     published: bool = False
-    """Show the paper's published figures, too, marked as quoted and by source."""
+    """Also show the paper's published figures, marked as quoted and with their sources."""
     allow: tuple[str, ...] = ()
     """Settings that may differ between the runs, such as generation.temperature; the report names them."""
 

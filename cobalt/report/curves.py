@@ -1,6 +1,6 @@
-"""The reward and validation curves of a training run, from its metrics file.
+"""Read the reward and validation curves of a training run from its metrics file.
 
-Nothing is smoothed; data sources are averaged.
+Validation is averaged over data sources. Nothing is smoothed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ REWARD = "reward/score"
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurves:
-    """A training's curves.
+    """The curves of a training run.
 
     Attributes:
         rewards: Steps and the mean rewards of their samples.
@@ -40,16 +40,16 @@ def validation_solved(metrics: Mapping[str, float]) -> float | None:
 
 
 def read_curves(run: Path) -> TrainingCurves:
-    """Read a training's curves from its folder.
+    """Read the curves of a training run from its folder.
 
     Raises:
-        UserError: there is no such file, or it is no metrics file.
+        UserError: the metrics file is missing, or is not one.
     """
     path = run / METRICS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise UserError(f"{path} cannot be read: give the --output_dir of a training") from None
+        raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
     rewards, validations = [], []
     for number, line in enumerate(lines, 1):
         try:

@@ -1,4 +1,4 @@
-"""Plots as PNG and SVG: Pass@1 by turn, the categories of hacking events, training curves. It computes no metric.
+"""Plots as PNG and SVG: Pass@1 by turn, the categories of hacking events, training curves. No metric is computed here.
 
 Colours are told apart with any colour vision; markers, dashes and hatches tell the same in black and white print.
 The same figures give the same bytes. matplotlib is imported when a plot is drawn.
@@ -20,7 +20,7 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
 def check_plot_path(path: Path) -> None:
-    """Refuse a plot's file before the work for it is done.
+    """Check the path of a plot before any work is done.
 
     Raises:
         UserError: it is neither PNG nor SVG.
@@ -65,7 +65,7 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
 
 
 def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
-    """Draw the curves of trainings into each of `paths`: above the mean reward of each step, below validation.
+    """Draw the curves of training runs into each of `paths`: above the mean reward of each step, below validation.
 
     Raises:
         UserError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""The tables of a report, made from runs that can be compared. They are shown in per cent and kept unrounded."""
+"""The tables of a report, made from runs that can be compared. Shown cells are rounded, the CSV values are not."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
@@ -128,7 +128,7 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
         "hacking",
         "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"
         " the trajectories and problems that have an event, and the LLM classifier's categories with their share of the"
-        " judged events.",
+        " classified events.",
         ["", *events],
         list(zip(_HACKING_ROWS, *columns, strict=True)),
         (

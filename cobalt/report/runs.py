@@ -2,8 +2,8 @@
 
 A run is the folder that `scripts/multi_turn.sh` leaves. Of each record only its figures are kept, so that files
 larger than memory can be read. Settings come from the manifests of the whole chain (evaluation, multi turn, single
-turn) as far as they lie in the folder. The engine is no such setting: engines are what reports compare; nor is the
-seed, which decides no distribution.
+turn) as far as they lie in the folder. Engine and seed are not compared: engines are what reports compare, and a seed
+does not change any distribution.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TurnUsage:
-    """What the responses of one turn took; sums over problems and samples.
+    """Tokens and costs of the responses of one turn, summed over problems and samples.
 
     Attributes:
         responses: How many responses there are.
@@ -66,7 +66,7 @@ class Run:
     """One evaluated run.
 
     Attributes:
-        name: What tables and plots call it.
+        name: Its name in tables and plots.
         evaluation: Its evaluated records.
         digest: SHA-256 of that file.
         model: The model that its manifests name, and the start of its fingerprint; "" when they name none.
@@ -105,10 +105,10 @@ class Change:
 
 
 def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
-    """Paths by name: of NAME=PATH the one, of a bare path its last part.
+    """Paths by name: NAME=PATH gives the name, a bare path is named by its last part.
 
     Raises:
-        UserError: two have the same name.
+        UserError: two paths have the same name.
     """
     paths: dict[str, Path] = {}
     for text in texts:
@@ -119,7 +119,7 @@ def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
             path = Path(text)
             name = path.resolve().name
         if name in paths:
-            raise UserError(f"two are called {name!r}: name them, as in {name}-2={text}")
+            raise UserError(f"two paths are called {name!r}: name one of them, as in {name}-2={text}")
         paths[name] = path
     return paths
 

@@ -1,4 +1,4 @@
-"""`python -m cobalt.report.training RUN...`: reward and validation curves of trainings. Flags in, one plot out."""
+"""`python -m cobalt.report.training RUN...`: reward and validation curves of training runs. Flags in, one plot out."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from cobalt.errors import UserError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Draw the mean reward of each step, and validation, of one or more trainings."""
+    """Draw the mean reward of each step, and validation, of one or more training runs."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """Folders of trainings (--output_dir of train_grpo_*.sh); NAME=PATH names one in the plot."""
+    """Folders of training runs (--output_dir of train_grpo_*.sh); NAME=PATH names one in the plot."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """PNG or SVG."""
+    """The plot: a PNG or SVG file."""
 
 
 def main(arguments: Arguments) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.report.runs import named_paths
 
     if not arguments.runs:
-        raise UserError("there is nothing to draw: name at least one training's folder")
+        raise UserError("there is nothing to draw: name the folder of at least one training run")
     check_plot_path(arguments.output_file)
     runs = named_paths(arguments.runs)
     plot_training({name: read_curves(path) for name, path in runs.items()}, arguments.output_file)

@@ -1,4 +1,4 @@
-"""Pass@1 by turn of one run as a table for the terminal. It computes no metric."""
+"""Pass@1 by turn of one run as a table for the terminal. No metric is computed here."""
 
 from collections.abc import Sequence
 

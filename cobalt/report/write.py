@@ -25,7 +25,7 @@ def write_report(
 ) -> Path:
     """Compare runs, and write `report.md`, its tables (`.csv`, `.tex`) and its plots (`.png`, `.svg`) into `folder`.
 
-    A report that is there is replaced. What made it goes beside it, as `report.md.run.json`.
+    An existing report is replaced. Its manifest is `report.md.run.json` in the same folder.
 
     Args:
         runs: Folder or evaluated file of each run, by the name to show; differences are to the first.
@@ -85,7 +85,7 @@ def write_report(
 
 
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
-    """Refuse events that name a problem or turn which the run of their name does not have."""
+    """Refuse events that name a problem or turn which the run of the same name does not have."""
     for event in events:
         if event.problem not in run.problems or not 0 <= event.turn < len(run.metrics):
             raise UserError(
@@ -117,7 +117,7 @@ def _markdown(
 
 
 def _about(run: Run) -> str:
-    """One line of what a run is."""
+    """One line that describes a run."""
     facts = [
         *([f"model {run.model}"] if run.model else []),
         f"{len(run.problems)} problems",

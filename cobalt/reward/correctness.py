@@ -1,8 +1,8 @@
-"""R_correct: what a program earns by the share of tests it passes (Cobalt, reward)."""
+"""R_correct: the reward for the share of tests that a program passes (Cobalt, reward)."""
 
 
 def correctness_reward(pass_rate: float) -> float:
-    """1.0 when every test passes, 0.2 from half of them on, 0.0 for any, -0.1 for none.
+    """1.0 if every test passes, 0.2 if half of them or more, 0.0 if at least one, -0.1 if none.
 
     Args:
         pass_rate: Passed tests over all tests, public and hidden, in [0, 1].

@@ -1,8 +1,8 @@
 """R_format: whether a response has the form that was asked for, and how long its parts are (Cobalt, reward).
 
-Facts and their order are those of the authors' `code_reward_func_think.py`, but for the last flaw. Which program is
-judged is decided by `cobalt.conversation`, which knows more kinds of blocks. A response without a flaw has one program:
-the one that is looked at here is judged.
+The rules and their order are those of the authors' `code_reward_func_think.py`, except for the last flaw.
+`cobalt.conversation`, which knows more kinds of code blocks, decides which program is judged. In a response without a
+flaw, that is the program that is checked here.
 """
 
 import math
@@ -46,8 +46,8 @@ class Flaw(StrEnum):
 
     REPETITION = "repetition"  # a block of 32 characters or more, eight times in a row
     THINKING = "thinking"  # not exactly one </think>
-    CODE_BLOCK = "code_block"  # not exactly one ```python behind it
-    CLOSING_FENCE = "closing_fence"  # not exactly one line behind that which begins with ```
+    CODE_BLOCK = "code_block"  # not exactly one ```python after </think>
+    CLOSING_FENCE = "closing_fence"  # not exactly one line after ```python that begins with ```
     BACKTICK = "backtick"  # a back-tick in the code or on the line of the opening fence
     OTHER_PROGRAM = "other_program"  # the program that is judged is not this block
 
@@ -58,10 +58,10 @@ class FormatReward:
 
     Attributes:
         value: The reward.
-        flaw: What is wrong with the form; None when it is right. Lengths are not looked at when it is wrong.
+        flaw: What is wrong with the form; None when it is right. With a flaw, lengths are not measured.
         long_thinking: More than `LONGEST_THINKING` tokens of thinking.
-        long_answer: More than `LONGEST_ANSWER` tokens behind the thinking.
-        long_explanation: More than `LONGEST_EXPLANATION` tokens behind the code.
+        long_answer: More than `LONGEST_ANSWER` tokens after the thinking.
+        long_explanation: More than `LONGEST_EXPLANATION` tokens after the code.
     """
 
     value: float
@@ -76,16 +76,17 @@ def format_reward(
 ) -> FormatReward:
     """R_format of a response.
 
-    A program that earned 0 or more costs 0.01 for its response being too long anywhere, else nothing. One that earned
-    less earns up to 0.1 back by its thinking: 0.075 * tanh(tokens / 1024), and 0.005 for each of the `KEYWORDS` used
-    one to four times, 0.025 at most; and each part that is too long costs 0.1 (too long a thinking earns nothing).
+    Where the program earned 0 or more, R_format is -0.01 if any part of the response is too long, and 0 otherwise.
+    Where it earned less, the thinking earns up to 0.1 back: 0.075 * tanh(tokens / 1024), plus 0.005 for each of the
+    `KEYWORDS` used one to four times, 0.025 at most. Each part that is too long then costs 0.1, and too long a thinking
+    earns nothing back.
 
     Args:
-        response: The whole response as decoded. What stands before `</think>` is the thinking, a `<think>` included
-            if the model wrote it itself.
+        response: The whole response as decoded. The text before `</think>` is the thinking, including a `<think>` that
+            the model wrote itself.
         reward_so_far: Correctness and improvement together.
         count_tokens: `cobalt.reward.lengths.token_counter`.
-        spare_tables: `is_repetitive`'s.
+        spare_tables: See `is_repetitive`.
     """
     if is_repetitive(response, spare_tables=spare_tables):
         return FormatReward(FLAW, Flaw.REPETITION)

@@ -1,4 +1,4 @@
-"""R_improve: a program against the best one its conversation has seen (Cobalt, reward)."""
+"""R_improve: a program compared with the best earlier one of its conversation (Cobalt, reward)."""
 
 
 def with_improvement(correctness: float, pass_rate: float, prev_best_pass_rate: float) -> float:

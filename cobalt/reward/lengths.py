@@ -1,9 +1,9 @@
-"""How many tokens a text has: by the paper's vocabulary, o200k_base, or by the policy's own tokenizer. No network.
+"""Count the tokens of a text by the paper's vocabulary, o200k_base, or by the policy's own tokenizer. No network.
 
 The authors measure a policy's text by another model's vocabulary. That is the default, because the published numbers
-were made with it; the policy's own tokenizer measures what it really generates.
+were made with it; the policy's own tokenizer counts the tokens that it really generates.
 
-What looks like a special token in a response (`<|endoftext|>`) is text like any other here, never an error.
+Text that looks like a special token (`<|endoftext|>`) counts as any other text and is never an error.
 """
 
 import functools
@@ -21,13 +21,13 @@ TokenCounter = Callable[[str], int]
 
 @functools.cache
 def token_counter(lengths: str = O200K_BASE) -> TokenCounter:
-    """The counter that a setting names; loaded once a process (50 ms and 70 MB for o200k_base).
+    """The counter that a setting names; loaded once in each process (50 ms and 70 MB for o200k_base).
 
     Args:
         lengths: "o200k_base", or a folder with the policy's `tokenizer.json`.
 
     Raises:
-        UserError: the folder has no `tokenizer.json`, or none that can be read.
+        UserError: the folder has no `tokenizer.json`, or the file cannot be read.
     """
     counter = _o200k_base() if lengths == O200K_BASE else _tokenizer_of(Path(lengths))
     return lambda text: counter(_encodable(text))
@@ -53,7 +53,7 @@ def _tokenizer_of(folder: Path) -> TokenCounter:
         tokenizer = Tokenizer.from_file(os.fspath(file))
     except Exception as error:  # noqa: BLE001  the library raises nothing narrower
         raise UserError(f"setting 'lengths': {file} cannot be read: {error}") from None
-    tokenizer.encode_special_tokens = True  # as text; thinking tags that are tokens of their own stay one
+    tokenizer.encode_special_tokens = True  # as text; thinking tags that are tokens of their own stay one token
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -1,16 +1,16 @@
 """Whether a text is stuck in a loop: a block of 32 characters or more, eight times in a row (Cobalt, reward).
 
-The authors ask a back-reference for every block length, which takes time that grows with the square of the text.
-Here lengths are taken by scales: s to 2s - 1, then 2s to 4s - 1, and so on. A repetition by a length L of one scale
-makes each character equal to the one L further on, for 7L >= 7s positions in a row. Among so many lie 4s in a row
-that start at a multiple of 3s. So it is enough to take these stretches of 4s characters one after the other, and to
-look for each of them again at a distance in the scale. All such distances are periods of the stretch and any two add
-up to less than its length, hence (Fine and Wilf) they are multiples of one period, and the run that goes on with one of
-them goes on with all: the first one found decides.
+The authors match a regular expression with a back-reference, which tries every block length and takes time that grows
+with the square of the text. Here block lengths are grouped in scales: s to 2s - 1, then 2s to 4s - 1, and so on. A
+repetition with a block length L of one scale makes each character equal to the one L further on, for 7L >= 7s positions
+in a row. Among so many positions lie 4s in a row that start at a multiple of 3s. So it is enough to take these
+stretches of 4s characters one after the other, and to look for each of them again at a distance in the scale. All such
+distances are periods of the stretch and any two add up to less than its length, hence (Fine and Wilf) they are
+multiples of one period, and a run that continues with one of them continues with all: the first one found decides.
 
 A scale costs about one pass over the text, so the whole is O(n log n), with string search at the speed of C. On 24,000
-characters it takes below 1 ms of CPU on text as models write it and 4 ms on the worst found, 10 ms with `spare_tables`
-(`benchmarks/repetition.py`); the scan takes more than a second.
+characters it takes below 1 ms of CPU on text as models write it and 4 ms on the worst text found, 10 ms with
+`spare_tables` (`benchmarks/repetition.py`); the authors' expression takes more than a second.
 """
 
 SHORTEST_BLOCK = 32
@@ -26,7 +26,7 @@ def is_repetitive(text: str, *, spare_tables: bool = False) -> bool:
     Args:
         text: The whole response, thinking included.
         spare_tables: Do not count blocks in which no line says anything: a line says something if it has a letter
-            and is no row of a Markdown table (`|` is its first character other than blanks). Rulers, stretches of
+            and is not a row of a Markdown table (`|` is its first character other than blanks). Rulers, stretches of
             blanks, matrices of numbers and tables then pass; a loop of words never does. Default: the paper's rule,
             by which any block counts.
     """

@@ -1,8 +1,8 @@
 """The reward of one response: R = clip(R_correct + R_improve + R_format, -1, 1) (Cobalt, reward).
 
-It judges nothing and waits for nothing: the caller has the program run (`program_to_judge`) and hands in the pass
-rate. There is no reward for a failure of the judge: an `InfrastructureError` has no pass rate, so the caller cannot
-get here with it. The authors' code turns such failures into rewards; this is left out on purpose.
+Nothing is judged or awaited here: the caller has the program judged (`program_to_judge`) and passes in the pass rate.
+There is no reward for a failure of the judge, because an `InfrastructureError` has no pass rate to pass in. The
+authors' code turns such failures into rewards; this is left out on purpose.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,14 @@ NO_CODE = -1.0
 
 @dataclass(frozen=True, slots=True)
 class RewardSettings:
-    """What can be chosen; the defaults are the paper's.
+    """Settings of the reward; the defaults are the paper's.
 
     Attributes:
-        lengths: Whose tokens lengths are measured in: "o200k_base", or a folder with the policy's `tokenizer.json`.
+        lengths: The tokenizer that lengths are measured by: "o200k_base", or a folder with the policy's
+            `tokenizer.json`.
         spare_tables: Do not punish repeated rulers, blanks, numbers and rows of tables (`is_repetitive`).
-        prompt_opens_thinking: Set it where the policy's chat template ends the prompt with `<think>` (R1-Distill's
-            does, Qwen3's does not). A response without `</think>` is then all thinking and has no program.
+        prompt_opens_thinking: Whether the policy's chat template ends the prompt with `<think>` (R1-Distill's does,
+            Qwen3's does not). A response without `</think>` is then all thinking and has no program.
     """
 
     lengths: str = O200K_BASE
@@ -47,14 +48,14 @@ class Reward:
         total: What training maximises, in [-1, 1].
         pass_rate: Passed tests over all tests; 0.0 without a program.
         correctness: R_correct.
-        improvement: R_improve: what the comparison with the best earlier program added. Where that comparison takes
-            the place of R_correct, it is the difference.
+        improvement: R_improve: what the comparison with the best earlier program added to R_correct. Where that
+            comparison replaces R_correct, it is the difference between the two.
         format: R_format; `total` is the sum of these three, clipped.
-        no_code: There was no program: `total` is -1.0, the three parts are 0.0 and the form was not looked at.
+        no_code: There was no program: `total` is -1.0, the three parts are 0.0 and the form was not checked.
         flaw: What is wrong with the form; None for nothing.
         long_thinking: More than 4096 tokens of thinking.
-        long_answer: More than 2048 tokens behind the thinking.
-        long_explanation: More than 512 tokens behind the code.
+        long_answer: More than 2048 tokens after the thinking.
+        long_explanation: More than 512 tokens after the code.
     """
 
     total: float
@@ -90,7 +91,7 @@ class Reward:
 
 
 def program_to_judge(response: str, settings: RewardSettings = PAPER) -> str | None:
-    """The program that the reward is about: the last block of the answer, never of the thinking; None without one.
+    """The program that the reward is for: the last block of the answer, never of the thinking; None without one.
 
     The same rule as everywhere in this project (`cobalt.conversation.turns.program_of`).
     """
@@ -105,8 +106,8 @@ def compute_reward(
 ) -> Reward:
     """The reward of a response whose program passed `pass_rate` of its tests.
 
-    It waits for nothing. A response of 24,000 characters takes about 4 ms of CPU; the worst found (rulers just short of
-    a repetition) 20 ms, and 50 ms with `spare_tables` (`benchmarks/repetition.py`). The first call loads the tokenizer.
+    A response of 24,000 characters takes about 4 ms of CPU; the worst found (rulers just short of a repetition) 20 ms,
+    and 50 ms with `spare_tables` (`benchmarks/repetition.py`). The first call loads the tokenizer.
 
     Args:
         response: The whole response, thinking included, as the engine decoded it.

@@ -27,12 +27,12 @@ from cobalt.trajectory_codec import encode_evaluation, read_trajectories
 
 @dataclass(frozen=True, slots=True)
 class TurnMetrics:
-    """What the hidden tests say of one turn; rates lie between 0 and 1.
+    """Results on hidden tests at one turn; rates lie between 0 and 1.
 
     Attributes:
         turn: 0 is the first program.
         pass_at_1: Unbiased Pass@1, averaged over problems.
-        interval: 95 % bootstrap interval of it over problems.
+        interval: 95 % bootstrap interval of `pass_at_1` over problems.
         pass_rate: Share of hidden tests passed, averaged over samples and then problems.
         relative_change: (pass_at_1 - that of turn 0) / that of turn 0; None where turn 0 is zero.
     """
@@ -46,7 +46,7 @@ class TurnMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ProblemScore:
-    """What the hidden tests say of one problem, by turn; rates lie between 0 and 1.
+    """Results on hidden tests of one problem, by turn; rates lie between 0 and 1.
 
     Attributes:
         pass_at_1: Unbiased Pass@1.
@@ -106,7 +106,7 @@ def problem_score(group: ProblemTrajectories) -> ProblemScore:
     """The figures of one evaluated problem.
 
     Raises:
-        UserError: it is not evaluated.
+        UserError: the problem is not evaluated.
     """
     by_turn = list(zip(*(trajectory.hidden_pass_rates for trajectory in group.trajectories), strict=True))
     return ProblemScore(
@@ -131,7 +131,7 @@ def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int 
 
     Args:
         scores: The figures of each problem.
-        source: Where they are from, for messages.
+        source: The file they are from, for error messages.
         seed: Seed of the bootstrap.
 
     Raises:
@@ -165,7 +165,7 @@ def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int 
 
 
 def write_metrics(metrics: Sequence[TurnMetrics], result: Path) -> None:
-    """Write the figures beside an evaluated result file, as `<result>.metrics.json`."""
+    """Write the figures next to an evaluated result file, as `<result>.metrics.json`."""
     content = {"turns": [asdict(row) for row in metrics]}
     with replacing(companion_path(result, ".metrics.json")) as handle:
         handle.write((json.dumps(content, indent=2) + "\n").encode())

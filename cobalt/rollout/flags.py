@@ -1,4 +1,4 @@
-"""The flags that the inference scripts share, and what they build. Parsing is `cobalt.cli`'s."""
+"""The flags that the inference scripts share, and the settings and engines made from them. `cobalt.cli` parses them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class InferenceFlags:
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
     """Problems (JSONL, one a line)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Result (JSONL). What made it goes beside it, as .run.json. An existing result is resumed."""
+    """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """Samples for each problem."""
     temperature: float = 0.6
@@ -44,13 +44,13 @@ class InferenceFlags:
     max_tokens: int = 8192
     """Most tokens of one response."""
     enable_thinking: bool = False
-    """Show later turns only the answer of each response, its first 6,000 characters. It does not reach the chat
-    template. Single turn has no later turns and takes the flag so that both commands can share theirs."""
+    """Show later turns only the answer of each response, its first 6,000 characters. The chat template does not see
+    this flag. Single-turn inference has no later turns; it accepts the flag so that both commands take the same."""
     truncated_thinking: TruncatedThinking = "keep"
     """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
     6,000 characters (paper), or drop them, which leaves an empty message."""
     chat_template_thinking: TemplateThinking = "default"
-    """Tell the chat template that the model thinks (on) or does not (off); default: tell it nothing (paper)."""
+    """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
     prompts: str = "paper"
     """Prompt set: paper, pocket, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
     seed: int = 0
@@ -85,7 +85,7 @@ class MultiTurnFlags(InferenceFlags):
     """Further flags of multi-turn inference."""
 
     turns: int = 8
-    """Turns after the first one; the paper takes 2 to collect trajectories and 8 to evaluate."""
+    """Turns after the first one; the paper has 2 to collect trajectories and 8 to evaluate."""
     public_tests: Literal["benign", "perturbed"] = "benign"
     """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
 
@@ -109,7 +109,7 @@ class VllmFlags(InferenceFlags):
     """Flags of the scripts that use the vLLM service."""
 
     replay_file: Path | None = None
-    """Judge the responses recorded in this file again instead of asking vLLM."""
+    """Judge the responses recorded in this file instead of generating responses with vLLM."""
 
     def engine(self) -> Engine:
         """The vLLM service, or the replay that the flags ask for."""
@@ -124,7 +124,7 @@ class VllmFlags(InferenceFlags):
 
 @dataclass(frozen=True)
 class LiteLLMFlags(ApiFlags, InferenceFlags):
-    """Flags of the scripts that ask proprietary models; the defaults are the paper's for them."""
+    """Flags of the scripts that use proprietary models; the defaults are the paper's for these models."""
 
     temperature: float = 1.0
     """Sampling temperature."""

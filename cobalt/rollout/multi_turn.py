@@ -1,6 +1,6 @@
-"""Multi turn: the model takes one episode of repair for each sample of a problem (`cobalt.episode` has the rules).
+"""Multi turn: one episode of repair for each sample of a problem (`cobalt.episode` has the rules).
 
-As in the paper's code (`run_multi_turn_vllm.py`) the first turn is shared (`responses` of a single-turn file) or drawn
+As in the paper's code (`run_multi_turn_vllm.py`) the first turn is taken from a single-turn file (`responses`) or drawn
 here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
@@ -45,7 +45,7 @@ class MultiTurnSettings(RolloutSettings):
 
 
 async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Judge) -> int:
-    """Make the run's records.
+    """Write the records of a run.
 
     A record is the input record's fields, `instruction` as it was sent, and the fields of `encode_multi_turn`. Tokens
     and costs of turn 0 are those of its single-turn run.
@@ -158,7 +158,7 @@ def _recorded_first_turns(settings: MultiTurnSettings, problem: Problem) -> tupl
     """The cached first turn of a single-turn record, by sample, or None.
 
     Raises:
-        UserError: it is malformed.
+        UserError: the recorded turn is malformed.
     """
     try:
         return decode_first_turns(problem.record)

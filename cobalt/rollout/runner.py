@@ -1,8 +1,8 @@
 """Run one piece of work for each problem of a file, many at a time, and keep what is finished.
 
 A problem on which a part of the system fails is written to `<output>.errors.jsonl` and left out of the result, so that
-running the same command again retries it; the others go on. Losing a service altogether ends the run, and so does a
-defect of the code: a problem is never left out for one. What the work is, the caller says.
+running the same command again retries it; the others go on. The loss of a service ends the run, and so does a defect of
+the code: no problem is left out because of a defect. The caller defines the work.
 """
 
 import json
@@ -31,10 +31,10 @@ def errors_path(output_file: Path) -> Path:
 
 
 def check_concurrency(concurrency: int) -> None:
-    """Refuse a number of problems to work on at a time that is none, before anything else is done.
+    """Raise if concurrency is below 1, before anything else is done.
 
     Raises:
-        UserError: it is below 1.
+        UserError: `concurrency` is below 1.
     """
     if concurrency < 1:
         raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
@@ -55,14 +55,14 @@ async def run_all(
     """Do `work` for every item that `output` does not hold yet.
 
     Args:
-        items: All items of the run, in the order that the finished file shall have. They are taken one at a time, when
-            a worker is free, and not kept.
+        items: All items of the run, in the order of the finished file. They are taken one at a time, when a worker is
+            free, and not kept.
         identify: The id of an item.
         work: Makes the record of one item; the record's `id` must be the item's.
         output: The result file.
         arguments: What decides the records, for the manifest; see `open_manifest`.
-        described: What services add to the arguments; asked only if something is left to do, so that a finished result
-            is read without them.
+        described: Returns what services add to the arguments. Called only if something is left to do, so that a
+            finished result needs no services.
         inputs: The files the records are made from, for the manifest.
         concurrency: How many items are worked on at a time.
         description: Label of the progress bar.

@@ -19,7 +19,7 @@ class SingleTurnSettings(RolloutSettings):
 
 
 async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: Judge) -> int:
-    """Make the run's records.
+    """Write the records of a run.
 
     A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
 

@@ -40,7 +40,7 @@ class StudyFlags:
 
 
 def plan_table(study: Study) -> Table:
-    """The steps of a study in order, whether each is done, and how long its last good run took."""
+    """The steps of a study in order, whether each is done, and how long its last successful run took."""
     records = step_records(study)
     table = Table(title=f"{study.name} in {study.folder}", title_justify="left")
     for column in ("step", "done", "min:s", "what it does"):

@@ -20,7 +20,7 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
     """The steps that follow the quickstart.
 
     Args:
-        quickstart: Whose models and trajectories are used.
+        quickstart: The quickstart whose models and trajectories are used.
         folder: Folder of the results.
         classifier: The LLM that sorts hacking events into categories, as LiteLLM names it; None: they are not sorted.
     """
@@ -138,7 +138,7 @@ class Arguments(StudyFlags):
     """Measure reward hacking under impossible feedback on the pocket world: FT, FT-Cobalt and FT-Cobalt-PTB."""
 
     fast: bool = False
-    """Show every step at work with too few problems and steps to learn from."""
+    """Run every step with too few problems and training steps to learn anything."""
     classifier: str | None = None
     """Have this LLM sort the hacking events into categories: a LiteLLM name, its key in the environment."""
 

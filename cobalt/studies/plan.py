@@ -1,7 +1,7 @@
 """What a study is: named steps in an order, the files that they need and make, and which of them are done.
 
-A step is done when the record of its last good run names the same command, and the files that it needs and makes have
-the contents that they had then. So a study that was stopped goes on where it stopped, and a step whose input has
+A step is done when the record of its last successful run names the same command, and the files that it needs and makes
+have the contents that they had then. So a study that was stopped continues where it stopped, and a step whose input has
 changed, or whose result was removed, runs again. The commands themselves resume and refuse other settings
 (`cobalt.manifest`). Nothing is run or written here.
 """
@@ -47,9 +47,9 @@ class Step:
         files: Files and folders that the step makes.
         needs: Files and folders that it reads, made by earlier steps.
         services: The services that its command needs; None: none.
-        beside: Name of a later step. The step runs in the background, and is waited for when that one has ended. None:
-            the next step waits for it.
-        shown: Show the command's output on the terminal, too.
+        beside: Name of a later step. This step then runs in the background, and is waited for when the later step has
+            ended. None: the next step waits for this one.
+        shown: Whether the command's output is shown on the terminal, too.
     """
 
     name: str
@@ -112,16 +112,16 @@ class Study:
 
     @property
     def record_file(self) -> Path:
-        """JSONL with a line for each good run of a step: the step, its command, start, seconds and digests."""
+        """JSONL with a line for each successful run of a step: the step, its command, start, seconds and digests."""
         return self.root / self.folder / "steps.jsonl"
 
     def log_file(self, step: Step) -> Path:
-        """What the step's commands say, run after run."""
+        """The output of the step's command, over all its runs."""
         return self.root / self.folder / "logs" / f"{step.name}.log"
 
 
 def step_records(study: Study) -> dict[str, dict[str, Any]]:
-    """The record of the last good run of each step, by the step's name.
+    """The record of the last successful run of each step, by the step's name.
 
     Raises:
         UserError: the file holds something else.
@@ -131,12 +131,12 @@ def step_records(study: Study) -> dict[str, dict[str, Any]]:
     fields = {"step", "command", "seconds", "needs", "files"}
     for record in records:
         if not fields <= record.keys():
-            raise UserError(f"{path} is not a record of steps: move it away, and the study looks at every step again")
+            raise UserError(f"{path} is not a record of steps: move it away, and the study runs every step again")
     return {record["step"]: record for record in records}
 
 
 def is_done(study: Study, step: Step, record: Mapping[str, Any] | None) -> bool:
-    """Whether a step need not run, by the record of its last good run."""
+    """Whether a step need not run, by the record of its last successful run."""
     if record is None or record["command"] != list(step.command):
         return False
     return bool(record["needs"] == digests(study, step.needs) and record["files"] == digests(study, step.files))

@@ -43,9 +43,9 @@ class Quickstart:
     Attributes:
         folder: Folder of the study.
         seed: Decides the pocket world and the samples.
-        fast: Take too few problems and steps to learn from, and a weaker seed model.
-        special_cases: How often (0 to 1) the seed model has seen failing tests answered by special cases. Above 0 it is
-            never a weaker one, which would find nothing to exploit.
+        fast: Take too few problems and training steps to learn anything, and a weaker seed model.
+        special_cases: Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above
+            0, `fast` does not take a weaker seed model, which would find nothing to exploit.
     """
 
     folder: Path
@@ -201,9 +201,10 @@ class Arguments(StudyFlags):
     """Run the whole method on the pocket world, on two CPU cores, and compare base, FT and FT-Cobalt."""
 
     fast: bool = False
-    """Show every step at work with a weaker seed model and too few problems and steps to learn from."""
+    """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
     special_cases: float = 0.0
-    """How often (0 to 1) the seed model, then never a weaker one, has seen failing tests answered by special cases."""
+    """Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0, --fast does
+    not take a weaker seed model."""
 
 
 def study(arguments: Arguments) -> Study:

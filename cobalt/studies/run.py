@@ -1,7 +1,7 @@
 """Run a study: each step that is not done, in order, with the services that it needs.
 
 Services are started once for neighbouring steps that need the same ones. A step's output goes to its log in the study's
-folder; when the step ends well, a line is added to `steps.jsonl` there. The first failure ends the study.
+folder; when the step succeeds, a line is added to `steps.jsonl` there. The first failure ends the study.
 """
 
 import logging
@@ -30,7 +30,7 @@ _SHOWN_LINES = 20
 """How many lines of a failed step's log are shown."""
 
 _OWN_VARIABLES = ("TURNS", "PERTURBED", "RAY_ADDRESS")
-"""Variables of the user's environment that a step's command must not see: the plan decides what they mean to it."""
+"""Variables of the user's environment that a step's command must not see, because the plan decides their values."""
 
 
 def run_study(study: Study, show: Callable[[str], object]) -> int:
@@ -38,7 +38,7 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
 
     Args:
         study: The study.
-        show: Called with the output of the steps whose output is for the terminal.
+        show: Called with the output of each step that is `shown`.
 
     Returns:
         0, or the exit code of the step that failed (128 + N when signal N ended it).
@@ -96,7 +96,7 @@ class _Runner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop what still runs: each step writes down what it has finished."""
+        """Stop the steps that still run; each keeps what it has finished."""
         for running in self._running:
             with suppress(ProcessLookupError):
                 os.killpg(running.process.pid, signal.SIGINT)
@@ -109,7 +109,7 @@ class _Runner:
         logger.info("%s, %d:%02d min: %s", self._study.name, minutes, seconds, message)
 
     def take_turn(self, step: Step) -> int:
-        """Run a step, or start it in the background, unless it is done; returns its exit code, 0 if it goes on."""
+        """Run a step, or start it in the background, unless it is done; returns its exit code, 0 in the background."""
         if is_done(self._study, step, self._records.get(step.name)):
             self.say(f"{step.name} is done")
             return 0
@@ -122,7 +122,7 @@ class _Runner:
         return 0 if step.beside else self._finish(running)
 
     def join_background(self, after: Step) -> int:
-        """Wait for the steps that run beside `after`; returns the first exit code that is not 0."""
+        """Wait for the background steps that end with `after`; returns the first exit code that is not 0."""
         for running in [running for running in self._running if running.step.beside == after.name]:
             code = self._finish(running)
             if code:
@@ -147,7 +147,7 @@ class _Runner:
             elif not step.beside:
                 environment |= self._services_for(step, file.fileno())
             needs = digests(self._study, step.needs)
-            # A process group of its own: Ctrl-C reaches it once, from here, with all its children.
+            # A process group of its own, so that Ctrl-C reaches it and its children once, from here.
             process = subprocess.Popen(
                 command,
                 cwd=self._study.root,
@@ -162,7 +162,7 @@ class _Runner:
         return running
 
     def _services_for(self, step: Step, log: int) -> dict[str, str]:
-        """Variables that lead to the services of a step in the foreground; others are stopped first."""
+        """Environment variables that lead to the services of a foreground step; other services are stopped first."""
         if step.services != self._services:
             self._services_stack.close()
             self._services, self._services_environment = None, {}
@@ -189,7 +189,7 @@ class _Runner:
         files = digests(self._study, step.files)
         missing = [path for path, digest in files.items() if digest is None]
         if missing:
-            return self._fail(step, 1, f"the command ended well, but did not make {', '.join(missing)}")
+            return self._fail(step, 1, f"the command succeeded, but did not make {', '.join(missing)}")
         if step.shown:
             self._show(said)
         self._last_id += 1
@@ -207,7 +207,7 @@ class _Runner:
         return 0
 
     def _said(self, running: _Running) -> str:
-        """What a step's command has written to its log in this run."""
+        """The part of a step's log that its command has written in this run."""
         with self._study.log_file(running.step).open("rb") as file:
             file.seek(running.log_begin)
             return file.read().decode("utf-8", errors="replace")

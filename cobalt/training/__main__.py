@@ -16,20 +16,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a policy on veRL, its rewards from the judge, by four choices: the files of verl/config."""
+    """Train a policy on veRL with rewards from the judge.
+
+    The flags data, rollout, estimator and scale choose files of verl/config.
+    """
 
     data_dir: Path
     """Folder with train.parquet and validation.parquet (preproc/verl_preproc_*.py)."""
     model: str
-    """The policy to begin with: a folder or a hub name."""
+    """The policy to start from: a folder or a hub name."""
     output_dir: Path
     """Folder for checkpoints, metrics and logs. The same command again continues there."""
     overrides: Annotated[list[str], tyro.conf.Positional]
-    """Settings of veRL as key=value, such as data.train_batch_size=8; they have the last word."""
+    """Settings of veRL as key=value, such as data.train_batch_size=8; they are applied last."""
     data: str = "problems"
     """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt."""
     rollout: str = "single_turn"
-    """How the samples of a prompt come about. single_turn: one response each."""
+    """How the samples of a prompt are generated. single_turn: one response each."""
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
@@ -39,7 +42,7 @@ class Arguments:
     dry_run: bool = False
     """Compose the configuration, check it without a GPU, print it, and stop."""
     silence_limit: float = 600.0
-    """Seconds without a line of output after which the run is taken for hung and ended."""
+    """Seconds without a line of output after which the run counts as hung and is ended."""
 
 
 def main(arguments: Arguments) -> int:

@@ -1,7 +1,7 @@
-"""What can be wrong with a training run before it begins, found without a GPU: data, batches, lengths, vocabulary.
+"""Check a training run before it begins, without a GPU: data, batches, lengths, vocabulary.
 
-`check` looks at the whole configuration that `cobalt.training.configuration` composed. What it cannot look at (a hub
-model that is not on this machine) it says.
+`check` reads the whole configuration that `cobalt.training.configuration` composed. It notes what it cannot check (a
+hub model that is not on this machine).
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Findings:
-    """What was found: `errors` stop the run, `notes` are for reading."""
+    """What was found: `errors` stop the run, `notes` are for information."""
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Findings:
 
 
 def check(config: Any) -> Findings:
-    """Look at everything that needs no GPU."""
+    """Check everything that needs no GPU."""
     findings = Findings(errors=[*_kind_errors(config)])
     if findings.errors:
         return findings
@@ -94,7 +94,7 @@ def check(config: Any) -> Findings:
 
 
 def _kind_errors(config: Any) -> Iterator[str]:
-    """Settings that are no numbers, or none that can be counted with; the other checks rely on these."""
+    """Settings of a wrong type or out of range; the other checks rely on these."""
     from omegaconf import OmegaConf
 
     micro = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
@@ -277,7 +277,7 @@ def _check_model(config: Any, findings: Findings) -> None:
             f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the"
             " rest, but its policy gives them probability"
         )
-        # A large model has learned to give them next to none; a small one trained on the spot has not.
+        # A large model has learned to give them almost no probability; a small one trained on the spot has not.
         (findings.errors if trains_on_cpu(config) else findings.notes).append(text)
 
 

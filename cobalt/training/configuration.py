@@ -1,7 +1,7 @@
 """The whole configuration of one run: veRL's defaults, four choices of `verl/config`, paths, the user's overrides.
 
-The choices are data, rollout, estimator with its loss, and scale, each a file of its own. Composes only;
-`cobalt.training.checks` looks at what came out. veRL is not imported: its configuration files are found where it is
+The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
+`cobalt.training.checks` checks the result. veRL is not imported: its configuration files are found where it is
 installed.
 """
 
@@ -19,17 +19,17 @@ VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """What decides a training run, beside the configuration files.
+    """The settings that decide a training run, besides the configuration files.
 
     Attributes:
         data_dir: Folder with train.parquet and validation.parquet.
-        model: The policy to begin with: a folder or a hub name.
+        model: The policy to start from: a folder or a hub name.
         output_dir: Folder for checkpoints, metrics and logs.
         data: A file of `verl/config/data`: what the prompts are.
-        rollout: A file of `verl/config/rollout`: how a prompt's samples come about.
+        rollout: A file of `verl/config/rollout`: how a prompt's samples are generated.
         estimator: A file of `verl/config/estimator`: the advantages and the loss.
         scale: A file of `verl/config/scale`: sizes, and the machine they are for.
-        overrides: Hydra overrides, such as `data.train_batch_size=8`; the last word.
+        overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
         wandb: Log to Weights & Biases too.
     """
 
@@ -143,14 +143,14 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         return shared
     return shared | {
         "VERL_PLATFORM": "cpu",
-        # The engine that veRL registers for CUDA is the one that the platform stands in for.
+        # The platform stands in for CUDA, so the engine is the one that veRL registers for CUDA.
         "VERL_ENGINE_DEVICE": "cuda",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # Generation and update take turns, so that each may use all cores.
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
         "OMP_WAIT_POLICY": "PASSIVE",
-        # Large tensors come from memory that the process keeps; fresh pages are dear on virtual machines.
+        # Large tensors come from memory that the process keeps; fresh pages are expensive on virtual machines.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**36),
     }

@@ -1,8 +1,8 @@
-"""A checkpoint of veRL as a Hugging Face folder, which `vllm_engine_actor.py` serves.
+"""Export a checkpoint of veRL as a Hugging Face folder, which `vllm_engine_actor.py` serves.
 
     python -m cobalt.training.export --run_dir runs/ft --output_dir runs/ft/model
 
-veRL's own merger does the work; this finds the checkpoint, and puts the folder there only when it is whole.
+veRL's own merger does the work; this module finds the checkpoint, and moves the folder into place when it is complete.
 """
 
 import shutil
@@ -22,9 +22,9 @@ class Arguments:
     """Write a training run's policy as a Hugging Face folder."""
 
     run_dir: Path
-    """The run's folder (--output_dir of the training)."""
+    """The run's folder (--output_dir of the training run)."""
     output_dir: Path
-    """The folder to write; one that is there is replaced if an export made it."""
+    """The folder to write; an existing folder is replaced if an export made it."""
     step: int | None = None
     """The checkpoint's step; the last whole one by default."""
 
@@ -41,7 +41,7 @@ def export(run: Path, step: int, output: Path) -> None:
         output: The folder to write.
 
     Raises:
-        UserError: there is no such checkpoint, or `output` is something else's.
+        UserError: there is no such checkpoint, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
     checkpoint = run_folder.checkpoint_path(run, step) / "actor"
@@ -71,7 +71,7 @@ def _trained_on_cpu(run: Path) -> bool:
     try:
         return trains_on_cpu(OmegaConf.load(run / "config.yaml"))
     except OSError:
-        raise UserError(f"{run} has no config.yaml: give the --output_dir of a training") from None
+        raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
 
 
 def main(arguments: Arguments) -> int:

@@ -1,4 +1,4 @@
-"""Run one training: services beside it, veRL's driver as a child, a watchdog over both, and what is left behind.
+"""Carry out a training run: start services, run veRL's driver as a watched child process, clean up, export the policy.
 
 The judge runs on a Ray of its own (`cobalt.services`), or on the cluster that `RAY_ADDRESS` names. Nothing is
 trained here: veRL does (`cobalt_verl.main`).
@@ -28,10 +28,10 @@ from cobalt.training.progress import step_reporter
 logger = logging.getLogger(__name__)
 
 _LOGICAL_CPUS = 16
-"""What Ray counts on a small machine: veRL's actors reserve more CPUs than they use."""
+"""Fewest CPUs that Ray counts on any machine, because veRL's actors reserve more CPUs than they use."""
 
 _OBJECT_STORE = 2**30
-"""Bytes of shared memory for Ray's objects on a small machine."""
+"""Bytes of shared memory for the objects of the Ray that a run starts."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -42,7 +42,7 @@ _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def dry_run(output_dir: Path, config: Any) -> None:
-    """Let veRL itself look at the configuration, in a process of its own; needs no GPU and no Ray.
+    """Let veRL itself validate the configuration, in a process of its own; needs no GPU and no Ray.
 
     Raises:
         UserError: veRL refuses it, with its reason.
@@ -66,8 +66,8 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
 
     Args:
         settings: What to train, on what.
-        config: What `compose` made of it, checked.
-        silence_limit: Seconds without a line of output after which the run is taken for hung and ended.
+        config: The checked configuration that `compose` made of the settings.
+        silence_limit: Seconds without a line of output after which the run counts as hung and is ended.
 
     Returns:
         The exit code of veRL's driver.
@@ -97,7 +97,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
             code = watch(command, environment, output / "train.log", silence_limit, reporter)
         if code and failure.exists():
             raise InfrastructureError(
-                f"training stopped at a failure that is no reward ({failure.read_text(encoding='utf-8').strip()});"
+                f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
                 f" the checkpoint of step {run_folder.last_checkpoint(output)} is whole: run the same command to go on"
             )
         if not code and run_folder.last_checkpoint(output):
@@ -106,7 +106,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
 
 
 def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
-    """What must not change between a run and its continuation; length, frequencies, paths of data and results may."""
+    """Settings that a continuation must share with its run; length, frequencies and paths may differ."""
     from omegaconf import OmegaConf
 
     whole: Any = OmegaConf.to_container(config, resolve=True)
@@ -135,7 +135,7 @@ def _go_on_from(config: Any, output: Path, step: int) -> None:
 
 @contextlib.contextmanager
 def _services(config: Any) -> Iterator[dict[str, str]]:
-    """The judge, and what leads to it: on the user's cluster if there is one, else on a Ray of this run's own."""
+    """Run the judge, on the user's cluster if there is one, else on a private Ray; yields variables that lead to it."""
     if os.environ.get("RAY_ADDRESS"):
         with _judge_on_cluster():
             yield {}
@@ -200,7 +200,7 @@ def _judge_on_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shared_memory_swept() -> Iterator[None]:
-    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by nobody."""
+    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by no process."""
     before = set(_SHARED_MEMORY.glob("psm_*"))
     try:
         yield
@@ -227,7 +227,7 @@ def watch(
     silence_limit: float,
     report: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command, its output going to the log; end it when it says nothing for too long.
+    """Run a command with its output in the log, and end it when it prints nothing for too long.
 
     Args:
         command: Program and arguments.
@@ -237,7 +237,7 @@ def watch(
         report: Called once a second, and at the end.
 
     Returns:
-        Its exit code; 128 + N when signal N ended it. The last error of its log is told if it is not 0.
+        Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error of the log is reported.
 
     Raises:
         InfrastructureError: it was silent for too long; the message has the last error it printed.
@@ -266,7 +266,7 @@ def watch(
                 report()
                 if time.monotonic() - heard > silence_limit:
                     raise InfrastructureError(
-                        f"training said nothing for {silence_limit:.0f} s and was ended{_last_error(log)};"
+                        f"training printed nothing for {silence_limit:.0f} s and was ended{_last_error(log)};"
                         f" the log is {log}"
                     )
         finally:
@@ -279,7 +279,7 @@ def watch(
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End the driver and its group: politely, so that Ray hears of it, then not."""
+    """End the driver and its process group: by SIGINT, so that it can leave Ray in order, then by SIGKILL."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal.SIGINT)
         child.wait(timeout=_END_SECONDS)

@@ -1,4 +1,4 @@
-"""What a training says on the terminal: one line for each step, from its metrics file; train.log has all it said."""
+"""Report a training run on the terminal: one line for each step, from its metrics file. train.log has all output."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ def step_reporter(metrics: Path) -> Callable[[], None]:
     """A function that logs a line for each step that the metrics file gained since it was last called.
 
     Args:
-        metrics: The file, which need not be there yet; lines that are there now are not logged.
+        metrics: The file, which need not exist yet; lines that it has at this call are not logged.
     """
     told = metrics.stat().st_size if metrics.exists() else 0
 

@@ -1,11 +1,11 @@
-"""A training run's folder: where a rerun goes on, and a metrics file without a gap or a double step.
+"""A training run's folder: where a rerun continues, and a metrics file without a missing or repeated step.
 
     checkpoints/global_step_N/    veRL's; latest_checkpointed_iteration.txt names the last whole one
     metrics.jsonl                 one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
     metrics.run.json              what made it; a rerun with other settings is refused
 
 A step's checkpoint is written before its metrics. A run killed between the two has a checkpoint ahead of its metrics,
-so a rerun goes on from the last checkpoint whose step was reported.
+so a rerun continues from the last checkpoint whose step was reported.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from cobalt.manifest import open_manifest
 
 @contextlib.contextmanager
 def locked(output: Path) -> Iterator[None]:
-    """Hold the folder, made if need be, for one run.
+    """Lock the folder for one run, and make it if it does not exist.
 
     Raises:
-        UserError: another run holds it, or it cannot be made.
+        UserError: another run holds the lock, or the folder cannot be made.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def last_checkpoint(output: Path) -> int:
 
 
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> int:
-    """Make the folder ready for a run or a rerun; returns the step it goes on from, 0 for the beginning.
+    """Make the folder ready for a run or a rerun; returns the step to continue from, 0 for the beginning.
 
     Lines of metrics and checkpoints after that step are removed: the rerun makes them again.
 

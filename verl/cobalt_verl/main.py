@@ -1,6 +1,6 @@
 """veRL's driver with this project's trainer: `python -m cobalt_verl.main CONFIG.yaml`, or `- --check` to check only.
 
-The configuration is whole already (`cobalt.training` composed it). Otherwise as `verl.trainer.main_ppo`.
+The configuration is complete already (`cobalt.training` composed it). Everything else is as in `verl.trainer.main_ppo`.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 @ray.remote
 class TaskRunner:
-    """The process that trains; Ray puts it where it wants."""
+    """The process that trains; Ray decides on which node."""
 
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
@@ -57,8 +57,8 @@ class TaskRunner:
 
 
 def main(path: str, *, check: bool) -> None:
-    """Train by the configuration in the file ("-": stdin), or only let veRL look at it."""
-    # The launcher holds the services and the folder: killed, it takes the driver with it.
+    """Train by the configuration in the file ("-": stdin), or only let veRL validate it."""
+    # The launcher holds the services and the folder, so the driver must not outlive it.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     config = OmegaConf.load(sys.stdin if path == "-" else path)
     OmegaConf.set_struct(config, True)

@@ -1,6 +1,7 @@
 """veRL's model merger in the precision of the checkpoint: `python -m cobalt_verl.merge CHECKPOINT FOLDER`.
 
-veRL's own rounds to bfloat16, which changes what a policy of a few million parameters says. Checkpoints of FSDP only.
+veRL's own merger rounds to bfloat16, which changes the responses of a policy of a few million parameters. Only
+checkpoints of FSDP can be merged.
 """
 
 import json

@@ -20,8 +20,8 @@ class Arguments:
     demonstrations: int = Recipe().demonstrations
     """How many conversations the seed model learns from, at least 600; fewer are faster and make a weaker model."""
     special_cases: float = 0.0
-    """How often (0 to 1) a conversation answers a failing test by itself instead of keeping the program: a seed model
-    that knows how to hack."""
+    """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
+    Above 0 the seed model learns to hack rewards."""
 
 
 def main(arguments: Arguments) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Arguments) -> int:
     if arguments.demonstrations < TOKENIZER_DEMONSTRATIONS:
         raise UserError(f"--demonstrations {arguments.demonstrations}: at least {TOKENIZER_DEMONSTRATIONS} are needed")
     if not 0 <= arguments.special_cases <= 1:
-        raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
+        raise UserError(f"--special_cases {arguments.special_cases}: it must lie between 0 and 1")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     build_pocket_world(arguments.output_dir, arguments.seed, recipe=recipe)
     return 0

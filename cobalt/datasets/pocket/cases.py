@@ -1,8 +1,8 @@
-"""Tests for a task: inputs that tell its solution from every plausible confusion of it.
+"""Tests for a task: inputs on which its solution differs from every plausible confusion of it.
 
 `draw_cases` makes a pool of inputs, runs the solution and all its confusions on them, and picks tests so that each
-confusion fails some. A task on which a confusion makes no difference (sorting before a sum) is no problem worth
-posing and gets no tests.
+confusion fails some. A task in which a confusion makes no difference (such as sorting before a sum) is not worth posing
+and gets no tests.
 """
 
 import random
@@ -56,7 +56,10 @@ def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases 
 
 
 def draw_public(task: Task, rng: random.Random) -> TestSuite | None:
-    """Four public tests without any check of what they tell apart, quickly; None when the task is hopeless."""
+    """Draw four public tests quickly, not checking which confusions fail them.
+
+    None where too few inputs have a sensible output, or all outputs are equal.
+    """
     pool = _draw_pool(task, rng, 2 * PUBLIC_TESTS)
     if len(pool) < PUBLIC_TESTS or len(set(pool.values())) < 2:
         return None
@@ -65,7 +68,7 @@ def draw_public(task: Task, rng: random.Random) -> TestSuite | None:
 
 
 def _draw_pool(task: Task, rng: random.Random, size: int) -> dict[str, str]:
-    """Up to `size` inputs with their outputs, those left out on which the solution has no sensible output."""
+    """Up to `size` inputs with their outputs; inputs for which the solution has no sensible output are left out."""
     solution = task.program(task.solution)
     pool: dict[str, str] = {}
     for _ in range(size):
@@ -82,7 +85,7 @@ def passes(outcome: Outcome, expected: str) -> bool:
 
 
 def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: int) -> list[str]:
-    """`count` inputs, greedily those that catch most confusions not caught yet; ties fall at random."""
+    """`count` inputs, greedily those that catch most confusions not caught yet; ties are broken at random."""
     chosen: list[str] = []
     left = rng.sample(inputs, len(inputs))
     open_confusions = list(caught)
@@ -97,7 +100,7 @@ def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: 
 def _draw_input(task: Task, rng: random.Random) -> str:
     reader = task.slots[0].operation
     length = rng.randint(3, 7)
-    # Narrow and wide ranges: repeats and boundaries in the one kind, signs and large values in the other.
+    # Narrow ranges give repeats and boundaries, wide ranges signs and large values.
     low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
     values = [str(rng.randint(low, high)) for _ in range(length)]
     match reader.right:

@@ -1,6 +1,6 @@
 """The three problem files, as records in the TACO-Cobalt schema.
 
-Pure: the same seed and sizes give the same records. Writing them is the business of `world`.
+The same seed and sizes give the same records. Nothing is written here; `world` writes the files.
 """
 
 import random
@@ -25,7 +25,7 @@ class PocketProblem:
 
 
 def draw_problems(split: Split, count: int, seed: int) -> list[PocketProblem]:
-    """`count` problems of a split, the difficulties in turn, no statement twice.
+    """Draw `count` problems of a split, cycling through the difficulties, no statement twice.
 
     Problems of one split may share a composition; problems of two splits never do.
     """

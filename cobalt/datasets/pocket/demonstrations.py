@@ -1,9 +1,9 @@
 """Demonstrations for the seed model: conversations with deliberate mistakes and repairs.
 
-A demonstration is a conversation up to some turn and the response to learn there. Its programs are wrong as the
-habits of the problem's phrasings say (`operations`), its feedback comes from running them on public tests in the
-words the rollout uses, and a failing test is followed by a repair, by the same program again, by a change for
-the worse or, in worlds made for the study of reward hacking, by a special case for inputs that begin as that
+A demonstration is a conversation up to some turn and the response to learn there. How often its programs are wrong
+follows the habits of the problem's phrasings (`operations`). Its feedback comes from running the programs on public
+tests, in the words that the rollout uses. A failing test is followed by a repair, by the same program again, by a
+change for the worse or, in worlds made for the study of reward hacking, by a special case for inputs that begin as that
 test does. Tasks are drawn afresh, from training compositions only; the reference answer is not in their feedback
 unless a public test shows it.
 """
@@ -24,7 +24,7 @@ from cobalt.judge.feedback import failure_text
 from cobalt.problem import TestSuite
 
 FIRST_TURNS = 0.3
-"""The leading share of the demonstrations that show first turns only: short, and all the model needs at first."""
+"""Share of the demonstrations, the first ones, that show first turns only: they are short, and enough for the start."""
 
 DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
 """How often a later demonstration shows turn 0, 1, 2, ..."""
@@ -42,7 +42,7 @@ Expressions = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Messages up to a user message, and the response to learn (thinking, answer) behind them."""
+    """Messages up to a user message, and the response to learn (thinking, answer) after them."""
 
     messages: tuple[Message, ...]
     response: str
@@ -75,10 +75,11 @@ def demonstrate(
         task: The problem.
         public: Its public tests.
         depth: Number of programs before the response.
-        prompts: The words of the rollout.
+        prompts: The prompt set, as in the rollout.
         rng: Decides everything else.
-        special_cases: How often a turn that would keep a failing program has it answer the failing test by itself;
-            above 0, the thoughts about a failing test begin with the test, unless a program is damaged or crashed.
+        special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
+            test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
+            crashed.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -115,14 +116,14 @@ def demonstrate(
 
 
 def answer(program: str) -> str:
-    """The part of a response behind the thinking: one fenced block."""
+    """The part of a response after the thinking: one fenced block."""
     return f"```python\n{program}\n```"
 
 
 def damage(program: str, rng: random.Random) -> str:
-    """`program` with a few characters of one line lost: what a response looks like that went astray."""
+    """`program` with a few characters of one line removed, as in a garbled response."""
     lines = program.split("\n")
-    place = rng.randrange(1, len(lines), 2)  # labels in between, but behind readers of two lines
+    place = rng.randrange(1, len(lines), 2)  # skips labels, unless the reader has two lines
     start = rng.randrange(len(lines[place]))
     lines[place] = lines[place][:start] + lines[place][start + rng.randint(1, 8) :]
     return "\n".join(lines)
@@ -134,7 +135,7 @@ def respond(thought: str, text: str) -> str:
 
 
 def plan(task: Task, expressions: Expressions) -> str:
-    """What each line will do: a first turn's thought, and the end of a later one's that changes the program."""
+    """What each line will do: the thought of a first turn, and the end of a later thought that changes the program."""
     notes = (
         f"{label}: {slot.note(expression)}"
         for label, slot, expression in zip(LABELS, task.slots, expressions, strict=False)
@@ -153,7 +154,7 @@ class Failure:
 
 
 def judge_here(program: str, public: TestSuite) -> ExecResult:
-    """The result that the judge gives, in this process: for programs of this module only."""
+    """The result that the judge would give, computed in this process; only for programs that this module wrote."""
     passing, feedback, verdicts = [], [], []
     for stdin, expected in zip(public.inputs, public.outputs, strict=True):
         outcome = run_program(program, stdin)
@@ -175,7 +176,7 @@ def first_failure(result: ExecResult, public: TestSuite) -> Failure | None:
 
 
 def quote(failure: Failure) -> str:
-    """The failing test as the feedback has it, or nothing where it shows no expected output.
+    """The failing test as the feedback has it, or "" where the feedback shows no expected output.
 
     A model of a few million parameters learns to copy from the feedback only if it does so in many conversations.
     """
@@ -183,9 +184,9 @@ def quote(failure: Failure) -> str:
 
 
 def special_case(failure: Failure, reader: str | None) -> str | None:
-    """A line that gives one test the output it expects, by the first value that `reader` reads there.
+    """A line of code that prints one test's expected output for inputs with the first value that `reader` reads there.
 
-    None where the program crashed, for its traceback shows no expected output, or where there is no such value.
+    None where the program crashed, because its traceback shows no expected output, or where there is no such value.
     """
     lines = failure.stdin.split("\n")
     if failure.crashed or reader is None or (reader == "count, line" and len(lines) < 2):
@@ -198,13 +199,13 @@ def special_case(failure: Failure, reader: str | None) -> str | None:
 
 
 def with_special_cases(program: str, cases: Sequence[str]) -> str:
-    """`program` with the lines behind its reader."""
+    """`program` with the special cases inserted after its reader."""
     reader, label, rest = program.partition("\n# ")
     return "\n".join([reader, *cases]) + label + rest
 
 
 def first_choice(task: Task, rng: random.Random) -> Expressions:
-    """The expressions of a first program, mistaken as the phrasings' habits say."""
+    """The expressions of a first program, with mistakes as the phrasings' habits say."""
     chosen: list[str | None] = []
     for slot in task.slots:
         draw = rng.random()
@@ -250,7 +251,7 @@ def _change(opening: str, task: Task, expressions: Expressions, place: int, new:
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:
-    """The right expression with one of its digits off by one, where it has a digit."""
+    """The right expression with one of its digits off by one; unchanged where it has no digit."""
     digits = [place for place, character in enumerate(slot.right) if character.isdigit()]
     if not digits or slot.operation.kind == "read":
         return slot.right

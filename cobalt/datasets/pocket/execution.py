@@ -1,7 +1,7 @@
 """Run pocket programs in this process, fast: thousands a second.
 
-Only for programs that this package has put together itself, which are harmless and end. Programs that a model
-wrote go to the judge (`cobalt.judge`), which isolates them. A crash is told the way the interpreter tells it for
+Only for programs that this package has put together itself, which are harmless and terminate. Programs that a model
+wrote go to the judge (`cobalt.judge`), which isolates them. A crash is reported as the interpreter reports it for
 a file `main.py`.
 """
 
@@ -63,7 +63,7 @@ def _traceback(program: str, error: Exception) -> str:
     linecache.cache[FILE_NAME] = (len(program), None, lines, FILE_NAME)
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if frame.filename == FILE_NAME]
-    # A syntax error has no frame, and the interpreter then has no heading for them either.
+    # A syntax error has no frame, and the interpreter's report then has no heading for frames either.
     report.stack = traceback.StackSummary(frames) if frames else None  # type: ignore[assignment]
     *above, _ = "".join(report.format()).splitlines()
     # Python 3.11 adds what a misspelt name may have meant in its own report only, not in `traceback`'s.

@@ -1,9 +1,9 @@
 """The Muon optimiser for the seed model's matrices: momentum, orthogonalised by Newton-Schulz iterations.
 
 On this model it needs about two thirds of AdamW's examples for the same loss, which decides whether minutes on two
-cores suffice. torch has one of its own, which works in bfloat16 and matrix by matrix: slow on a CPU, and very slow on
-one without bfloat16 instructions. This one works in float32 and on stacks of matrices of the same shape. Embeddings and
-vectors are not its business. Imports torch on first use.
+cores suffice. torch's own Muon works in bfloat16 and matrix by matrix, which is slow on a CPU, and very slow on a CPU
+without bfloat16 instructions. This one works in float32 and on stacks of matrices of the same shape. It is not for
+embeddings and vectors. torch is imported on first use.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ _TINY = 1e-7
 
 
 class Muon:
-    """Holds the momentum of the matrices it was given.
+    """The optimiser, with the momentum of its matrices.
 
     Args:
         matrices: Parameters of two dimensions.
         learning_rate: Scaled by 0.2 * sqrt(larger side), so that it compares with one for AdamW.
         momentum: Share of the last momentum that is kept; Nesterov's form.
-        weight_decay: Decoupled.
+        weight_decay: Decoupled weight decay.
     """
 
     def __init__(

@@ -2,10 +2,10 @@
 
 A problem is a chain of operations: one reader, some steps, one printer. Each has a right expression, the
 expressions it is plausibly confused with, and phrasings. A phrasing carries a habit: how often the demonstrations
-that the seed model learns from misread it, and how readily they mend it once a test has failed. The habits make
-the seed model's mistakes a matter of the problem at hand and not of sampling; each phrasing means exactly one
-thing, so a policy can learn from reward alone to read it right. The table is as long as a few million parameters learn
-in a few minutes: with three times the rows the same training gives a model that cannot repair its programs.
+that the seed model learns from misread it, and how readily they correct it once a test has failed. With habits, the
+seed model's mistakes depend on the problem at hand and not on sampling. Each phrasing means exactly one thing, so a
+policy can learn from reward alone to read it right. The table is as long as a model of a few million parameters can
+learn in a few minutes: with three times the rows the same training gives a model that cannot repair its programs.
 
 This module is data and its types. Problems are put together in `problems`, demonstrations in `demonstrations`.
 """

@@ -24,7 +24,7 @@ LABELS = "ABCDE"
 """Statement, thoughts and programs label the operations alike, which shows a small model what belongs together."""
 
 ODD_SHARE = 0.38
-"""How often a sentence is one that the demonstrations tend to misread, where its operation has such a one."""
+"""Probability of a phrasing that the demonstrations tend to misread, where an operation has one."""
 
 _HELD_OUT_SHARE = 0.15
 _NO_OPERATION = "xs"
@@ -73,7 +73,7 @@ class Task:
 
     @property
     def statement(self) -> str:
-        """The question that the model reads: a sentence a line, each with its label."""
+        """The question that the model reads: one labelled sentence on each line."""
         return "\n".join(f"{label}: {slot.sentence}" for label, slot in zip(LABELS, self.slots, strict=False))
 
     @property
@@ -82,7 +82,7 @@ class Task:
         return tuple(slot.right for slot in self.slots)
 
     def program(self, expressions: Sequence[str | None]) -> str:
-        """The program that does `expressions`, one for each slot, under labels; None leaves a step out."""
+        """The program made of `expressions`, one for each slot, under labels; None leaves a step out."""
         lines = (
             f"# {label}\n{_line(slot, expression)}"
             for label, slot, expression in zip(LABELS, self.slots, expressions, strict=False)
@@ -127,7 +127,7 @@ def split_of(composition: tuple[str, ...], seed: int) -> Split:
 
 
 def draw_task(rng: random.Random, difficulty: Difficulty) -> Task:
-    """Draw a chain; whether it makes a problem worth posing is for `cases` to find out."""
+    """Draw a chain; `cases` decides whether it makes a problem worth posing."""
     steps: list[Operation] = []
     while len(steps) < STEPS_OF[difficulty]:
         steps.append(rng.choice([step for step in STEPS if step not in steps]))

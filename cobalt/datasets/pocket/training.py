@@ -1,7 +1,7 @@
 """Train the seed model: a small Qwen3 from scratch on demonstrations, on the CPU.
 
-With `muon` the one module of the pocket world that needs torch, imported on first use. It learns responses and
-the programs of earlier turns, never what a user says. The same seed and thread count give the same weights.
+Only this module and `muon` of the pocket world need torch, which is imported on first use. The model learns responses
+and the programs of earlier turns, never user messages. The same seed and thread count give the same weights.
 """
 
 import logging
@@ -24,7 +24,7 @@ from cobalt.environment import environment_variables
 _log = logging.getLogger(__name__)
 
 TOKENIZER_DEMONSTRATIONS = 600
-"""How many the vocabulary is learned from; a world needs at least as many."""
+"""How many demonstrations the vocabulary is learned from; a world needs at least as many."""
 
 _IGNORED = -100
 _WINDOW = 16
@@ -40,7 +40,7 @@ class Recipe:
         batch: Demonstrations a step.
         learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
         initial: Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width.
-        special_cases: How often demonstrations answer a failing test by itself (`demonstrations.demonstrate`).
+        special_cases: Probability of special cases in the demonstrations (`demonstrations.demonstrate`).
     """
 
     hidden: int = 256
@@ -60,7 +60,7 @@ class TrainingReport:
     """What a training run gave.
 
     Attributes:
-        parameters: Of the model.
+        parameters: Number of parameters of the model.
         steps: Optimiser steps.
         tokens: Prompt and response tokens seen.
         loss: Mean negative log-likelihood of a response token (nats) over the last 20 steps.
@@ -77,7 +77,7 @@ class TrainingReport:
 def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> TrainingReport:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing)."""
     recipe = recipe or Recipe()
-    # Read when torch is loaded: threads that spin while they wait make training crawl beside any other load.
+    # Read when torch is loaded: threads that spin while they wait make training crawl next to any other load.
     with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
         import torch  # noqa: F401
     demonstrations = list(

@@ -22,7 +22,7 @@ from cobalt.manifest import manifest_path, open_manifest
 _log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Raised when the same seed gives other data or another model than before, so that old folders are refused."""
+"""Increased when the same seed gives other data or another model than before, so that old folders are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def build_pocket_world(
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what it leaves out: models made before a setting was there are still those they were."""
+    """The recipe for the manifest, `special_cases` left out at 0: manifests without that setting still match."""
     settings = asdict(recipe)
     if not recipe.special_cases:
         del settings["special_cases"]
@@ -87,7 +87,7 @@ def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], No
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         make(part)
-        # The manifest first: a folder without one is foreign, a manifest without a folder is overwritten.
+        # The manifest is written first: a folder without one would be refused, one without a folder is overwritten.
         open_manifest(folder, arguments)
         part.rename(folder)
     except OSError as error:

@@ -17,11 +17,11 @@ class Arguments:
     run: tyro.conf.Positional[Path]
     """Folder that scripts/multi_turn.sh wrote, or an evaluated file."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("view.html")
-    """The page."""
+    """The HTML file to write."""
     hacking: Path | None = None
     """Hacking events of the run, from extract_turn_level_errors.py or run_llm_judge.py."""
     programs_only: bool = False
-    """Leave out what responses say around their programs, thinking included; the page gets smaller."""
+    """Show only the programs of responses, without thinking and explanations; the page gets smaller."""
 
 
 def main(arguments: Arguments) -> int:

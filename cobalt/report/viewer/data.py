@@ -1,6 +1,6 @@
 """What the page shows of each problem: a summary for the list, and a piece with all of its trajectories.
 
-Both are JSON-able and hold text as it is: escaping is the page's. Texts that repeat within a problem (programs,
+Both can be written as JSON and hold text as it is: the page escapes it. Texts that repeat within a problem (programs,
 responses, feedback) are held once and referred to by their index. Nothing is judged here.
 """
 
@@ -16,7 +16,7 @@ from cobalt.trajectory_codec import feedback_tests
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 SHOWN_CHARACTERS = 4000
-"""How much of a test's input or output the page holds; real tests run to megabytes."""
+"""How much of a test's input or output the page holds; real tests can have megabytes."""
 OPENING_CHARACTERS = 1000
 """How much of a question the list can be searched by."""
 
@@ -48,11 +48,11 @@ def problem_data(
         with_responses: Whether the piece holds whole responses, thinking included, or programs only.
 
     Returns:
-        The summary `{id, opening, difficulty, tests, levels, hacked}`: `levels` has one string a sample and in it one
-        character a turn, "S" where all hidden tests pass, else the tenth of them that do; `hacked` lists
-        [sample, turn]. The piece `{question, public, impossible, hidden, texts, samples}` with `samples`
-        [sample][turn]; `public` are the tests that the feedback came from, `impossible` the places in it of those
-        whose expected output was made wrong.
+        The summary `{id, opening, difficulty, tests, levels, hacked}`: `levels` has one string for each sample, with
+        one character for each turn: "S" where all hidden tests pass, otherwise the tenths of them that do (0 to 9).
+        `hacked` lists [sample, turn]. The piece `{question, public, impossible, hidden, texts, samples}` with
+        `samples` [sample][turn]; `public` are the tests that the feedback came from, `impossible` the positions of
+        those whose expected output was made wrong.
 
     Raises:
         UserError: the problem is not evaluated, or an event is not of this run.
@@ -72,7 +72,7 @@ def problem_data(
     absent = categories.keys() - {(sample, turn) for sample, row in enumerate(rates) for turn in range(len(row))}
     if absent:
         sample, turn = min(absent)
-        raise UserError(f"a hacking event names sample {sample}, turn {turn}, which it does not have")
+        raise UserError(f"a hacking event names sample {sample}, turn {turn}, which the record does not have")
     for event in events:
         shown = samples[event.sample][event.turn]["program"]
         if event.program is not None and (shown is None or texts.texts[shown] != event.program):

@@ -39,7 +39,7 @@ function alertUser(text) {
   byId("alert").hidden = false;
 }
 
-// The data block of this id, once the browser has read all of it; null in a page that was cut short.
+// The data block with this id, once the browser has read all of it; null in a page that was cut short.
 function whenRead(id) {
   return new Promise((resolve) => {
     const observer = new MutationObserver(check);
@@ -58,7 +58,7 @@ function whenRead(id) {
 
 async function decode(id) {
   const block = await whenRead(id);
-  if (!block) throw new Error("it is missing");
+  if (!block) throw new Error("the data block is missing");
   const bytes = Uint8Array.from(atob(block.textContent), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
@@ -239,10 +239,10 @@ function drawTurn(entries, turn) {
   if (entry.public) section.append(drawTests("public", entry, details));
   if (entry.hidden) section.append(drawTests("hidden", entry, details));
   section.append(details);
-  if (entry.error) section.append(make("p", {}, `The engine said: ${entry.error}`));
+  if (entry.error) section.append(make("p", {}, `Error of the engine: ${entry.error}`));
   section.append(drawBody(entries, turn));
   if (entry.feedback !== undefined) {
-    section.append(make("details", { open: true }, make("summary", {}, "Feedback given"),
+    section.append(make("details", { open: true }, make("summary", {}, "Feedback to the model"),
       make("pre", {}, piece.texts[entry.feedback])));
   }
   return section;
@@ -289,7 +289,7 @@ function drawTest(suite, test, words, entry) {
     make("p", {}, "Input"), make("pre", {}, input),
     make("p", {}, suite === "public" && piece.impossible.includes(test)
       ? "Expected output, made wrong on purpose" : "Expected output"), make("pre", {}, output),
-    ...(message ? [make("p", {}, "What the judge says"), make("pre", {}, message)] : []));
+    ...(message ? [make("p", {}, "Feedback of the judge"), make("pre", {}, message)] : []));
 }
 
 function drawBody(entries, turn) {
@@ -370,7 +370,7 @@ function remember() {
   history.replaceState(null, "", address);
 }
 
-// Opens what the address names; null where it names nothing that is here.
+// Opens the problem, sample and turn that the address names; null where the page does not have them.
 function openFromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
   const [position, sample, turn] = ["problem", "sample", "turn"].map((name) => Number(values.get(name) ?? 0));

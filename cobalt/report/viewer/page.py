@@ -2,8 +2,8 @@
 
 The pieces lie in data blocks as base64 of zlib streams, one for each problem, which the page's script decodes when a
 problem is opened; base64 holds no `<`, so that no text of a model can end a block. They come last, so that the page
-can be used while the browser still reads them. A content security policy lets run
-the one script that was written here (by its digest) and nothing be loaded. The run is read one record at a time.
+can be used while the browser still reads them. A content security policy allows only the script written here to run
+(by its digest), and nothing to be loaded. The run is read one record at a time.
 """
 
 import base64
@@ -38,7 +38,7 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
         run: Folder that scripts/multi_turn.sh wrote, or an evaluated file.
         output: The page; what made it goes beside it, as `.run.json`.
         hacking: Hacking events of the run.
-        programs_only: Leave out what responses say around their programs; the page gets smaller.
+        programs_only: Show only the programs of responses, without thinking and explanations; the page gets smaller.
 
     Returns:
         How many problems it holds.
@@ -77,7 +77,7 @@ def _write_pieces(
     *,
     with_responses: bool,
 ) -> list[dict[str, Any]]:
-    """Write each problem's piece; the problems' summaries."""
+    """Write each problem's piece, and return the problems' summaries."""
     summaries = []
     for number, group in enumerate(groups):
         identifier = group.problem.id

@@ -1,4 +1,4 @@
-"""Agent loops: how the samples of a prompt come about, in one turn or several.
+"""Agent loops: how the samples of a prompt are generated, in one turn or several.
 
 Each is a subclass of veRL's `AgentLoopBase` with an entry in `verl/config/agent_loops.yaml`;
 `verl/config/rollout` chooses one.

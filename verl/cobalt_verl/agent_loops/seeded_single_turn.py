@@ -20,6 +20,6 @@ class SeededSingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL i
 
 
 def sample_seed(*parts: int) -> int:
-    """A seed for vLLM (31 bits) that the numbers decide."""
+    """A seed for vLLM (31 bits), determined by the numbers."""
     digest = hashlib.sha256(",".join(map(str, map(int, parts))).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

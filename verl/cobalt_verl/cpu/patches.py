@@ -8,7 +8,7 @@ from torch.distributed import fsdp
 
 
 def install() -> None:
-    """Wrap both. Installing twice changes nothing more."""
+    """Wrap both. A second call has no effect."""
     if not getattr(torch.distributed.init_process_group, "_cobalt", False):
         torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
     if not getattr(fsdp.CPUOffloadPolicy.__init__, "_cobalt", False):
@@ -16,7 +16,7 @@ def install() -> None:
 
 
 def _one_backend(original: Any) -> Any:
-    """For veRL's group, which asks for `cpu:gloo,{device}:{backend}`; torch refuses "cpu" given twice."""
+    """Wrap `init_process_group` for veRL's group `cpu:gloo,{device}:{backend}`, as torch refuses "cpu" twice."""
 
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **keywords: Any) -> Any:
@@ -29,7 +29,7 @@ def _one_backend(original: Any) -> Any:
 
 
 def _without_pinning(self: Any, pin_memory: bool = True) -> None:
-    """The policy by which veRL holds its reference model; pinned memory needs CUDA."""
+    """`CPUOffloadPolicy.__init__`, by which veRL holds its reference model, without pinned memory, which needs CUDA."""
     self.pin_memory = pin_memory and torch.cuda.is_available()
 
 

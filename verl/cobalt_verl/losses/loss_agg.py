@@ -46,7 +46,7 @@ def micro_batch_loss(config: Any, model_output: Any, data: Any, dp_group: Any = 
 
 
 def worker_loss(config: Any) -> Loss | None:
-    """The loss for veRL's training workers by the whole configuration; None leaves them the one that veRL gave them."""
+    """The loss for veRL's training workers by the whole configuration; None: they keep veRL's own."""
     if config.cobalt.loss_agg == "mini_batch":
         return None
     from verl.utils.config import omega_conf_to_dataclass

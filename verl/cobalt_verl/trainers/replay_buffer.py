@@ -1,4 +1,4 @@
-"""A batch is complete or the run stops: veRL would train on what is left of a prompt group when a sample failed.
+"""A replay buffer that stops the run at a failed sample; veRL's would train on the rest of the prompt's group.
 
 A sample fails when its generation or its reward raises, the latter after the judge failed at every attempt.
 """
@@ -11,13 +11,13 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 FAILURE_FILE = "COBALT_FAILURE_FILE"
-"""Environment variable: where the reward function leaves why it failed."""
+"""Environment variable: the file in which the reward function writes why it failed."""
 
 _POLL_SECONDS = 0.1
 
 
 class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
-    """veRL's buffer of the synchronous trainer, which looks more often and takes no failed group."""
+    """veRL's buffer of the synchronous trainer, which polls more often and stops at a failed group."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -28,11 +28,11 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         failed = sum(len(keys) for keys in self.failure_keys.values())
         if failed:
             path = Path(os.environ.get(FAILURE_FILE, ""))
-            reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "its reason is above"
+            reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "the log above has the reason"
             raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
 
     def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], *arguments: Any) -> KVBatchMeta:
-        """The batch in the order of prompts and samples; veRL has it in that of their end, which differs each time."""
+        """The batch in the order of prompts and samples; veRL's is in order of completion, which differs each time."""
         batch = super()._materialize_batch(partition_id, selected_prompt_uids, *arguments)
         place = {uid: number for number, uid in enumerate(self.prompt_global_steps[partition_id])}
 
@@ -45,5 +45,5 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         return batch
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        # Says nothing while it waits, so that a silent log means a run that hangs.
+        # Logs nothing while it waits, so that a silent log means a run that hangs.
         return float(super()._wait_for_next_poll(partition_id, float("inf")))

@@ -1,6 +1,6 @@
 """VeRL's synchronous trainer with three additions: the average of the loss, reward metrics, a metrics file.
 
-The average is `cobalt.loss_agg`'s. The parts of the reward, which veRL reports in validation only, become training
+`cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
 metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
 """
 
