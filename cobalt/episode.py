@@ -75,7 +75,7 @@ class Episode:
             tests: The tests that feedback comes from: the problem's public tests, or perturbed ones.
             prompts: The prompts that make the feedback messages.
             turns: Number of responses until the episode is done, at least one.
-            enable_thinking: Whether the history keeps the thinking of a response; see `history_text`.
+            enable_thinking: Whether the history keeps only what follows the thinking; see `history_text`.
             truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
         self.messages = list(messages)

@@ -29,7 +29,7 @@ class MultiTurnSettings(RolloutSettings):
     Attributes:
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
         public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
-        enable_thinking: Whether later turns see the thinking of a response (`cobalt.conversation.history_text`).
+        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.conversation.history_text`).
         truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
     """
 
