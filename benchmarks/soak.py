@@ -6,8 +6,8 @@
 
 The verdict of every test is known and checked. Samples are appended to OUTPUT_DIR/direct.jsonl or http.jsonl as they
 are taken. The same command continues a stopped soak with a new judge, and prints the summary of a finished one. The
-summary compares the first tenth of the samples with the last tenth, by their smallest values, which depend least on the
-tests that happen to be running. The exit code is 1 if a verdict was wrong, a request was not answered as documented, or
+summary compares the first third of the samples with the last third, by their smallest values, which depend least on the
+tests that happen to be running and on connections that stay open for minutes. The exit code is 1 if a verdict was wrong, a request was not answered as documented, or
 something drifts.
 """
 
@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 LONGEST_ANSWER = 120.0
 """Seconds until a request without an answer counts as an error."""
 GROWTH = {"memory_mib": (1.10, 16.0), "descriptors": (1.0, 2.0), "processes": (1.0, 2.0)}
-"""How much the last tenth may exceed the first: by a factor and an additional amount."""
+"""How much the last third may exceed the first: by a factor and an additional amount."""
 
 
 @dataclass(frozen=True)
@@ -268,12 +268,15 @@ class Record:
             f"{self.part}: {last['tests']} tests, {last['requests']} requests, {last['seconds'] / 60:.1f} min in "
             f"{last['start'] + 1} starts, {rate:.0f} tests/s, {last['errors']} errors"
         )
-        latest = [row for row in self.samples if row["start"] == last["start"]]
-        rows = drift(latest)
+        starts = [[row for row in self.samples if row["start"] == start] for start in range(last["start"] + 1)]
+        longest = max(starts, key=len)
+        rows = drift(longest)
         if not rows:
-            print(f"{len(latest)} samples since the last start: too few to see a drift")
+            print(f"{len(longest)} samples without a stop: too few to see a drift")
         else:
-            print("| smallest value of | first tenth | last tenth | drifts |")
+            minutes = (longest[-1]["seconds"] - longest[0]["seconds"]) / 60
+            print(f"In {minutes:.1f} min without a stop:")
+            print("| smallest value of | first third | last third | drifts |")
             print("|---|---|---|---|")
         for name, before, after, drifts in rows:
             print(f"| {name} | {before:.0f} | {after:.0f} | {'YES' if drifts else 'no'} |")
@@ -281,15 +284,15 @@ class Record:
 
 
 def drift(samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, float, bool]]:
-    """Name, smallest value in the first and in the last tenth, and whether that is a drift; [] for too few samples.
+    """Name, smallest value in the first and in the last third, and whether that is a drift; [] for too few samples.
 
     The first sample is left out, because it is taken during the warm-up.
     """
-    tenth = (len(samples) - 1) // 10
-    if tenth < 2:
+    third = (len(samples) - 1) // 3
+    if third < 6:
         return []
     rows = []
-    first, last = samples[1 : 1 + tenth], samples[-tenth:]
+    first, last = samples[1 : 1 + third], samples[-third:]
     for name, value in samples[-1].items():
         kind = next((kind for kind in GROWTH if name.endswith(kind)), None)
         if kind is None or value is None:
