@@ -7,8 +7,8 @@
 The verdict of every test is known and checked. Samples are appended to OUTPUT_DIR/direct.jsonl or http.jsonl as they
 are taken. The same command continues a stopped soak with a new judge, and prints the summary of a finished one. The
 summary compares the first third of the samples with the last third, by their smallest values, which depend least on the
-tests that happen to be running and on connections that stay open for minutes. The exit code is 1 if a verdict was wrong, a request was not answered as documented, or
-something drifts.
+tests that happen to be running and on connections that stay open for minutes. The exit code is 1 if a verdict was
+wrong, a request was not answered as documented, or something drifts.
 """
 
 import asyncio
