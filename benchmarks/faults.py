@@ -66,7 +66,7 @@ KILLS = 4
 """How many times a part of a sandbox is killed in its row."""
 LONGEST_RUN = 240.0
 """Seconds that a command may take, with any outcome."""
-LONGEST_REACTION = 150.0
+LONGEST_RESPONSE = 150.0
 """Seconds after a fault until a run must have continued, or ended."""
 LONGEST_END = 90.0
 """Seconds after a command's end until the last of its processes must have ended."""
@@ -768,7 +768,7 @@ def whole_part(find: str, stage: Stage) -> Outcome:
         victim = process.pid if find == "supervisor" else _only(find, below(process.pid))
         os.kill(victim, signal.SIGKILL)
         fault = time.monotonic()
-        code = finish(process, LONGEST_REACTION)
+        code = finish(process, LONGEST_RESPONSE)
         ended = time.monotonic() - fault
         last = stage.nothing_left(disks)
         left = _left(disks)
@@ -825,7 +825,7 @@ def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:
         kept = load.wait_for(EARLY, process)
         filler = disks.fill(folder)
         fault = time.monotonic()
-        code = finish(process, LONGEST_REACTION)
+        code = finish(process, LONGEST_RESPONSE)
         ended = time.monotonic() - fault
         stage.nothing_left(disks)
         load.check(kept, complete=False)

@@ -17,7 +17,7 @@ from cobalt.errors import InfrastructureError, UserError
 
 START_COMMAND = "bash scripts/ray_cluster.sh start"
 
-_STRANGERS_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_UNAUTHENTICATED_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _ANSWER_SECONDS = 10.0
 
 
@@ -73,7 +73,7 @@ def asks_for_token(address: str) -> bool:
             reraise=True,
         ):
             with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                channel.unary_unary(_STRANGERS_CALL)(b"", timeout=_ANSWER_SECONDS)
+                channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True

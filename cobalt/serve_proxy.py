@@ -12,7 +12,7 @@ VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 CALLBACK = "cobalt.serve_proxy.middlewares"
 
 
-class AnswerForTheDead:
+class AnswerForDeadReplica:
     """Answers requests that Serve has left without an answer, which it does when a replica dies."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,4 +43,4 @@ class AnswerForTheDead:
 
 def middlewares() -> list[Middleware]:
     """The middlewares of Serve's proxy, which calls this function when it starts."""
-    return [Middleware(AnswerForTheDead)]
+    return [Middleware(AnswerForDeadReplica)]

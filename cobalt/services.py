@@ -120,11 +120,11 @@ def running_services(
         from cobalt.judge import service as judge_service
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        reaction = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         apps: list[tuple[str, serve.Application]] = []
         try:
             address = _start_ray(folder, num_cpus, num_gpus, object_store_memory)
-            _react_to_sigterm(reaction)
+            _restore_sigterm(handler)
             try:
                 serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
             except (RayError, TimeoutError) as error:
@@ -350,10 +350,10 @@ def _refusal(apps: list[str]) -> str:
     return reasons[-1] if reasons else ""
 
 
-def _react_to_sigterm(reaction: Any) -> None:
+def _restore_sigterm(handler: Any) -> None:
     """Restore a handler: when Ray starts, it installs handlers of its own; the last one prints stacks and aborts."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, reaction)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def run_beside_services(arguments: Arguments) -> int:

@@ -51,7 +51,7 @@ SECONDS = 20.0  # after which a program that has no verdict never gets one
 
 # A user without an entry in the password file: what a judge run by anyone but root is.
 STRANGER = 54321
-USERS = ("root", "stranger") if os.geteuid() == 0 else ("own",)
+USERS = ("root", "ordinary") if os.geteuid() == 0 else ("own",)
 
 
 def memory_settings(accounting: str) -> dict[str, object]:
@@ -222,7 +222,7 @@ class Lab:
         interpreter, checkout, runner = Path(sys.executable), REPOSITORY, RUNNER
         packages = Path(pydantic.__file__).parent.parent
         user: dict[str, object] = {}
-        if self.user == "stranger":
+        if self.user == "ordinary":
             user = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
             interpreter = interpreter.resolve()
             if not _open_to_others(interpreter):

@@ -158,7 +158,7 @@ def test_where_special_cases_are_written_thoughts_about_a_failing_test_begin_wit
 
 def test_a_special_case_passes_the_test_that_it_is_for():
     rng = random.Random(5)
-    mended = 0
+    repaired = 0
     for _ in range(200):
         task = draw_task(rng, "MEDIUM")
         public = draw_public(task, rng)
@@ -170,9 +170,9 @@ def test_a_special_case_passes_the_test_that_it_is_for():
         case = failure and special_case(failure, expressions[0])
         if case:
             after = first_failure(judge_here(with_special_cases(program, [case]), public), public)
-            mended += 1
+            repaired += 1
             assert after is None or after.stdin != failure.stdin
-    assert mended > 20
+    assert repaired > 20
 
 
 def test_a_special_case_needs_an_expected_output_and_a_first_value():

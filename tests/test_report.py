@@ -412,7 +412,7 @@ def test_mistakes_get_one_sentence(tmp_path):
     plain = tmp_path / "plain"
     plain.mkdir()
     write_lines(plain / "evaluation.jsonl", [square_problem(1)])
-    stranger = write_lines(tmp_path / "stranger.jsonl", [{"id": 99, "sample": 0, "turn": 1}])
+    unknown = write_lines(tmp_path / "unknown.jsonl", [{"id": 99, "sample": 0, "turn": 1}])
     too_late = write_lines(tmp_path / "too_late.jsonl", [{"id": 0, "sample": 0, "turn": 3}])
     cases = [
         ([], {}, "name at least one run"),
@@ -422,7 +422,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([plain], {}, "record 1: "),
         ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
-        ([early], {"hacking": {"early": stranger}}, "problem 99, turn 1"),
+        ([early], {"hacking": {"early": unknown}}, "problem 99, turn 1"),
         ([early], {"hacking": {"early": too_late}}, "problem 0, turn 3"),
         ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
     ]

@@ -73,10 +73,10 @@ async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_a
         assert roles == ["system", "user"] + ["assistant", "user"] * 3
         # With thinking on, the history holds answers only.
         assert not any("<think>" in message["content"] for message in conversation)
-    mended = record["conversations"][0]
-    assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in mended[3]["content"]
-    assert ALL_PUBLIC_PASSED in mended[5]["content"]
-    assert ALL_PUBLIC_PASSED in mended[7]["content"]
+    repaired = record["conversations"][0]
+    assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in repaired[3]["content"]
+    assert ALL_PUBLIC_PASSED in repaired[5]["content"]
+    assert ALL_PUBLIC_PASSED in repaired[7]["content"]
     shapes = {name: [len(turn) for turn in record[name]] for name in ("finish_reasons", "completion_tokens", "errors")}
     assert set(map(tuple, shapes.values())) == {(2, 2, 2)}
 

@@ -203,7 +203,7 @@ def test_a_step_in_the_background_runs_while_others_do_and_is_waited_for(tmp_pat
     os.mkfifo(tmp_path / "pipe")
     planned = study(
         tmp_path,
-        step("a", script="read line <pipe; echo $line", beside="c"),
+        step("a", script="read line <pipe; echo $line", during="c"),
         step("b", script="true"),
         step("c", script="echo hello >pipe"),  # would wait for ever if a were not running
         step("d", needs=["a"]),
@@ -216,7 +216,7 @@ def test_a_step_in_the_background_runs_while_others_do_and_is_waited_for(tmp_pat
 
 
 def test_a_failure_in_the_background_ends_the_study_where_it_is_waited_for(tmp_path):
-    planned = study(tmp_path, step("a", script="exit 5", beside="b"), step("b"), step("c"))
+    planned = study(tmp_path, step("a", script="exit 5", during="b"), step("b"), step("c"))
     code, ran = run(planned)
     assert code == 5
     assert "c" not in ran
@@ -230,7 +230,7 @@ def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
         step(
             "a",
             script="sleep 600 & trap 'kill $!; echo stopped >>ran; exit 1' INT; echo started >pipe; wait",
-            beside="b",
+            during="b",
         ),
         step("b", script="read line <pipe; exit 4"),
     )
@@ -244,7 +244,7 @@ def test_a_background_step_has_services_of_its_own(tmp_path, monkeypatch):
     stub.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n')
     stub.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(stub))
-    planned = study(tmp_path, step("a", services=Services(Path("model")), beside="b"), step("b"))
+    planned = study(tmp_path, step("a", services=Services(Path("model")), during="b"), step("b"))
     assert run(planned)[0] == 0
     assert (tmp_path / "arguments").read_text().startswith("-m cobalt.services --model model -- bash")
 
@@ -408,9 +408,9 @@ def test_services_that_end_before_they_answer_are_an_infrastructure_error(stub_p
         [step("a"), step("a")],
         [step("a"), replace(step("b"), files=(Path("a"),))],
         [step("a", needs=["b"]), step("b")],
-        [step("a", beside="b"), step("b", needs=["a"])],
-        [step("a", beside="a")],
-        [step("a"), step("b", beside="a")],
+        [step("a", during="b"), step("b", needs=["a"])],
+        [step("a", during="a")],
+        [step("a"), step("b", during="a")],
     ],
     ids=["names", "files", "needs", "needs what is in the background", "beside itself", "beside an earlier step"],
 )

@@ -256,7 +256,7 @@ def page(browser, tmp_path):
 
 def four_problems():
     return [
-        evaluated("mended", [[DOUBLE, RIGHT], [DOUBLE, DOUBLE]], [[0.5, 1.0], [0.5, 0.5]], question="Apples."),
+        evaluated("repaired", [[DOUBLE, RIGHT], [DOUBLE, DOUBLE]], [[0.5, 1.0], [0.5, 0.5]], question="Apples."),
         evaluated("lost", [[RIGHT, TRIPLE], [NO_CODE, RIGHT]], [[1.0, 0.0], [0.0, 1.0]], question="Pears."),
         evaluated("hard", [[DOUBLE, TRIPLE], [DOUBLE, NO_CODE]], [[0.5, 0.0], [0.5, 0.0]], question="Plums."),
         evaluated("easy", [[RIGHT, RIGHT], [RIGHT, RIGHT]], [[1.0, 1.0], [1.0, 1.0]], question="Apple pie."),
@@ -283,10 +283,10 @@ def open_problem(browser, position, sample=0):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("all", ["mended", "lost", "hard", "easy"]),
-        ("solved", ["mended", "lost", "easy"]),
-        ("unsolved", ["mended", "lost", "hard"]),
-        ("repaired", ["mended", "lost"]),
+        ("all", ["repaired", "lost", "hard", "easy"]),
+        ("solved", ["repaired", "lost", "easy"]),
+        ("unsolved", ["repaired", "lost", "hard"]),
+        ("repaired", ["repaired", "lost"]),
         ("regressed", ["lost"]),
         ("hacked", ["hard"]),
     ],
@@ -301,7 +301,7 @@ def test_filters_list_the_problems_with_such_a_trajectory(page, name, expected):
 @needs_chromium
 def test_search_finds_ids_and_words_of_questions(page):
     browser = page(four_problems())
-    for words, expected in (("apple", ["mended", "easy"]), ("PIE apple", ["easy"]), ("lost", ["lost"]), ("zz", [])):
+    for words, expected in (("apple", ["repaired", "easy"]), ("PIE apple", ["easy"]), ("lost", ["lost"]), ("zz", [])):
         browser.evaluate(f"byId('search').value = '{words}'; byId('search').dispatchEvent(new Event('input'))")
         assert listed(browser) == expected
 
@@ -452,7 +452,7 @@ def test_every_control_has_a_name_and_no_id_occurs_twice(page):
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_stands_out_from_its_background(page, dark):
-    browser = page(four_problems(), [{"id": "mended", "sample": 0, "turn": 1}], "#problem=0&sample=0&turn=0")
+    browser = page(four_problems(), [{"id": "repaired", "sample": 0, "turn": 1}], "#problem=0&sample=0&turn=0")
     scheme = "dark" if dark else "light"
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     browser.evaluate("document.querySelector('.tests button').click()")

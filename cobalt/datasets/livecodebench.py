@@ -84,8 +84,8 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
     """
     check_files([settings.local_file] if settings.local_file else [], [settings.output_file])
     prompts = load_prompts(settings.prompts)
-    instead = f"give a local copy of {FILE} by --input_file"
-    source = settings.local_file or hub_file(DATA_SET, FILE, "main", instead)
+    advice = f"give a local copy of {FILE} by --input_file"
+    source = settings.local_file or hub_file(DATA_SET, FILE, "main", advice)
     arguments = {
         "stage": "livecodebench",
         "start_date": settings.start_date and settings.start_date.isoformat(),

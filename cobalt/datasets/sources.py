@@ -56,14 +56,14 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def hub_rows(name: str, split: str, revision: str, instead: str) -> Iterator[Row]:
+def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]:
     """The rows of a data set on the Hub, streamed.
 
     Args:
         name: `owner/name`.
         split: Its split.
         revision: Branch, tag or commit.
-        instead: What the error message advises where there is no network.
+        advice: What the error message advises where there is no network.
 
     Raises:
         UserError: no network, or no such data set.
@@ -73,24 +73,24 @@ def hub_rows(name: str, split: str, revision: str, instead: str) -> Iterator[Row
         from datasets.exceptions import DatasetsError
         from httpx import HTTPError
     except ImportError:
-        raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {instead}") from None
+        raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {advice}") from None
     _announce(f"{name} is streamed from the Hugging Face Hub")
     try:
         rows = datasets.load_dataset(name, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
             yield f"{name}, row {number}", dict(row)
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
-        raise UserError(f"cannot stream {name} ({_first_line(error)}): {instead}") from None
+        raise UserError(f"cannot stream {name} ({_first_line(error)}): {advice}") from None
 
 
-def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
+def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
     """A file of a data set on the Hub, downloaded into the Hub's cache.
 
     Args:
         name: `owner/name`.
         file: Its path there.
         revision: Branch, tag or commit.
-        instead: What the error message advises where there is no network.
+        advice: What the error message advises where there is no network.
 
     Raises:
         UserError: no network, or no such file.
@@ -100,14 +100,12 @@ def hub_file(name: str, file: str, revision: str, instead: str) -> Path:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
-        raise UserError(
-            f"files by name need `huggingface_hub` (scripts/setup.sh --profile cpu); or {instead}"
-        ) from None
+        raise UserError(f"files by name need `huggingface_hub` (scripts/setup.sh --profile cpu); or {advice}") from None
     _announce(f"{file} of {name} comes from the Hugging Face Hub or its cache")
     try:
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
     except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
-        raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {instead}") from None
+        raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {advice}") from None
 
 
 def _announce(what: str) -> None:

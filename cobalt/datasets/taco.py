@@ -174,11 +174,11 @@ async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) 
 
 def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[tuple[int, str, Candidate | Rule]]:
     """The rows that are still to do: their number, their place for messages, and what the rules on form say."""
-    instead = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
+    advice = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
     rows = (
         local_rows(settings.input_file)
         if settings.input_file
-        else hub_rows(DATA_SET, "train", settings.revision, instead)
+        else hub_rows(DATA_SET, "train", settings.revision, advice)
     )
     seen = set()
     for number, (place, row) in enumerate(rows):

@@ -223,9 +223,9 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
             secret = Path(folder) / "secret.txt"
             secret.write_text("secret", encoding="utf-8")
-            given = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
+            stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
             for check in _CHECKS:
-                yield await _run(judge, check, given)
+                yield await _run(judge, check, stdin)
     finally:
         await judge.close()
 
@@ -255,10 +255,10 @@ async def _closing(findings: AsyncIterator[Finding]) -> AsyncIterator[AsyncItera
         await findings.aclose()  # type: ignore[attr-defined]
 
 
-async def _run(judge: LocalJudge, check: _Check, given: str) -> Finding:
+async def _run(judge: LocalJudge, check: _Check, stdin: str) -> Finding:
     # Twice, since some checks are about what the first run leaves for the second.
     code = check.code.replace("{each}", str(judge.settings.memory_bytes // 2))
-    result = await judge.judge(code, TestSuite((given, given), (HELD, HELD)))
+    result = await judge.judge(code, TestSuite((stdin, stdin), (HELD, HELD)))
     wrong = [place for place, verdict in enumerate(result.verdicts) if verdict.kind is not check.expected]
     if not wrong:
         return Finding(check.claim, True)

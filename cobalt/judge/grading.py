@@ -19,7 +19,7 @@ _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
 def grade(
-    run: Execution, given: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
+    run: Execution, stdin: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
 ) -> tuple[Verdict, str]:
     """The verdict of one execution, and its feedback text ("" if it passed).
 
@@ -28,7 +28,7 @@ def grade(
 
     Args:
         run: How the execution ended.
-        given: The test's input.
+        stdin: The test's input.
         expected: The test's expected output.
         settings: The limits, and the rule of comparison.
         fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
@@ -57,13 +57,13 @@ def grade(
         if run.status < 0:
             errors = f"The program was ended by signal {-run.status}."
     output = run.stdout.decode("utf-8", "surrogateescape")
-    return verdict, failure_text(kind, given, output, expected, errors, limits.get(kind, ""))
+    return verdict, failure_text(kind, stdin, output, expected, errors, limits.get(kind, ""))
 
 
-def compile_error(message: str, given: str, settings: JudgeSettings) -> tuple[Verdict, str]:
+def compile_error(message: str, stdin: str, settings: JudgeSettings) -> tuple[Verdict, str]:
     """The verdict and feedback of a test whose program does not compile."""
     verdict = Verdict(VerdictKind.COMPILE_ERROR)
-    return verdict, failure_text(verdict.kind, given, "", "", message, "")
+    return verdict, failure_text(verdict.kind, stdin, "", "", message, "")
 
 
 def _kind(run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None) -> VerdictKind:

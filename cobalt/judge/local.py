@@ -108,23 +108,23 @@ class LocalJudge:
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare; see `Judge`."""
-        course = _Course(code, suite, self.settings, stop_at_first_failure)
+        progress = _Progress(code, suite, self.settings, stop_at_first_failure)
         queued = time.monotonic()
         async with self._borrowed() as first:
             started = time.monotonic()
             helpers = self._spare((len(suite) - 1) // TESTS_PER_SHARE)
-            shares = [_attempt(course, first), *(self._help(course, sandbox) for sandbox in helpers)]
+            shares = [_attempt(progress, first), *(self._help(progress, sandbox) for sandbox in helpers)]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
         # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
-        while failure is not None or course.unfinished:
+        while failure is not None or progress.unfinished:
             if failure is not None and attempts == ATTEMPTS:
                 raise failure
             attempts += failure is not None
             async with self._borrowed() as another:
-                failure = await _attempt(course, another)
+                failure = await _attempt(progress, another)
         ended = time.monotonic()
-        return course.result(queue_seconds=started - queued, run_seconds=ended - started)
+        return progress.result(queue_seconds=started - queued, run_seconds=ended - started)
 
     async def describe(self) -> Mapping[str, Any]:
         """The settings that decide this judge's verdicts; see `Judge`."""
@@ -138,7 +138,7 @@ class LocalJudge:
     async def execute(
         self,
         code: str,
-        given: str,
+        stdin: str,
         limits: JudgeSettings,
         files: Mapping[str, str] | None = None,
         *,
@@ -148,7 +148,7 @@ class LocalJudge:
 
         Args:
             code: The program.
-            given: Standard input.
+            stdin: Standard input.
             limits: The program's limits; isolation, interpreter and packages stay those of this judge.
             files: Files to put into the program's folder, by relative path: contents in base64.
             begun: An event that is set when the program has a sandbox.
@@ -166,7 +166,7 @@ class LocalJudge:
                 async with self._borrowed() as sandbox:
                     if begun is not None:
                         begun.set()
-                    return await _execute(sandbox, code, given, limits, files)
+                    return await _execute(sandbox, code, stdin, limits, files)
             except InfrastructureError:
                 if attempt == ATTEMPTS or not self._open:
                     raise
@@ -181,10 +181,10 @@ class LocalJudge:
             spare.append(self._idle.get_nowait())
         return spare
 
-    async def _help(self, course: "_Course", sandbox: Sandbox) -> InfrastructureError | None:
+    async def _help(self, progress: "_Progress", sandbox: Sandbox) -> InfrastructureError | None:
         try:
             async with self._in_use(sandbox) as usable:
-                return await _attempt(course, usable)
+                return await _attempt(progress, usable)
         except InfrastructureError as error:
             return error
 
@@ -245,7 +245,7 @@ def _cgroup_place(settings: JudgeSettings) -> Place | None:
     return place
 
 
-class _Course:
+class _Progress:
     """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
@@ -285,8 +285,8 @@ class _Course:
     def fail_all(self, message: str) -> None:
         """Record that the program does not compile."""
         self._waiting.clear()
-        for index, given in enumerate(self.suite.inputs):
-            self._done[index] = compile_error(message, given, self.settings)
+        for index, stdin in enumerate(self.suite.inputs):
+            self._done[index] = compile_error(message, stdin, self.settings)
 
     def _cut(self) -> tuple[int, str] | None:
         """How many tests at the start of the list count, and the feedback of the others; None while all count.
@@ -338,11 +338,11 @@ class _Course:
 
 
 async def _execute(
-    sandbox: Sandbox, code: str, given: str, limits: JudgeSettings, files: Mapping[str, str] | None
+    sandbox: Sandbox, code: str, stdin: str, limits: JudgeSettings, files: Mapping[str, str] | None
 ) -> Execution | str:
     try:
         failure = await sandbox.open_program(code.encode("utf-8", "surrogatepass"), limits)
-        run = await sandbox.run(given.encode("utf-8", "surrogatepass"), files) if failure is None else None
+        run = await sandbox.run(stdin.encode("utf-8", "surrogatepass"), files) if failure is None else None
         if sandbox.healthy:
             await sandbox.close_program()
     except BaseException:
@@ -351,29 +351,29 @@ async def _execute(
     return run if run is not None else failure or ""
 
 
-async def _attempt(course: _Course, sandbox: Sandbox) -> InfrastructureError | None:
+async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError | None:
     """Run tests in one sandbox until none is left or the sandbox breaks; returns the failure that broke it, if any."""
-    index = course.take()
+    index = progress.take()
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(course.source, course.settings)
+        failure = await sandbox.open_program(progress.source, progress.settings)
         if failure is not None:
-            course.fail_all(failure)
+            progress.fail_all(failure)
             index = None
         while index is not None:
-            run = await sandbox.run(course.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            suite = course.suite
-            facts = (run, suite.inputs[index], suite.outputs[index], course.settings, suite.fn_name)
+            run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
+            suite = progress.suite
+            facts = (run, suite.inputs[index], suite.outputs[index], progress.settings, suite.fn_name)
             large = len(run.stdout) + len(suite.outputs[index]) > LARGE_OUTPUT
             graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
-            course.settle(index, graded, run.idle_seconds)
-            index = course.take() if sandbox.healthy else None
+            progress.settle(index, graded, run.idle_seconds)
+            index = progress.take() if sandbox.healthy else None
         if sandbox.healthy:
             await sandbox.close_program()
     except InfrastructureError as error:
         if index is not None:
-            course.give_back(index)
+            progress.give_back(index)
         return error
     except BaseException:
         sandbox.healthy = False  # its compiler still holds the program

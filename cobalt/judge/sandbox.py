@@ -164,23 +164,23 @@ class Sandbox:
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
-    async def run(self, given: bytes, files: Mapping[str, str] | None = None) -> Execution:
+    async def run(self, stdin: bytes, files: Mapping[str, str] | None = None) -> Execution:
         """Run the opened program once on one input.
 
         Args:
-            given: Standard input.
+            stdin: Standard input.
             files: Files to put into its folder, by relative path: contents in base64.
 
         Raises:
             InfrastructureError: the sandbox broke.
         """
         placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
-        size = len(given) + sum(map(len, placed.values()))
+        size = len(stdin) + sum(map(len, placed.values()))
         if self._cgroup is not None and size > _LARGE_INPUT:
             # The input is in memory three times: in transfer, in the compiler and as a file.
             self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
         try:
-            await self._send(b"T", {"files": placed}, given)
+            await self._send(b"T", {"files": placed}, stdin)
             kind, facts, data = await self._reply()
         except InfrastructureError:
             if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes

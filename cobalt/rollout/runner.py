@@ -111,11 +111,10 @@ async def run_all(
             await work_on_all(queue, work_and_keep, concurrency)
         finally:
             _write_failures(errors_path(output.path), failures)
-    strangers = output.done - set(order)
-    if strangers:
+    unknown = output.done - set(order)
+    if unknown:
         raise UserError(
-            f"{output.path} holds id {min(strangers, key=str)!r}, which the input does not have:"
-            " name another output file"
+            f"{output.path} holds id {min(unknown, key=str)!r}, which the input does not have: name another output file"
         )
     if not failures:
         sort_records(output.path, order)

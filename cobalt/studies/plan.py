@@ -47,7 +47,7 @@ class Step:
         files: Files and folders that the step makes.
         needs: Files and folders that it reads, made by earlier steps.
         services: The services that its command needs; None: none.
-        beside: Name of a later step. This step then runs in the background, and is waited for when the later step has
+        during: Name of a later step. This step then runs in the background, and is waited for when the later step has
             ended. None: the next step waits for this one.
         shown: Whether the command's output is shown on the terminal, too.
     """
@@ -58,7 +58,7 @@ class Step:
     files: tuple[Path, ...]
     needs: tuple[Path, ...] = ()
     services: Services | None = None
-    beside: str | None = None
+    during: str | None = None
     shown: bool = False
 
 
@@ -77,7 +77,7 @@ class Study:
 
     Raises:
         ValueError: the plan contradicts itself: two steps have one name or make one file, a step needs what no step has
-            made by then, or `beside` does not name a later step.
+            made by then, or `during` does not name a later step.
     """
 
     name: str
@@ -101,12 +101,12 @@ class Study:
             for path in step.files:
                 if any(path in other.files for other in self.steps[:place]):
                     raise ValueError(f"step {step.name!r} makes {path}, which an earlier step has made")
-            if step.beside is None:
+            if step.during is None:
                 made.update(step.files)
-            elif step.beside in names[place + 1 :]:
-                promised.setdefault(step.beside, []).append(step)
+            elif step.during in names[place + 1 :]:
+                promised.setdefault(step.during, []).append(step)
             else:
-                raise ValueError(f"step {step.name!r} is to run beside {step.beside!r}, which is not a later step")
+                raise ValueError(f"step {step.name!r} is to run during {step.during!r}, which is not a later step")
             for ended in promised.pop(step.name, []):
                 made.update(ended.files)
 

@@ -78,7 +78,7 @@ def trajectories(
     samples: int | None = None,
     turns: int | None = None,
     perturbed: bool = False,
-    beside: str | None = None,
+    during: str | None = None,
 ) -> Step:
     """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
@@ -92,7 +92,7 @@ def trajectories(
         samples: Trajectories of each problem; None: the scripts' default (16).
         turns: Turns after the first one; None: the scripts' default (8).
         perturbed: Feedback comes from impossible public tests, and hacking events are extracted.
-        beside: See `Step`.
+        during: See `Step`.
     """
     variables = (*(("PERTURBED=1",) if perturbed else ()), *((f"TURNS={turns}",) if turns is not None else ()))
     script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
@@ -104,7 +104,7 @@ def trajectories(
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
         services=Services(model),
-        beside=beside,
+        during=during,
     )
 
 

@@ -143,7 +143,7 @@ class Quickstart:
                 base_model,
                 seed,
                 samples=1,
-                beside="ft_training",
+                during="ft_training",
             ),
             pocket.single_turn_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
             pocket.training(

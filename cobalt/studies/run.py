@@ -119,11 +119,11 @@ class _Runner:
         except InfrastructureError as error:
             said = self._study.log_file(step).read_text(encoding="utf-8", errors="replace")
             return self._fail(step, 1, f"{_last_lines(said)}\n{error}")
-        return 0 if step.beside else self._finish(running)
+        return 0 if step.during else self._finish(running)
 
     def join_background(self, after: Step) -> int:
         """Wait for the background steps that end with `after`; returns the first exit code that is not 0."""
-        for running in [running for running in self._running if running.step.beside == after.name]:
+        for running in [running for running in self._running if running.step.during == after.name]:
             code = self._finish(running)
             if code:
                 return code
@@ -141,10 +141,10 @@ class _Runner:
             begin = file.tell()
             clock, started = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             command, environment = list(step.command), self._environment()
-            if step.beside and step.services is not None:
+            if step.during and step.services is not None:
                 # Services of its own, which the steps in the foreground do not wait for.
                 command = [sys.executable, "-m", "cobalt.services", *step.services.flags, "--", *command]
-            elif not step.beside:
+            elif not step.during:
                 environment |= self._services_for(step, file.fileno())
             needs = digests(self._study, step.needs)
             # A process group of its own, so that Ctrl-C reaches it and its children once, from here.

@@ -89,16 +89,16 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
             return outside a function), paper_guard (1: apply the authors' guard).
     """
     _take_descriptors(int(arguments[1]))
-    given = dict(argument.split("=", 1) for argument in arguments[2:])
+    stdin = dict(argument.split("=", 1) for argument in arguments[2:])
     options: dict[str, Any] = {
-        "isolated": given["isolated"] == "1",
-        "uid": int(given["uid"]),
-        "kernel": given["kernel"] == "1",
-        "packages": given["packages"] or None,
+        "isolated": stdin["isolated"] == "1",
+        "uid": int(stdin["uid"]),
+        "kernel": stdin["kernel"] == "1",
+        "packages": stdin["packages"] or None,
     }
-    if given["top_level_return"] == "1":
+    if stdin["top_level_return"] == "1":
         program.prepare_top_level_return()
-    if given["paper_guard"] == "1":
+    if stdin["paper_guard"] == "1":
         program.prepare_paper_guard()
     options["hidden"] = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
     _provide_exits()
@@ -206,10 +206,10 @@ def _serve_program(
     gc.freeze()
     try:
         while True:
-            request, facts, given = _receive()
+            request, facts, stdin = _receive()
             if request != b"T":
                 os._exit(0)
-            if _run_test(options, limits, given):
+            if _run_test(options, limits, stdin):
                 files = facts.get("files", {})
                 _become_program(options, limits, source, files)
                 beside = {path.partition("/")[0].removesuffix(".py") for path in files}
@@ -235,17 +235,17 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
     return (None if failure is None else program.failure_text(failure)), codes
 
 
-def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> None:
+def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> None:
     """Open a test's standard input, output and error, in file systems made for this test alone."""
     if not options["isolated"]:
         for name in ("stdin", "stdout", "stderr"):
             os.memfd_create(name, 0)
-        _write_all(_INPUT, given)
+        _write_all(_INPUT, stdin)
         os.lseek(_INPUT, 0, os.SEEK_SET)
         return
     quiet = linux.MS_NOSUID | linux.MS_NODEV
     # Each file fills whole pages; the file system itself needs one page.
-    room = len(given) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
+    room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
         linux.Mount("tmpfs", FOLDER, quiet, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
         linux.Mount("tmpfs", STREAMS, quiet, f"size={room},nr_inodes=8,mode=755"),
@@ -254,18 +254,18 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], given: bytear
         mount.make()
     # Each `os.open` returns the lowest free number.
     new = os.O_CREAT | os.O_EXCL | os.O_RDWR
-    _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), given)
+    _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), stdin)
     os.close(_INPUT)
     os.set_inheritable(os.open(f"{STREAMS}/stdin", os.O_RDONLY), True)
     os.set_inheritable(os.open(f"{STREAMS}/stdout", new, 0o666), True)
     os.set_inheritable(os.open(f"{STREAMS}/stderr", new, 0o666), True)
 
 
-def _run_test(options: dict[str, Any], limits: dict[str, Any], given: bytearray) -> bool:
+def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> bool:
     """Fork a test and report its end. Returns True in the test's own process, where the standard streams are set up."""
-    _open_streams(options, limits, given)
-    limits = limits | {"given": len(given)}
-    _forget(given)
+    _open_streams(options, limits, stdin)
+    limits = limits | {"given": len(stdin)}
+    _forget(stdin)
     # A test writes to this pipe once its isolation is complete, and closes it before the program starts. So a failed
     # set-up cannot look like a verdict, and a program cannot make a verdict look like a failed set-up.
     os.pipe()
