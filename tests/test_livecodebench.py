@@ -103,7 +103,7 @@ def wrap(pickled):
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, protocol):
     trap = tmp_path / "ran"
     pickled = pickle.dumps(Malicious(trap), protocol)
-    with pytest.raises(UserError, match="could run code when loaded"):
+    with pytest.raises(UserError, match="code"):
         decode_private_tests(wrap(pickled))
     assert not trap.exists()
     pickle.loads(pickled)

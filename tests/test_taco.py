@@ -414,10 +414,10 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(4)])
     record = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True]}]}
     attempts = write_lines(tmp_path / "single.jsonl", [record])
-    with pytest.raises(UserError, match="attempts on 2 are on other tests"):
+    with pytest.raises(UserError, match="single.jsonl.* 2 "):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), RightJudge())
     write_lines(attempts, [record | {"id": "elsewhere"}])
-    with pytest.raises(UserError, match="single.jsonl holds no attempt"):
+    with pytest.raises(UserError, match="single.jsonl"):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), NoJudge())
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})
