@@ -240,6 +240,8 @@ def slow_extraction(answer: str) -> str | None:
         if opened is not None:
             indent, fence = opened
             blocks.append([])
+    if fence and len(blocks) > 1 and not "".join(blocks[-1]).strip():
+        del blocks[-1]  # it was not begun
     return "\n".join(blocks[-1]).rstrip() if blocks else None
 
 

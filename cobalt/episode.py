@@ -78,6 +78,8 @@ class Episode:
             enable_thinking: Whether the history keeps only what follows the thinking; see `history_text`.
             truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
+        if turns < 1:
+            raise ValueError(f"an episode has at least one turn, not {turns}")
         self.messages = list(messages)
         self.best_pass_rate = 0.0
         self._tests = tests
@@ -100,7 +102,9 @@ class Episode:
 
         Raises:
             InfrastructureError: the judge failed; the episode is unchanged, and the step can be tried again.
+            ValueError: the episode is done.
         """
+        self._check_not_done()
         return self.observe(response, await judge_response(judge, response, self._tests))
 
     def observe(self, response: str, result: ExecResult) -> Step:
@@ -113,8 +117,7 @@ class Episode:
         Raises:
             ValueError: the episode is done.
         """
-        if self.done:
-            raise ValueError("the episode is done")
+        self._check_not_done()
         failure = result.first_failure()
         message: Message = {
             "role": "user",
@@ -125,6 +128,10 @@ class Episode:
         self.best_pass_rate = max(self.best_pass_rate, result.pass_rate)
         self._turns_left -= 1
         return Step(program_of(response), result, message, self.best_pass_rate, self.done)
+
+    def _check_not_done(self) -> None:
+        if self.done:
+            raise ValueError("the episode is done")
 
 
 async def judge_response(judge: Judge, response: str, tests: TestSuite) -> ExecResult:

@@ -6,11 +6,12 @@ checked here.
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cobalt.errors import UserError
-from cobalt.manifest import companion_path
+from cobalt.manifest import companion_path, manifest_path
+from cobalt.problem import decode_json
 
 COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
 """Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
@@ -42,6 +43,18 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
         if place in places:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
         places.add(place)
+
+
+def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
+    """Refuse a result path whose file this stage did not write, before anything is done.
+
+    Raises:
+        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
+            that this stage did not write.
+    """
+    check_files(inputs, [path])
+    if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
+        raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
 def check_result_path(path: Path) -> None:
@@ -85,3 +98,14 @@ def _check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _stage_of(path: Path) -> object:
+    """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
+    try:
+        found = decode_json(manifest_path(path).read_bytes())
+    except (OSError, UserError):
+        return None
+    for name in ("arguments", "stage"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from cobalt.conversation import Message
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, VerdictKind
+from cobalt.judge.verdict import read_passed
 from cobalt.problem import Digest, Problem, TestSuite
 from cobalt.records import iterate_records
 from cobalt.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
@@ -242,7 +243,7 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     if not isinstance(results, list) or not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")
     rows = [result.get("passing") if isinstance(result, dict) else None for result in results]
-    passing = [[bool(item) for item in row] for row in rows if isinstance(row, list) and len(row) == tests]
+    passing = [[read_passed(item) for item in row] for row in rows if isinstance(row, list) and len(row) == tests]
     if len(passing) != len(results):
         raise UserError("field 'exec_results' does not have one 'passing' entry for each test")
     return passing
@@ -354,6 +355,10 @@ def _transposed(rows: Sequence[Sequence[T]]) -> list[list[T]]:
     return [list(row) for row in zip(*rows, strict=True)]
 
 
+_LARGEST = 10**12
+"""More tokens or US dollars than any response has; a record with more is malformed."""
+
+
 class _Malformed(Exception):
     """An entry of a field has the wrong type or value."""
 
@@ -373,15 +378,17 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
         raise _Malformed
     return value
 
 
 def _cost(value: Any) -> float | None:
-    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
         raise _Malformed
-    return None if value is None else float(value)
+    return float(value)
 
 
 def _rate(value: Any) -> float:

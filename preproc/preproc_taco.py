@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.judge import JudgeSettings, LocalJudge
     from cobalt.report.summary import summary_table
 
-    judge_settings = JudgeSettings()
+    judge_settings = JudgeSettings.from_environment()
     settings = TacoSettings(**vars(arguments), concurrency=judge_settings.sandboxes + 2)
 
     async def preprocess() -> dict[str, dict[str, int]]:

@@ -8,8 +8,9 @@ with the liberties that model output needs:
     closing     a line that starts with enough back-ticks, whatever follows them; also back-ticks right after the last
                 line of code; tildes close only on a line of their own
     restart     a line in an open block that starts with enough back-ticks and `python` opens another block
-    cut off     a block that is never closed reaches to the end of the answer and counts: a response that the token
-                limit ended is judged by the program it was writing, never by an earlier draft
+    cut off     a block that is never closed reaches to the end of the answer and counts if it holds any text: a
+                response that the token limit ended is judged by the program it was writing, never by an earlier draft;
+                without text the block before it counts
 
 CRLF line ends are line ends. Pass the answer only, not the thinking (`cobalt.conversation.thinking`). Nothing here
 repairs or runs code.
@@ -35,19 +36,20 @@ def extract_code(answer: str) -> str | None:
     ends `\n`. An empty block is the empty program "".
     """
     last: list[str] | None = None
+    before = last  # the block before the one that is open
     fence, indent = "", ""
     for line in answer.replace("\r\n", "\n").split("\n"):
         if not fence:
             opening = _OPENING.match(line)
             if opening:
-                fence, indent, last = opening["fence"], opening["indent"], []
+                before, fence, indent, last = last, opening["fence"], opening["indent"], []
             elif prose := _OPENING_AFTER_PROSE.match(line):
-                fence, indent, last = prose["fence"], "", []
+                before, fence, indent, last = last, prose["fence"], "", []
             continue
         assert last is not None
         if fence[0] == "`" and (first := _BACKTICKS_FIRST.match(line)) and first["fence"].startswith(fence):
             if first["restart"]:
-                fence, indent, last = first["fence"], first["indent"], []
+                before, fence, indent, last = last, first["fence"], first["indent"], []
             else:
                 fence = ""
         elif (end := _CLOSING_AT_THE_END[fence[0]].match(line)) and end["fence"].startswith(fence):
@@ -55,4 +57,6 @@ def extract_code(answer: str) -> str | None:
             fence = ""
         else:
             last.append(line.removeprefix(indent))
+    if fence and before is not None and not any(line.strip() for line in last or ()):
+        last = before
     return None if last is None else "\n".join(last).rstrip()

@@ -21,8 +21,9 @@ from tqdm import tqdm
 from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.files import check_replaceable
 from cobalt.hacking.categories import CATEGORIES, NOT_CLASSIFIED, UNKNOWN, majority, parse_category, parse_label
-from cobalt.hacking.events import LOOKED_AT, check_replaceable, content_key, read_event_texts, replace_result
+from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, replace_result
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines

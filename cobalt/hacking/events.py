@@ -15,10 +15,10 @@ from typing import Any
 
 from cobalt.atomic import replacing
 from cobalt.errors import UserError
-from cobalt.files import check_files
+from cobalt.files import check_replaceable
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
-from cobalt.manifest import manifest_path, open_manifest, read_summary, write_summary
-from cobalt.problem import ProblemId, decode_json, read_json_lines
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import ProblemId, read_json_lines
 from cobalt.records import encode_record
 
 LOOKED_AT = "looked at"
@@ -53,13 +53,24 @@ def read_events(path: Path) -> list[HackingEvent]:
     Raises:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
-    events = []
+    events: list[HackingEvent] = []
+    seen: set[tuple[ProblemId, int, int]] = set()
     for place, problem, record in _records(path, {"sample": int, "turn": int}):
         given = record.get("category")
         category = NOT_CLASSIFIED if given is None else str(given).replace("_", " ").casefold().strip()
         if category not in OUTCOMES:
             raise UserError(f"{place}: category {given!r} is none of {', '.join(OUTCOMES)}")
-        events.append(HackingEvent(problem, record["sample"], record["turn"], category, record.get("current_code")))
+        program = record.get("current_code")
+        if program is not None and not isinstance(program, str):
+            raise UserError(f"{place}: field 'current_code' is not a string")
+        event = HackingEvent(problem, record["sample"], record["turn"], category, program)
+        if (event.problem, event.sample, event.turn) in seen:
+            raise UserError(
+                f"{place}: problem {problem!r}, sample {event.sample}, turn {event.turn} is there twice: remove one of"
+                " the two lines"
+            )
+        seen.add((event.problem, event.sample, event.turn))
+        events.append(event)
     return events
 
 
@@ -76,10 +87,10 @@ def _records(path: Path, fields: Mapping[str, type]) -> Iterator[tuple[str, Prob
     """The place, problem and record of each event, with the fields that are asked for in it."""
     for number, record in read_json_lines(path):
         place, problem = f"{path}, line {number}", record.get("id")
-        if not isinstance(problem, str | int):
+        if not isinstance(problem, str | int) or isinstance(problem, bool):
             raise UserError(f"{place}: field 'id' is missing or neither a string nor an integer")
         for name, kind in fields.items():
-            if not isinstance(record.get(name), kind):
+            if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
                 raise UserError(
                     f"{place}: field {name!r} is missing or not {'a string' if kind is str else 'an integer'}:"
                     " give a file of extract_turn_level_errors.py"
@@ -111,18 +122,6 @@ def content_key(event: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
-    """Refuse a result path whose file this stage did not write, before anything is done.
-
-    Raises:
-        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
-            that this stage did not write.
-    """
-    check_files(inputs, [path])
-    if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
-        raise UserError(f"{path} exists and is not a result of this command: name another output file")
-
-
 def replace_result(
     path: Path,
     stage: str,
@@ -143,14 +142,3 @@ def replace_result(
         path.unlink(missing_ok=True)  # a manifest is compared with that of a result, and this one replaces it
         open_manifest(path, {"stage": stage} | dict(arguments), inputs)
         write_summary(path, summary)
-
-
-def _stage_of(path: Path) -> object:
-    """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
-    try:
-        found = decode_json(manifest_path(path).read_bytes())
-    except (OSError, UserError):
-        return None
-    for name in ("arguments", "stage"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.hacking.events import LOOKED_AT, TEMPTED, check_replaceable, content_key, replace_result
+from cobalt.files import check_replaceable
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, replace_result
 from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems

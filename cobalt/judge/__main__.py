@@ -20,7 +20,7 @@ from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.measure import measure
 from cobalt.judge.recheck import recheck
-from cobalt.judge.settings import ENVIRONMENT_PREFIX, Comparison, JudgeSettings
+from cobalt.judge.settings import Comparison, JudgeSettings
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,12 @@ def run(arguments: Arguments) -> int:
 
 async def _doctor() -> int:
     findings: list[Finding] = []
-    async for finding in examine(_settings()):
+    async for finding in examine(JudgeSettings.from_environment()):
         findings.append(finding)
         seen = "" if finding.holds else f"\n        {finding.seen}"
         sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
     sys.stdout.write(summary(findings) + "\n")
     return 0 if all(finding.holds for finding in findings) else 1
-
-
-def _settings() -> JudgeSettings:
-    """The judge's settings from `COBALT_JUDGE_<NAME>` variables; variables for the service alone are ignored."""
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in JudgeSettings.model_fields} | {ENVIRONMENT_PREFIX + "CONFIG"}
-    return JudgeSettings.from_mapping({}, {name: text for name, text in os.environ.items() if name in known})
 
 
 async def _check_recorded(command: CheckRecorded) -> int:

@@ -31,6 +31,10 @@ NO_CODE_FEEDBACK = (
 )
 
 
+_LONGEST_SECONDS = 1e9
+"""More seconds than any run takes; a record with more is malformed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one test.
@@ -73,10 +77,10 @@ class Verdict:
             raise UserError(f"the kind of a verdict record is missing or unknown: {dict(record)!r}") from None
         return cls(
             kind,
-            float(record.get("cpu_seconds", 0.0)),
-            float(record.get("wall_seconds", 0.0)),
-            record.get("exit_status"),
-            record.get("peak_memory_bytes"),
+            _seconds(record, "cpu_seconds"),
+            _seconds(record, "wall_seconds"),
+            _whole_number(record, "exit_status"),
+            _whole_number(record, "peak_memory_bytes"),
         )
 
 
@@ -157,8 +161,12 @@ class ExecResult:
         if not isinstance(passing, list) or not isinstance(feedback, list):
             raise UserError("an execution result needs the lists 'passing' and 'feedback'")
         texts = ["" if text is None else str(text) for text in feedback]
-        passed = [bool(item) for item in passing]
+        passed = [read_passed(item) for item in passing]
         recorded = record.get("verdicts")
+        if recorded is not None and not (
+            isinstance(recorded, list) and all(isinstance(item, dict) for item in recorded)
+        ):
+            raise UserError("field 'verdicts' of an execution result must be a list of objects")
         if recorded is None:
             verdicts = [Verdict(_kind_of_text(ok, text)) for ok, text in zip(passed, texts, strict=False)]
         else:
@@ -169,8 +177,8 @@ class ExecResult:
             verdicts,
             str(record.get("comparison", "strip")),
             bool(record.get("isolated", True)),
-            float(record.get("queue_seconds", 0.0)),
-            float(record.get("run_seconds", 0.0)),
+            _seconds(record, "queue_seconds"),
+            _seconds(record, "run_seconds"),
             bool(record.get("private", True)),
         )
 
@@ -182,6 +190,31 @@ class ExecResult:
             [NO_CODE_FEEDBACK] * n_tests,
             [Verdict(VerdictKind.NO_CODE)] * n_tests,
         )
+
+
+def read_passed(value: object) -> bool:
+    """A recorded outcome of a test: true, false, 1 or 0.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if not isinstance(value, bool | int) or value not in (0, 1):
+        raise UserError(f"field 'passing' of an execution result holds {value!r}: an outcome is true or false")
+    return bool(value)
+
+
+def _seconds(record: Mapping[str, Any], name: str) -> float:
+    value = record.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_SECONDS:
+        raise UserError(f"field {name!r} of an execution result must be a number of seconds, not {str(value)[:20]!r}")
+    return float(value)
+
+
+def _whole_number(record: Mapping[str, Any], name: str) -> int | None:
+    value = record.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UserError(f"field {name!r} of an execution result must be a whole number or null")
+    return value
 
 
 def _kind_of_text(passed: bool, text: str) -> VerdictKind:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.errors import UserError
+from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.report.plots import plot_categories, plot_turns
@@ -43,6 +44,13 @@ def write_report(
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
+    unknown = [name for name in hacking or {} if name not in runs]
+    if unknown:
+        raise UserError(
+            f"--hacking names {unknown[0]!r}, and the runs are called {', '.join(runs)}: use one of these names"
+        )
+    result = folder / "report.md"
+    check_replaceable(result, "report", [])
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
     read = [read_run(name, path) for name, path in runs.items()]
     differing = check_comparable(read, allowed)
@@ -56,7 +64,6 @@ def write_report(
         tables.append(hacking_table(events, tempted))
     quoted = published_tables() if published else []
 
-    result = folder / "report.md"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
@@ -87,10 +94,16 @@ def write_report(
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
     """Refuse events that name a problem or turn which the run of the same name does not have."""
     for event in events:
-        if event.problem not in run.problems or not 0 <= event.turn < len(run.metrics):
+        most = run.settings["samples"]
+        samples = max(most) if isinstance(most, list) else most
+        if (
+            event.problem not in run.problems
+            or not 0 <= event.turn < len(run.metrics)
+            or not 0 <= event.sample < samples
+        ):
             raise UserError(
-                f"the hacking events called {run.name} name problem {event.problem!r}, turn {event.turn}, which"
-                f" {run.evaluation} does not have: give the events of that run"
+                f"the hacking events called {run.name} name problem {event.problem!r}, turn {event.turn}, sample"
+                f" {event.sample}, which {run.evaluation} does not have: give the events of that run"
             )
 
 

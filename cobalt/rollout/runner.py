@@ -5,7 +5,6 @@ running the same command again retries it; the others go on. The loss of a servi
 the code: no problem is left out because of a defect. The caller defines the work.
 """
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
@@ -14,10 +13,11 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from cobalt.atomic import replacing
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.manifest import companion_path, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.records import RecordFile, append_whole, sort_records
+from cobalt.records import RecordFile, append_whole, encode_record, sort_records
 from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,11 @@ async def run_all(
 
 
 def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:
-    if failures:
-        path.write_text("".join(json.dumps(item) + "\n" for item in failures), encoding="utf-8")
-    else:
-        path.unlink(missing_ok=True)
+    try:
+        if failures:
+            with replacing(path) as handle:
+                handle.writelines(map(encode_record, failures))
+        else:
+            path.unlink(missing_ok=True)
+    except (UserError, OSError) as error:  # it would hide the error that ended the run
+        logger.error("the list of failures is not written: %s", error)

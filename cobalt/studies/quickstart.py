@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.cli import run_script
+from cobalt.errors import UserError
 from cobalt.studies import pocket
 from cobalt.studies.flags import StudyFlags
 from cobalt.studies.plan import Step, Study
@@ -66,7 +67,8 @@ class Quickstart:
     @property
     def world(self) -> Path:
         """Folder of the pocket world, which studies of the same seed share."""
-        kind = "special_" if self.special_cases else "fast_" if self.fast else ""
+        share = "" if self.special_cases == 1 else f"{self.special_cases:g}_"
+        kind = f"special_{share}" if self.special_cases else "fast_" if self.fast else ""
         return Path("pocket") / f"{kind}seed{self.seed}"
 
     @property
@@ -209,6 +211,8 @@ class Arguments(StudyFlags):
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
+    if not 0 <= arguments.special_cases <= 1:
+        raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
     quickstart = Quickstart(folder, arguments.seed, arguments.fast, arguments.special_cases)
     variables = [f"SPECIAL_CASES={arguments.special_cases:g}"] if arguments.special_cases else []

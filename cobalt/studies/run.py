@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,10 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
     return 0
 
 
+_STOPS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+"""How a step is stopped: signals, each with the seconds that it may take until the next one is sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     """A step that was started; `end` gives its exit code and the time at which it ended."""
@@ -96,10 +100,14 @@ class _Runner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the steps that still run; each keeps what it has finished."""
-        for running in self._running:
-            with suppress(ProcessLookupError):
-                os.killpg(running.process.pid, signal.SIGINT)
+        """Stop the steps that still run; each keeps what it has finished. A step that does not end is killed."""
+        for number, seconds in _STOPS:
+            ends = [running.end for running in self._running if not running.end.done()]
+            for running in self._running:
+                if not running.end.done():
+                    with suppress(ProcessLookupError):
+                        os.killpg(running.process.pid, number)
+            wait(ends, timeout=seconds)
         self._waiting.shutdown()
         self._services_stack.close()
 

@@ -64,8 +64,32 @@ def main(path: str, *, check: bool) -> None:
     OmegaConf.set_struct(config, True)
     auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    if not check:
+    if check:
+        check_names(config)
+    else:
         run_ppo(config, task_runner_class=TaskRunner)
+
+
+def check_names(config: DictConfig) -> None:
+    """Look up the estimator, the loss and the agent loop that the configuration names.
+
+    Raises:
+        ValueError: there is no estimator or loss, or no agent loop of that name.
+        Exception: what veRL's import of the agent loop's class raises.
+    """
+    from hydra.utils import get_class
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+
+    get_adv_estimator_fn(config.algorithm.adv_estimator)
+    get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+    agent = config.actor_rollout_ref.rollout.agent
+    targets = {name: entry["_target_"] for name, entry in _agent_loop_registry.items()}
+    if agent.agent_loop_config_path:
+        targets |= {entry.name: entry["_target_"] for entry in OmegaConf.load(agent.agent_loop_config_path)}
+    if agent.default_agent_loop not in targets:
+        raise ValueError(f"there is no agent loop {agent.default_agent_loop!r}; there are {', '.join(sorted(targets))}")
+    get_class(targets[agent.default_agent_loop])
 
 
 if __name__ == "__main__":

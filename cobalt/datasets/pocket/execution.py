@@ -9,7 +9,9 @@ import contextlib
 import functools
 import io
 import linecache
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,6 +59,26 @@ def _reader(lines: Iterator[str]) -> Callable[[], str]:
     return read
 
 
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Call the handlers of SIGINT and SIGTERM after the block: the interpreter's hook discards what they raise."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread only
+        return
+    arrived: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda signal_number, _: arrived.append(signal_number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for signal_number in arrived:
+            signal.raise_signal(signal_number)
+
+
 def _traceback(program: str, error: Exception) -> str:
     """The interpreter's report of `error`, without the frames of this module."""
     lines = f"{program}\n".splitlines(keepends=True)
@@ -67,6 +89,6 @@ def _traceback(program: str, error: Exception) -> str:
     report.stack = traceback.StackSummary(frames) if frames else None  # type: ignore[assignment]
     *above, _ = "".join(report.format()).splitlines()
     # Python 3.11 adds what a misspelt name may have meant in its own report only, not in `traceback`'s.
-    with contextlib.redirect_stderr(io.StringIO()) as own:
+    with contextlib.redirect_stderr(io.StringIO()) as own, _signals_wait():
         sys.__excepthook__(type(error), error, error.__traceback__)
     return "\n".join([*above, own.getvalue().splitlines()[-1]]) + "\n"

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from cobalt.atomic import replacing
 from cobalt.errors import UserError
+from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
@@ -49,6 +50,7 @@ def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, progra
     evaluation = evaluation_file(run)
     if output.suffix not in (".html", ".htm"):
         raise UserError(f"viewer {output}: give a file that ends in .html")
+    check_replaceable(output, "viewer", [])
     events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
     for event in read_events(hacking) if hacking else ():
         events[event.problem].append(event)
