@@ -74,12 +74,10 @@ class Episode:
             messages: The first messages (`cobalt.conversation.first_messages`), or a partial trajectory to continue.
             tests: The tests that feedback comes from: the problem's public tests, or perturbed ones.
             prompts: The prompts that make the feedback messages.
-            turns: Number of responses until the episode is done, at least one.
+            turns: Number of responses until the episode is done; with 0 it is done already.
             enable_thinking: Whether the history keeps only what follows the thinking; see `history_text`.
             truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
-        if turns < 1:
-            raise ValueError(f"an episode has at least one turn, not {turns}")
         self.messages = list(messages)
         self.best_pass_rate = 0.0
         self._tests = tests

@@ -173,3 +173,18 @@ def test_a_broken_prompt_set_is_refused_with_the_reason(tmp_path, texts, message
 def test_an_unknown_prompt_set_names_the_built_in_ones():
     with pytest.raises(UserError, match="paper, pocket"):
         load_prompts("no-such-set")
+
+
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        ("```python\nprint(1)\n```\n```", "print(1)"),
+        ("```python\nprint(1)\n```\ntext\n```python\n", "print(1)"),
+        ("```python\nprint(1)\n```python\n \n", "print(1)"),
+        ("```python\nprint(1)\n```\n```\nprint(2)", "print(2)"),
+        ("```python\nprint(1)\n```\n```\n```", ""),  # closed: an empty program that was written
+        ("```", ""),
+    ],
+)
+def test_a_last_block_that_was_not_begun_does_not_replace_a_program(answer, program):
+    assert extract_code(answer) == program

@@ -424,9 +424,32 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"hacking": {"early": unknown}}, "problem 99, turn 1"),
         ([early], {"hacking": {"early": too_late}}, "problem 0, turn 3"),
-        ([early], {"folder": early / "evaluation.jsonl"}, "cannot write the report"),
+        ([early], {"folder": early / "evaluation.jsonl"}, "early/evaluation.jsonl"),
     ]
     for runs, options, message in cases:
         with pytest.raises(UserError, match=message):
             write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
     assert_user_error(run_script("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl"), "cannot read")
+
+
+def test_a_report_of_somebody_else_is_not_replaced(tmp_path):
+    early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/report.md").write_text("mine")
+    with pytest.raises(UserError, match="report.md"):
+        write_report({"early": early}, tmp_path / "r")
+    assert (tmp_path / "r/report.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("event", [{"sample": 9}, {"sample": True}, {"current_code": 5}])
+def test_an_event_is_of_a_program_that_the_run_has(tmp_path, event):
+    early = make_run(tmp_path / "early", EARLY)
+    events = write_lines(tmp_path / "e.jsonl", [{"id": 0, "sample": 0, "turn": 1} | event])
+    with pytest.raises(UserError, match="sample 9|'sample'|'current_code'"):
+        write_report({"early": early}, tmp_path / "r", hacking={"early": events})
+
+
+def test_an_event_counts_once(tmp_path):
+    event = {"id": 0, "sample": 0, "turn": 1}
+    with pytest.raises(UserError, match="line 2: .*sample 0, turn 1"):
+        read_events(write_lines(tmp_path / "e.jsonl", [event, event]))

@@ -239,6 +239,18 @@ def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
     assert ran[-1] == "stopped"
 
 
+def test_a_background_step_that_ignores_its_stop_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("cobalt.studies.run._STOPS", [(number, 0.2) for number in (signal.SIGINT, signal.SIGTERM)]
+                        + [(signal.SIGKILL, 20.0)])  # fmt: skip
+    os.mkfifo(tmp_path / "pipe")
+    planned = study(
+        tmp_path,
+        step("a", script="trap '' INT TERM; echo started >pipe; while :; do sleep 0.1; done", during="b"),
+        step("b", script="read line <pipe; exit 4"),
+    )
+    assert run(planned)[0] == 4
+
+
 def test_a_background_step_has_services_of_its_own(tmp_path, monkeypatch):
     stub = tmp_path / "python"
     stub.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n')

@@ -222,3 +222,24 @@ async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path,
         await extract_events(path, path, tmp_path / "events.jsonl", NoJudge())
     with pytest.raises(bug, match="planted"):
         await run_evaluation(path, tmp_path / "again.jsonl", NoJudge())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"queue_seconds": None},
+        {"run_seconds": 10**400},
+        {"run_seconds": -1},
+        {"verdicts": 5},
+        {"verdicts": ["x", "y"]},
+        {"verdicts": [{"kind": "passed", "cpu_seconds": "1"}, {"kind": "passed"}]},
+        {"verdicts": [{"kind": "passed", "exit_status": "0"}, {"kind": "passed"}]},
+        {"passing": ["no", "false"]},
+        {"passing": [None, 2]},
+    ],
+)
+def test_a_malformed_execution_result_is_refused_by_field(change):
+    good = {"passing": [True, 1], "feedback": ["", ""], "queue_seconds": 0.5}
+    assert ExecResult.from_record(good).passing == [True, True]
+    with pytest.raises(UserError, match=f"'{next(iter(change))}'|seconds|exit_status"):
+        ExecResult.from_record(good | change)

@@ -44,11 +44,6 @@ def write_report(
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
-    unknown = [name for name in hacking or {} if name not in runs]
-    if unknown:
-        raise UserError(
-            f"--hacking names {unknown[0]!r}, and the runs are called {', '.join(runs)}: use one of these names"
-        )
     result = folder / "report.md"
     check_replaceable(result, "report", [])
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
