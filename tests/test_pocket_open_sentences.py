@@ -1,6 +1,7 @@
 """Open sentences of the pocket world: two fair readings, tests that tell them apart, exact ceilings, the old world."""
 
 import hashlib
+import io
 import json
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from cobalt.conversation import load_prompts
 from cobalt.datasets.pocket import build_pocket_world
+from cobalt.datasets.pocket.__main__ import Arguments, main
 from cobalt.datasets.pocket.base import Base, measure_base
 from cobalt.datasets.pocket.cases import passes
 from cobalt.datasets.pocket.ceilings import ceilings, repair_chances, repair_rates
@@ -328,6 +330,13 @@ def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
 # The world.
 
 
+@pytest.mark.parametrize(("flag", "value"), [("open_share", 1.5), ("open_share", -0.1), ("base_problems", -1)])
+def test_a_share_outside_its_range_is_refused_before_anything_is_made(tmp_path, flag, value):
+    with pytest.raises(UserError, match=flag):
+        main(Arguments(tmp_path / "world", **{flag: value}))
+    assert not (tmp_path / "world").exists()
+
+
 @pytest.mark.slow
 def test_a_world_with_open_sentences_knows_its_ceilings(world):
     figures = json.loads(world.ceilings.read_text(encoding="utf-8"))
@@ -343,9 +352,10 @@ def test_a_world_with_open_sentences_knows_its_ceilings(world):
 @pytest.mark.slow
 @pytest.mark.sandbox
 def test_the_overview_of_a_world_has_its_ceilings_and_its_base(world):
-    console = Console(width=100, record=True, quiet=True)
-    console.print(overview(world, seed=3, base_problems=2))
-    text = console.export_text()
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(overview(world, seed=3, base_problems=2))
+    text = captured.get()
     ceiling = json.loads(world.ceilings.read_text(encoding="utf-8"))["dev"]["single_turn"]
     assert f"{100 * ceiling:.1f}" in text
     for row in ("single-turn ceiling", "repair ceiling: solved", "repair ceiling: repair rate", "base: solved"):

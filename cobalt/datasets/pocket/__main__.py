@@ -40,6 +40,8 @@ def main(arguments: Arguments) -> int:
     for flag, share in (("special_cases", arguments.special_cases), ("open_share", arguments.open_share)):
         if not 0 <= share <= 1:
             raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
+    if arguments.base_problems < 0:
+        raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     world = build_pocket_world(arguments.output_dir, arguments.seed, recipe=recipe, open_share=arguments.open_share)
     if arguments.open_share:

@@ -2,8 +2,8 @@
 
 Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, `model/` (a Hugging Face folder) and, beside each
 of the two folders, a manifest that says what made it. A world with open sentences also has `data/ceilings.json`
-(`cobalt.datasets.pocket.ceilings`). A part is written under a temporary name and renamed when
-it is whole; a part whose manifest names the same settings is left alone. Nothing is downloaded.
+(`cobalt.datasets.pocket.ceilings`). A part is written under a temporary name and renamed when it is whole; a part whose
+manifest names the same settings is left alone. Nothing is downloaded.
 """
 
 import json
