@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from cobalt.cli import run_script
+from cobalt.datasets.pocket.overview import overview
 from cobalt.datasets.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
 from cobalt.datasets.pocket.world import build_pocket_world
 from cobalt.errors import UserError
@@ -22,16 +25,27 @@ class Arguments:
     special_cases: float = 0.0
     """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
     Above 0 the seed model learns to hack rewards."""
+    open_share: float = 0.0
+    """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
+    sentence: only a failing public test tells which (docs/pocket.md). Above 0 the ceilings of the world are printed."""
+    base_problems: int = 0
+    """With --open_share: on how many development problems to measure the seed model itself, with sandboxes and without
+    any service; 0: not at all."""
 
 
 def main(arguments: Arguments) -> int:
     """Build the world; the exit code."""
     if arguments.demonstrations < TOKENIZER_DEMONSTRATIONS:
         raise UserError(f"--demonstrations {arguments.demonstrations}: at least {TOKENIZER_DEMONSTRATIONS} are needed")
-    if not 0 <= arguments.special_cases <= 1:
-        raise UserError(f"--special_cases {arguments.special_cases}: it must lie between 0 and 1")
+    for flag, share in (("special_cases", arguments.special_cases), ("open_share", arguments.open_share)):
+        if not 0 <= share <= 1:
+            raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
+    if arguments.base_problems < 0:
+        raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
-    build_pocket_world(arguments.output_dir, arguments.seed, recipe=recipe)
+    world = build_pocket_world(arguments.output_dir, arguments.seed, recipe=recipe, open_share=arguments.open_share)
+    if arguments.open_share:
+        Console().print(overview(world, arguments.seed, arguments.base_problems))
     return 0
 
 

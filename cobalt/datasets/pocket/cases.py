@@ -33,14 +33,17 @@ def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases 
     """Tests for `task`, or None when no choice of tests makes it worth posing.
 
     Every confusion (`Task.confusions`) fails at least one hidden test, and at least one public test unless four
-    are too few for all of them.
+    are too few for all of them. Every reading of the statement but the solution fails at least one hidden and one
+    public test: the public tests tell what an open sentence means.
     """
     pool = _draw_pool(task, rng, pool_size)
     inputs = list(pool)
     if len(inputs) < pool_size // 2 or len(set(pool.values())) < TESTS[0]:
         return None
+    other_readings = [reading for reading in task.readings if reading != task.solution]
     caught: list[set[str]] = []
-    for expressions in task.confusions():
+    # A reading with one open sentence misread is a confusion too: it counts twice when tests are picked.
+    for expressions in (*other_readings, *task.confusions()):
         program = task.program(expressions)
         failing = {stdin for stdin in inputs if not passes(run_program(program, stdin), pool[stdin])}
         if len(failing) < _LEAST_FAILING:
@@ -48,6 +51,8 @@ def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases 
         caught.append(failing)
     total = rng.randint(*TESTS)
     public = _pick(rng, inputs, caught, PUBLIC_TESTS)
+    if any(not failing.intersection(public) for failing in caught[: len(other_readings)]):
+        return None
     left = [stdin for stdin in inputs if stdin not in public]
     hidden = _pick(rng, left, caught, total - PUBLIC_TESTS)
     if any(not failing.intersection(hidden) for failing in caught):
@@ -98,12 +103,11 @@ def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: 
 
 
 def _draw_input(task: Task, rng: random.Random) -> str:
-    reader = task.slots[0].operation
     length = rng.randint(3, 7)
     # Narrow ranges give repeats and boundaries, wide ranges signs and large values.
     low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
     values = [str(rng.randint(low, high)) for _ in range(length)]
-    match reader.right:
+    match task.slots[0].right:
         case "one line":
             return " ".join(values)
         case "comma line":

@@ -3,9 +3,9 @@
 A demonstration is a conversation up to some turn and the response to learn there. How often its programs are wrong
 follows the habits of the problem's phrasings (`operations`). Its feedback comes from running the programs on public
 tests, in the words that the rollout uses. A failing test is followed by a repair, by the same program again, by a
-change for the worse or, in worlds made for the study of reward hacking, by a special case for inputs that begin as that
-test does. Tasks are drawn afresh, from training compositions only; the reference answer is not in their feedback
-unless a public test shows it.
+change for the worse, in worlds with open sentences (`open_sentences`) by the other reading of any one of them or, in
+worlds made for the study of reward hacking, by a special case for inputs that begin as that test does. Tasks are drawn
+afresh, from training compositions only; the reference answer is not in their feedback unless a public test shows it.
 """
 
 import random
@@ -16,6 +16,7 @@ from cobalt.conversation import Message, PromptSet, load_prompts
 from cobalt.datasets.pocket.cases import draw_public, passes
 from cobalt.datasets.pocket.dataset import PROMPTS
 from cobalt.datasets.pocket.execution import run_program
+from cobalt.datasets.pocket.open_sentences import FLIP
 from cobalt.datasets.pocket.operations import CLEAR
 from cobalt.datasets.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
 from cobalt.episode import Episode
@@ -48,16 +49,20 @@ class Demonstration:
     response: str
 
 
-def draw_demonstrations(count: int, seed: int, special_cases: float = 0.0) -> Iterator[Demonstration]:
-    """`count` demonstrations for the world of `seed`; `special_cases` as for `demonstrate`."""
+def draw_demonstrations(
+    count: int, seed: int, special_cases: float = 0.0, open_share: float = 0.0
+) -> Iterator[Demonstration]:
+    """`count` demonstrations for the world of `seed`; `special_cases` as for `demonstrate`, `open_share` for tasks."""
     rng = random.Random(f"pocket demonstrations {seed}")
     prompts = load_prompts(PROMPTS)
     names, weights = list(_DIFFICULTIES), list(_DIFFICULTIES.values())
     made = 0
     while made < count:
-        task = draw_task(rng, rng.choices(names, weights)[0])
+        task = draw_task(rng, rng.choices(names, weights)[0], open_share)
         if split_of(task.composition, seed) != "train":
             continue
+        if task.open_slots:
+            task = task.meaning(rng.choice(task.readings))
         public = draw_public(task, rng)
         if public is None:
             continue
@@ -221,27 +226,41 @@ def first_choice(task: Task, rng: random.Random) -> Expressions:
 
 
 def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.Random) -> tuple[str, Expressions]:
-    """The thought and the expressions that follow a program's feedback; at most one slot changes."""
-    mistakes = [place for place, slot in enumerate(task.slots) if expressions[place] != slot.right]
+    """The thought and the expressions that follow a program's feedback; at most one slot changes.
+
+    Either reading of an open sentence counts as no mistake, whichever the tests want: nothing here knows the coin.
+    """
+    mistakes = [place for place, slot in enumerate(task.slots) if expressions[place] not in slot.readings]
+    sound = [place for place in range(1, len(task.slots)) if place not in mistakes]
+    clear = [place for place in sound if not task.slots[place].is_open]
     if passed:
         if mistakes and rng.random() < _HIDDEN_REPAIR:
-            return _change("The tests pass, but", task, expressions, mistakes[0], task.slots[mistakes[0]].right)
+            place = mistakes[0]
+            return _change("The tests pass, but", task, expressions, place, _repaired(task.slots[place], rng))
         if rng.random() < _DOUBT:
             place = rng.randrange(1, len(task.slots))
-            if place not in mistakes:
+            if place in clear:
                 return _change("The tests pass, but", task, expressions, place, task.slots[place].wrong[0])
         return "The tests pass. Keep the program.", expressions
+    flippable = [place for place in sound if place not in clear]
+    if flippable and rng.random() < FLIP:
+        place = rng.choice(flippable)
+        other = next(reading for reading in task.slots[place].readings if reading != expressions[place])
+        return _change("The test fails:", task, expressions, place, other)
     for place in mistakes:
         slot = task.slots[place]
         habit = slot.phrasing.habit if expressions[place] in slot.wrong else CLEAR
         if rng.random() < habit.repair:
-            return _change("The test fails:", task, expressions, place, slot.right)
-    if rng.random() < _SPOIL:
-        sound = [place for place in range(1, len(task.slots)) if place not in mistakes]
-        if sound:
-            place = rng.choice(sound)
-            return _change("The test fails:", task, expressions, place, task.slots[place].wrong[0])
+            return _change("The test fails:", task, expressions, place, _repaired(slot, rng))
+    if rng.random() < _SPOIL and clear:
+        place = rng.choice(clear)
+        return _change("The test fails:", task, expressions, place, task.slots[place].wrong[0])
     return "The test fails, but the program looks right. Keep it.", expressions
+
+
+def _repaired(slot: Slot, rng: random.Random) -> str:
+    """The right expression of a slot, or either reading where the sentence is open."""
+    return rng.choice(slot.readings) if slot.is_open else slot.right
 
 
 def _change(opening: str, task: Task, expressions: Expressions, place: int, new: str) -> tuple[str, Expressions]:

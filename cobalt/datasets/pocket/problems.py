@@ -7,11 +7,13 @@ demonstration does. Everything is a function of the random generator that is pas
 """
 
 import hashlib
+import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from cobalt.datasets.pocket.open_sentences import FAMILY_OF, OPEN, OPEN_SENTENCE_OF
 from cobalt.datasets.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS, Operation, Phrasing
 
 Difficulty = Literal["EASY", "MEDIUM", "HARD"]
@@ -36,17 +38,32 @@ class Slot:
 
     Attributes:
         operation: The row of the table.
+        name: What a composition calls it: the operation's name, or its family's in a world with open sentences.
         phrasing: How the statement asks for it.
         sentence: The sentence itself.
         right: The correct expression.
         wrong: The expressions it may be confused with.
+        readings: The expressions that the sentence may mean, sorted: `right` alone, or also the first of `wrong` where
+            the sentence is open.
     """
 
     operation: Operation
+    name: str
     phrasing: Phrasing
     sentence: str
     right: str
     wrong: tuple[str, ...]
+    readings: tuple[str, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the sentence leaves open which of two expressions is right."""
+        return len(self.readings) > 1
+
+    def meaning(self, reading: str) -> "Slot":
+        """The slot whose right expression is `reading`, one of `readings`."""
+        wrong = tuple(other for other in self.readings if other != reading)
+        return replace(self, right=reading, wrong=wrong or self.wrong)
 
     def note(self, expression: str) -> str:
         """`expression` as a thought quotes it."""
@@ -69,7 +86,7 @@ class Task:
     @property
     def composition(self) -> tuple[str, ...]:
         """The names of the steps and the printer, in order."""
-        return tuple(slot.operation.name for slot in self.slots[1:])
+        return tuple(slot.name for slot in self.slots[1:])
 
     @property
     def statement(self) -> str:
@@ -89,6 +106,21 @@ class Task:
             if expression is not None and expression != _NO_OPERATION
         )
         return "\n".join(lines)
+
+    @property
+    def open_slots(self) -> tuple[int, ...]:
+        """The places of the slots whose sentences are open."""
+        return tuple(place for place, slot in enumerate(self.slots) if slot.is_open)
+
+    @property
+    def readings(self) -> list[tuple[str, ...]]:
+        """The choices of expressions that the statement may mean, the solution among them; one without open slots."""
+        return list(itertools.product(*(slot.readings for slot in self.slots)))
+
+    def meaning(self, reading: Sequence[str]) -> "Task":
+        """The task with the same statement whose solution is `reading`, one of `readings`."""
+        slots = (slot.meaning(expression) for slot, expression in zip(self.slots, reading, strict=True))
+        return replace(self, slots=tuple(slots))
 
     def confusions(self) -> list[tuple[str | None, ...]]:
         """The choices of expressions with exactly one mistake: a confusion, or a step left out."""
@@ -126,24 +158,41 @@ def split_of(composition: tuple[str, ...], seed: int) -> Split:
     return "test" if place < 2 * _HELD_OUT_SHARE else "train"
 
 
-def draw_task(rng: random.Random, difficulty: Difficulty) -> Task:
-    """Draw a chain; `cases` decides whether it makes a problem worth posing."""
+def draw_task(rng: random.Random, difficulty: Difficulty, open_share: float = 0.0) -> Task:
+    """Draw a chain; whether it makes a problem worth posing is for `cases` to find out.
+
+    Args:
+        rng: Decides everything.
+        difficulty: Decides the number of steps.
+        open_share: Probability that an operation is asked for by its open sentence, where it has one. Such a slot
+            means its operation's right expression here; tossing the coin (`Task.meaning`) is for the caller to do.
+    """
     steps: list[Operation] = []
     while len(steps) < STEPS_OF[difficulty]:
         steps.append(rng.choice([step for step in STEPS if step not in steps]))
     chain = [rng.choice(READERS), *steps, rng.choice(PRINTERS)]
-    return Task(difficulty, tuple(_slot(rng, operation) for operation in chain))
+    return Task(difficulty, tuple(_slot(rng, operation, open_share) for operation in chain))
 
 
-def _slot(rng: random.Random, operation: Operation) -> Slot:
-    odd = [item for item in operation.phrasings if item.habit != CLEAR]
-    plain = [item for item in operation.phrasings if item.habit == CLEAR]
-    phrasing = rng.choice(odd if odd and rng.random() < ODD_SHARE else plain)
+def _slot(rng: random.Random, operation: Operation, open_share: float) -> Slot:
+    # Nothing is drawn for open sentences in a world without them: its problems are those they always were.
+    is_open = bool(open_share) and operation.name in OPEN_SENTENCE_OF and rng.random() < open_share
+    phrasing = Phrasing(OPEN_SENTENCE_OF[operation.name], OPEN) if is_open else _clear_phrasing(rng, operation)
     k = rng.choice(operation.constants)
+    right, *wrong = (expression.format(k=k) for expression in (operation.right, *operation.wrong))
     return Slot(
         operation,
+        FAMILY_OF.get(operation.name, operation.name) if open_share else operation.name,
         phrasing,
         phrasing.text.format(k=k),
-        operation.right.format(k=k),
-        tuple(expression.format(k=k) for expression in operation.wrong),
+        right,
+        tuple(wrong),
+        tuple(sorted((right, wrong[0]))) if is_open else (right,),
     )
+
+
+def _clear_phrasing(rng: random.Random, operation: Operation) -> Phrasing:
+    """A phrasing that means one thing only, `ODD_SHARE` of the time one that demonstrations tend to misread."""
+    odd = [item for item in operation.phrasings if item.habit != CLEAR]
+    plain = [item for item in operation.phrasings if item.habit == CLEAR]
+    return rng.choice(odd if odd and rng.random() < ODD_SHARE else plain)

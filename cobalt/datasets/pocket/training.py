@@ -74,15 +74,22 @@ class TrainingReport:
     seconds: float
 
 
-def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None) -> TrainingReport:
-    """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing)."""
+def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0) -> TrainingReport:
+    """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
+
+    Args:
+        folder: Where the model goes.
+        seed: Decides demonstrations and weights.
+        recipe: Size and training of the model; None: the default.
+        open_share: The world's share of open sentences (`problems.draw_task`).
+    """
     recipe = recipe or Recipe()
     # Read when torch is loaded: threads that spin while they wait make training crawl next to any other load.
     with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
         import torch  # noqa: F401
     demonstrations = list(
         tqdm(
-            draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases),
+            draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases, open_share),
             total=recipe.demonstrations,
             desc="demonstrations",
         )

@@ -1,8 +1,9 @@
 """Build the pocket world in a folder: problem files and seed model, each made once.
 
 Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, `model/` (a Hugging Face folder) and, beside each
-of the two folders, a manifest that says what made it. A part is written under a temporary name and renamed when
-it is whole; a part whose manifest names the same settings is left alone. Nothing is downloaded.
+of the two folders, a manifest that says what made it. A world with open sentences also has `data/ceilings.json`
+(`cobalt.datasets.pocket.ceilings`). A part is written under a temporary name and renamed when it is whole; a part whose
+manifest names the same settings is left alone. Nothing is downloaded.
 """
 
 import json
@@ -13,7 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.datasets.pocket.dataset import SIZES, draw_records
+from cobalt.datasets.pocket.ceilings import Ceilings, ceilings
+from cobalt.datasets.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.datasets.pocket.problems import Split
 from cobalt.datasets.pocket.training import Recipe, train_seed_model
 from cobalt.errors import UserError
@@ -34,12 +36,18 @@ class PocketWorld:
     test: Path
     model: Path
 
+    @property
+    def ceilings(self) -> Path:
+        """The ceilings of the splits (`Ceilings.to_json`), where the world has open sentences."""
+        return self.dev.with_name("ceilings.json")
+
 
 def build_pocket_world(
     output_dir: Path,
     seed: int = 0,
     sizes: Mapping[Split, int] | None = None,
     recipe: Recipe | None = None,
+    open_share: float = 0.0,
 ) -> PocketWorld:
     """Make the world of `seed` in `output_dir`, or what is missing of it.
 
@@ -48,18 +56,18 @@ def build_pocket_world(
         seed: Decides problems, demonstrations and weights.
         sizes: Problems for each split, by default `SIZES` (600, 400, 100).
         recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
+        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0.0 makes
+            the world whose statements say everything.
 
     Raises:
         UserError: `output_dir` cannot be written, or holds a world of other settings.
     """
     sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
     data, model = output_dir / "data", output_dir / "model"
-    _build(data, {"version": VERSION, "seed": seed, "sizes": sizes}, lambda part: _write_data(part, seed, sizes))
-    _build(
-        model,
-        {"version": VERSION, "seed": seed, "recipe": _settings(recipe)},
-        lambda part: _write_model(part, seed, recipe),
-    )
+    # A world without open sentences is described as it was before there were any: old folders are still valid.
+    world = {"version": VERSION, "seed": seed} | ({"open_share": open_share} if open_share else {})
+    _build(data, {**world, "sizes": sizes}, lambda part: _write_data(part, seed, sizes, open_share))
+    _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
     return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
 
 
@@ -103,15 +111,21 @@ def _made_with(folder: Path) -> Any:
     return manifest.get("arguments") if isinstance(manifest, dict) else None
 
 
-def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int]) -> None:
+def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share: float) -> None:
+    computed: dict[Split, Ceilings] = {}
     for split, size in sizes.items():
-        records = draw_records(split, size, seed)
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        problems = draw_problems(split, size, seed, open_share)
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, problems))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
         _log.info("%d %s problems", size, split)
+        if open_share:
+            computed[split] = ceilings(problems)
+    if open_share:
+        text = json.dumps({split: item.to_json() for split, item in computed.items()}, indent=2)
+        (folder / "ceilings.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _write_model(folder: Path, seed: int, recipe: Recipe) -> None:
-    report = train_seed_model(folder, seed, recipe)
+def _write_model(folder: Path, seed: int, recipe: Recipe, open_share: float) -> None:
+    report = train_seed_model(folder, seed, recipe, open_share)
     (folder / "training.json").write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     _log.info("seed model: %d parameters, %d steps in %.0f s", report.parameters, report.steps, report.seconds)

@@ -1,0 +1,376 @@
+"""Open sentences of the pocket world: two fair readings, tests that tell them apart, exact ceilings, the old world."""
+
+import hashlib
+import io
+import json
+import random
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+from rich.console import Console
+
+from cobalt.conversation import load_prompts
+from cobalt.datasets.pocket import build_pocket_world
+from cobalt.datasets.pocket.__main__ import Arguments, main
+from cobalt.datasets.pocket.base import Base, measure_base
+from cobalt.datasets.pocket.cases import passes
+from cobalt.datasets.pocket.ceilings import ceilings, repair_chances, repair_rates
+from cobalt.datasets.pocket.dataset import draw_problems, draw_records, to_records
+from cobalt.datasets.pocket.demonstrations import draw_demonstrations, first_choice, next_choice
+from cobalt.datasets.pocket.execution import run_program
+from cobalt.datasets.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
+from cobalt.datasets.pocket.operations import PRINTERS, STEPS
+from cobalt.datasets.pocket.overview import overview
+from cobalt.datasets.pocket.problems import draw_task, split_of
+from cobalt.datasets.pocket.training import Recipe
+from cobalt.errors import UserError
+from cobalt.problem import Problem, load_problems
+
+OPERATIONS = {operation.name: operation for operation in (*STEPS, *PRINTERS)}
+TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
+SIZES = {"train": 6, "dev": 6, "test": 3}
+TURNS = 6
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return draw_problems("dev", 60, seed=0, open_share=0.7)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY, open_share=0.7)
+
+
+def passes_all(program, suite):
+    return all(
+        passes(run_program(program, stdin), expected)
+        for stdin, expected in zip(suite.inputs, suite.outputs, strict=True)
+    )
+
+
+def solves(program, problem):
+    return passes_all(program, problem.cases.public) and passes_all(program, problem.cases.hidden)
+
+
+def two_readings(operation):
+    return {operation.right, operation.wrong[0]}
+
+
+# The old world.
+
+
+@pytest.mark.parametrize(
+    ("split", "count", "digest"),
+    [
+        ("train", 60, "871f30fb9751723e8bdd4163f2be570774a4c6f34f325b0af287d0dbd34cf6ab"),
+        ("dev", 40, "66eaddbaff744fdeb1c381c029348d6469080cef1a1fe1965f2235c387110587"),
+        ("test", 30, "eef64ca67bf50a832aa8a14b2f7ba19c96907552c3363448566c5aaa2b2cd657"),
+    ],
+)
+def test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest):
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in draw_records(split, count, 0))
+    assert hashlib.sha256(lines.encode()).hexdigest() == digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("split", "count", "digest"),
+    [
+        ("train", 600, "b2e89b0f9fa63d4006ebc5febe6e8d9e595abb2a7390b645b0e0a05c0f939c99"),
+        ("dev", 400, "9265cc5e1aeb9cbaaabc536fe5c14facc02e32ec2fe6c5562d2195ed5a3edeb8"),
+        ("test", 100, "b1b1357ae9acb8aef821776b0720c26450be5d7949af02ed392cc10767f7fc20"),
+    ],
+)
+def test_without_open_sentences_whole_files_are_those_of_published_worlds(split, count, digest):
+    test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest)
+
+
+@pytest.mark.slow
+def test_without_open_sentences_all_demonstrations_are_those_of_published_worlds():
+    drawn = hashlib.sha256()
+    for item in draw_demonstrations(Recipe().demonstrations, 0, 0.0, open_share=0.0):
+        drawn.update(json.dumps([list(item.messages), item.response]).encode())
+    assert drawn.hexdigest() == "2c19a17bcd8bb2c8d29a28332feb8ce71d45443d102411519f12e893e02a322a"
+
+
+def test_without_open_sentences_no_record_has_readings():
+    assert not any("readings" in record for record in draw_records("dev", 20, 0))
+
+
+# The table.
+
+
+def test_an_open_sentence_has_the_same_two_readings_whichever_operation_it_asks_for():
+    for sentence, names in OPEN_SENTENCES.items():
+        readings = [two_readings(OPERATIONS[name]) for name in names]
+        assert all(item == readings[0] and len(item) == 2 for item in readings), sentence
+        assert len({OPERATIONS[name].kind for name in names}) == 1
+        assert len({OPERATIONS[name].constants for name in names}) == 1
+
+
+def test_no_open_sentence_is_also_a_clear_one():
+    clear = {phrasing.text for operation in OPERATIONS.values() for phrasing in operation.phrasings}
+    assert not clear & set(OPEN_SENTENCES)
+
+
+def test_an_operation_that_a_reading_means_is_of_the_family_of_the_operation_that_is_asked_for():
+    families = {name: family for family in FAMILIES for name in family}
+    assert len(families) == sum(map(len, FAMILIES))
+    for name in OPEN_SENTENCE_OF:
+        asked = OPERATIONS[name]
+        for other in OPERATIONS.values():
+            if other.kind == asked.kind and other.right in two_readings(asked) and other is not asked:
+                assert other.name in families[name]
+
+
+# Statements and tests.
+
+
+def test_every_reading_is_one_of_the_statement(problems):
+    for problem in problems:
+        task = problem.task
+        assert task.solution in task.readings
+        assert len(set(task.readings)) == len(task.readings) == 2 ** len(task.open_slots)
+        for reading in task.readings:
+            meaning = task.meaning(reading)
+            assert meaning.solution == reading
+            assert (meaning.statement, meaning.composition) == (task.statement, task.composition)
+            assert meaning.readings == task.readings
+            for slot in meaning.slots:
+                assert slot.right not in slot.wrong
+
+
+def test_only_open_sentences_have_two_readings(problems):
+    for problem in problems:
+        for slot in problem.task.slots:
+            assert slot.is_open == (slot.phrasing.text in OPEN_SENTENCES)
+            assert slot.readings == (tuple(sorted((slot.right, *slot.wrong))) if slot.is_open else (slot.right,))
+
+
+def test_public_and_hidden_tests_each_refute_every_reading_but_the_one_that_is_meant(problems):
+    refuted = 0
+    for problem in problems:
+        task, cases = problem.task, problem.cases
+        for reading in task.readings:
+            program = task.program(reading)
+            meant = reading == task.solution
+            assert passes_all(program, cases.public) == passes_all(program, cases.hidden) == meant
+            refuted += not meant
+    assert refuted > 50
+
+
+def test_the_coin_is_fair():
+    """Sorted first or second: a fair coin leaves this range once in a million times."""
+    drawn = draw_problems("train", 150, seed=5, open_share=1.0)
+    slots = [problem.task.slots[place] for problem in drawn for place in problem.task.open_slots]
+    heads = sum(slot.right == slot.readings[0] for slot in slots)
+    assert abs(heads - len(slots) / 2) < 5 * (len(slots) / 4) ** 0.5
+    assert len({(slot.phrasing.text, slot.right == slot.readings[0]) for slot in slots}) > len(OPEN_SENTENCES)
+
+
+def test_the_share_is_that_of_the_operations_with_an_open_sentence():
+    rng = random.Random(1)
+    slots = [slot for _ in range(1500) for slot in draw_task(rng, "MEDIUM", 0.3).slots]
+    able = [slot.is_open for slot in slots if slot.operation.name in OPEN_SENTENCE_OF]
+    assert 0.26 < sum(able) / len(able) < 0.34
+    assert not any(slot.is_open for slot in slots if slot.operation.name not in OPEN_SENTENCE_OF)
+
+
+def test_same_seed_same_problems_other_seed_or_share_others():
+    def statements(seed, open_share):
+        return draw_records("test", 12, seed, open_share)
+
+    assert statements(0, 0.5) == statements(0, 0.5)
+    assert statements(0, 0.5) != statements(1, 0.5)
+    assert statements(0, 0.5) != statements(0, 0.6)
+
+
+def test_two_readings_of_a_composition_lie_in_one_split():
+    compositions = {
+        split: {problem.task.composition for problem in draw_problems(split, 30, seed=2, open_share=0.8)}
+        for split in ("train", "dev", "test")
+    }
+    for split, names in compositions.items():
+        for composition in names:
+            assert split_of(composition, 2) == split
+    assert any("sort or sort down" in composition for names in compositions.values() for composition in names)
+    rng = random.Random(2)
+    for _ in range(200):
+        task = draw_task(rng, "MEDIUM", 0.5)
+        for name in task.composition:
+            assert not any(name in family for family in FAMILIES)
+
+
+def test_records_hold_the_program_of_each_reading(problems):
+    for record, problem in zip(to_records("dev", problems), problems, strict=True):
+        assert len(Problem.parse(record).public_tests) == 4
+        if problem.task.open_slots:
+            assert len(set(record["readings"])) == 2 ** len(problem.task.open_slots)
+            assert record["solutions"][0] in record["readings"]
+            assert [program for program in record["readings"] if solves(program, problem)] == record["solutions"]
+        else:
+            assert "readings" not in record
+
+
+# Ceilings.
+
+
+def brute_force_repair(problem, turns):
+    """The mean over all orders in which the readings can be tried: those that a test seen has refuted are skipped."""
+    public = problem.cases.public
+    programs = [problem.task.program(reading) for reading in problem.task.readings]
+    orders = list(permutations(programs))
+    solved = [0] * turns
+    for order in orders:
+        seen, turn = [], 0
+        for program in order:
+            outputs = [run_program(program, stdin) for stdin, _ in seen]
+            if turn == turns or not all(
+                outcome.stderr is None and (expected is None or passes(outcome, expected))
+                for outcome, (_, expected) in zip(outputs, seen, strict=True)
+            ):
+                continue
+            failed = [
+                (stdin, None if run_program(program, stdin).stderr else expected)
+                for stdin, expected in zip(public.inputs, public.outputs, strict=True)
+                if not passes(run_program(program, stdin), expected)
+            ]
+            if not failed:
+                for later in range(turn, turns):
+                    solved[later] += solves(program, problem)
+                break
+            seen.append(failed[0])
+            turn += 1
+    return [Fraction(count, len(orders)) for count in solved]
+
+
+def test_the_repair_ceiling_is_that_of_all_orders_of_trying(problems):
+    prompts = load_prompts("pocket")
+    small = [problem for problem in problems if len(problem.task.open_slots) <= 2]
+    assert sum(len(problem.task.open_slots) == 2 for problem in small) > 5
+    chances = [repair_chances(problem, TURNS, prompts) for problem in small]
+    assert chances == [brute_force_repair(problem, TURNS) for problem in small]
+    computed = ceilings(small, TURNS)
+    assert computed.repair == tuple(sum(column) / len(small) for column in zip(*chances, strict=True))
+
+
+def test_the_single_turn_ceiling_is_the_mean_over_all_readings(problems):
+    shares = []
+    for problem in problems:
+        programs = [problem.task.program(reading) for reading in problem.task.readings]
+        shares.append(Fraction(sum(solves(program, problem) for program in programs), len(programs)))
+    computed = ceilings(problems, TURNS)
+    assert computed.single_turn == sum(shares) / len(shares)
+    assert computed.problems == len(problems)
+    assert computed.open_slots == Counter(len(problem.task.open_slots) for problem in problems)
+
+
+def test_a_repairer_reaches_everything_within_a_few_turns_and_none_falls_behind_a_blind_one(problems):
+    computed = ceilings(problems, TURNS)
+    assert computed.repair[0] == computed.blind[0] < Fraction(7, 10)
+    assert computed.repair[2] > Fraction(95, 100)
+    assert all(seeing >= blind for seeing, blind in zip(computed.repair, computed.blind, strict=True))
+    assert list(computed.repair) == sorted(computed.repair)
+
+
+def test_the_first_failing_test_mostly_shows_which_reading_is_meant(problems):
+    rate = repair_rates(ceilings(problems, 2).repair)[0]
+    assert rate is not None and rate > Fraction(9, 10)
+
+
+def test_without_open_sentences_every_ceiling_is_one():
+    computed = ceilings(draw_problems("test", 9, seed=0), 3)
+    assert computed.repair == computed.blind == (1, 1, 1)
+    assert computed.to_json()["repair_rates"] == [None, None]
+
+
+# Demonstrations.
+
+
+def test_demonstrations_flip_an_open_sentence_as_often_when_it_is_right_as_when_it_is_wrong():
+    rng = random.Random(4)
+    flipped = {True: [], False: []}
+    while len(flipped[True]) < 1500:
+        task = draw_task(rng, "MEDIUM", 1.0)
+        if len(task.open_slots) != 1:
+            continue
+        (place,) = task.open_slots
+        for right in (True, False):
+            slot = task.slots[place]
+            expressions = list(task.solution)
+            expressions[place] = slot.right if right else slot.wrong[0]
+            _, after = next_choice(task, tuple(expressions), False, rng)
+            flipped[right].append(after[place] != expressions[place])
+            assert after[place] in slot.readings
+    for outcomes in flipped.values():
+        assert abs(sum(outcomes) / len(outcomes) - FLIP) < 0.06
+
+
+def test_demonstrations_leave_open_sentences_alone_when_the_tests_pass():
+    rng = random.Random(4)
+    for _ in range(1000):
+        task = draw_task(rng, "EASY", 1.0)
+        expressions = first_choice(task, rng)
+        _, after = next_choice(task, expressions, True, rng)
+        for place in task.open_slots:
+            assert after[place] == expressions[place] or expressions[place] not in task.slots[place].readings
+
+
+def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
+    drawn = list(draw_demonstrations(200, 0, open_share=0.5))
+    assert drawn == list(draw_demonstrations(200, 0, open_share=0.5))
+    statements = [item.messages[1]["content"] for item in drawn]
+    sentences = [sentence for sentence in OPEN_SENTENCES if "{k}" not in sentence]
+    assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
+
+
+# The world.
+
+
+@pytest.mark.parametrize(("flag", "value"), [("open_share", 1.5), ("open_share", -0.1), ("base_problems", -1)])
+def test_a_share_outside_its_range_is_refused_before_anything_is_made(tmp_path, flag, value):
+    with pytest.raises(UserError, match=flag):
+        main(Arguments(tmp_path / "world", **{flag: value}))
+    assert not (tmp_path / "world").exists()
+
+
+@pytest.mark.slow
+def test_a_world_with_open_sentences_knows_its_ceilings(world):
+    figures = json.loads(world.ceilings.read_text(encoding="utf-8"))
+    for split, size in SIZES.items():
+        assert figures[split] == ceilings(draw_problems(split, size, 3, 0.7)).to_json()
+    folder = world.dev.parent.parent
+    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7) == world
+    for other in (0.0, 0.6):
+        with pytest.raises(UserError, match="other settings"):
+            build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=other)
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_the_overview_of_a_world_has_its_ceilings_and_its_base(world):
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(overview(world, seed=3, base_problems=2))
+    text = captured.get()
+    ceiling = json.loads(world.ceilings.read_text(encoding="utf-8"))["dev"]["single_turn"]
+    assert f"{100 * ceiling:.1f}" in text
+    for row in ("single-turn ceiling", "repair ceiling: solved", "repair ceiling: repair rate", "base: solved"):
+        assert row in text
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_base_has_an_entry_for_each_problem_and_turn(world):
+    base = measure_base(world.model, list(load_problems(world.dev))[:3], turns=2, seed=0)
+    assert [len(row) for row in base.solved] == [2, 2, 2]
+
+
+def test_base_counts_repairs_among_the_unsolved():
+    base = Base(((False, True, True), (False, False, False), (True, False, True), (True, True, True)))
+    assert base.pass_at_1 == [0.5, 0.5, 0.75]
+    assert base.repair_rates == [0.5, 0.5]
+    assert Base(((True, True),)).repair_rates == [None]
