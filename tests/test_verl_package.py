@@ -140,6 +140,23 @@ def test_a_token_weighs_by_its_micro_batch_alone(tokens):
         assert entropy[2].grad.tolist() == pytest.approx([-ENTROPY_WEIGHT / weight] * 2)
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "algorithm.adv_estimator=no_such_estimator",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=no_such_loop",
+    ],
+)
+def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path):
+    from cobalt.training.configuration import TrainingSettings, compose
+    from cobalt_verl.main import check_names
+
+    check_names(compose(TrainingSettings(tmp_path, "m", tmp_path)))
+    with pytest.raises(ValueError, match=override.rpartition("=")[2]):
+        check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
+
+
 @pytest.mark.parametrize("mode", _LOSS_AGG)
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
     from cobalt.training.configuration import TrainingSettings, compose
