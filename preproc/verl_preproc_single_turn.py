@@ -25,7 +25,8 @@ class Arguments(VerlRowsFlags):
     """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
     in the words of the prompt set."""
     enable_thinking: bool = False
-    """With episodes: show later turns only the answer of each response, its first 6,000 characters, as in evaluation."""
+    """With episodes: show later turns only the answer of each response, its first 6,000 characters, as the flag of
+    run_multi_turn_vllm.py does."""
     truncated_thinking: TruncatedThinking = "keep"
     """With episodes and enable_thinking, what later turns see of a response that was cut off inside its thinking."""
 

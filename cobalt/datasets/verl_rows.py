@@ -115,8 +115,8 @@ def convert_single_turn(
     """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
 
     With `episodes` a row also has `extra_info.episode`, from which an agent loop of several turns makes the problem's
-    episode: `public_tests`, the places of the public tests among all tests; `prompts`, which words the feedback; and the
-    rules' `enable_thinking` and `truncated_thinking`.
+    episode: `public_tests`, the places of the public tests among all tests; `prompts`, the prompt set of the feedback;
+    and the rules' `enable_thinking` and `truncated_thinking`.
 
     Args:
         settings: Files, policy and limits.
