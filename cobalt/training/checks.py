@@ -171,7 +171,13 @@ def _episode_errors(config: Any) -> Iterator[str]:
         )
     elif not episodes.all_tests_every_turn:
         yield "the estimator verpo needs the outcomes of all tests at every turn: set cobalt.judge_every_turn=true"
-    constants: Any = OmegaConf.to_container(config.algorithm.verpo, resolve=True)
+    if config.algorithm.use_kl_in_reward:
+        yield "the estimator verpo has rewards of its own: leave algorithm.use_kl_in_reward off"
+    section = OmegaConf.select(config, "algorithm.verpo")
+    if not OmegaConf.is_dict(section):
+        yield "the estimator verpo needs its constants in algorithm.verpo: choose it by --estimator verpo"
+        return
+    constants: Any = OmegaConf.to_container(section, resolve=True)
     unknown = sorted(constants.keys() - {field.name for field in fields(VerpoSettings)})
     if unknown:
         yield f"algorithm.verpo has no constant {unknown[0]!r}"
