@@ -118,7 +118,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         for row in rows:
             spans = zip(row.spans, row.turns, strict=True)
             turns = tuple(TurnRecord(start, stop, earned.outcomes[turn]) for (start, stop), turn in spans)
-            engine = [outputs[turn].extra_fields for turn in row.turns]
+            first, last = (outputs[turn].extra_fields for turn in (row.turns[0], row.turns[-1]))
             result.append(
                 AgentLoopOutput(
                     prompt_ids=row.prompt_ids,
@@ -128,15 +128,15 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
                     num_turns=2 * (row.turns[-1] + 1),  # messages of user and policy up to the end of the row
                     metrics={},
                     extra_fields={
-                        "min_global_steps": min(fields["min_global_steps"] for fields in engine),
-                        "max_global_steps": max(fields["max_global_steps"] for fields in engine),
+                        "min_global_steps": first["min_global_steps"],
+                        "max_global_steps": last["max_global_steps"],
                         FIELD: RowRecord(turns, earned.solved).to_field(),
                     },
                 )
             )
-        last = result[-1]
+        rewarded = result[-1]
         counts = {"rows": float(len(rows)), "generated_tokens": float(sum(sum(row.mask) for row in rows))}
-        last.reward_score = earned.parts["score"]
-        last.extra_fields["reward_extra_info"] = earned.parts | counts
-        last.metrics.generate_sequences, last.metrics.compute_score = generating, earned.seconds
+        rewarded.reward_score = earned.parts["score"]
+        rewarded.extra_fields["reward_extra_info"] = earned.parts | counts
+        rewarded.metrics.generate_sequences, rewarded.metrics.compute_score = generating, earned.seconds
         return result
