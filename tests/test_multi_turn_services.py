@@ -25,6 +25,7 @@ SMALL = [
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
     "actor_rollout_ref.actor.optim.lr=1e-5",
     "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
     "trainer.total_training_steps=1",
