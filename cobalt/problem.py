@@ -91,6 +91,22 @@ class TestSuite:
             raise UserError("tests hold a 'fn_name' that is not a string")
         return cls(columns[0], columns[1], fn_name)
 
+    def places_of(self, tests: "TestSuite") -> list[int]:
+        """Where the tests of another suite stand in this one; of equal tests, the first.
+
+        Raises:
+            UserError: this suite lacks one of them, or they are called in another way.
+        """
+        if tests.fn_name != self.fn_name:
+            raise UserError(f"tests that call {tests.fn_name!r} are not among tests that call {self.fn_name!r}")
+        pairs = list(zip(self.inputs, self.outputs, strict=True))
+        places = []
+        for number, pair in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
+            if pair not in pairs:
+                raise UserError(f"test {number} is not among all tests of the problem")
+            places.append(pairs.index(pair))
+        return places
+
     def select(self, indices: Iterable[int]) -> "TestSuite":
         """A suite of the tests at the given indices, in the given order, with the same `fn_name`."""
         places = list(indices)

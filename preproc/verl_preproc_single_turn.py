@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.conversation import TruncatedThinking
 from cobalt.datasets.verl_flags import VerlRowsFlags
 
 
@@ -20,16 +21,25 @@ class Arguments(VerlRowsFlags):
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
     prompts: str = "paper"
     """Prompt set that words the problems: paper, pocket, or a folder."""
+    episodes: bool = False
+    """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
+    in the words of the prompt set."""
+    enable_thinking: bool = False
+    """With episodes: show later turns only the answer of each response, its first 6,000 characters, as the flag of
+    run_multi_turn_vllm.py does."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With episodes and enable_thinking, what later turns see of a response that was cut off inside its thinking."""
 
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
+    from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
     from cobalt.report.summary import summary_table
 
     flags = vars(arguments).copy()
-    prompts = flags.pop("prompts")
-    summary = convert_single_turn(VerlRowsSettings(**flags), prompts)
+    prompts, episodes = flags.pop("prompts"), flags.pop("episodes")
+    rules = EpisodeRules(flags.pop("enable_thinking"), flags.pop("truncated_thinking"))
+    summary = convert_single_turn(VerlRowsSettings(**flags), prompts, rules if episodes else None)
     Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
     return 0
 

@@ -366,7 +366,7 @@ assert "failure_keys" in source and "prompt_global_steps" in source and "{uid}_{
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from cobalt_verl.agent_loops.seeded_single_turn import SeededSingleTurnLoop
-[loop] = OmegaConf.load("VERL/config/agent_loops.yaml")
+[loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
 assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SeededSingleTurnLoop
 from cobalt_verl.agent_loops.seeded_single_turn import sample_seed
 seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}

@@ -2,20 +2,22 @@
 
 A row has the five columns that veRL's `RLHFDataset` and reward managers read and nothing else: `data_source`,
 `prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`: all tests as a JSON string) and `extra_info`
-(`index`, `split`, `id`, `problem_id`, `sample`, `turn`, `prev_best_pass_rate`, `perturbed`, `difficulty`). Prompts are
+(`index`, `split`, `id`, `problem_id`, `sample`, `turn`, `prev_best_pass_rate`, `perturbed`, `difficulty`; if asked for,
+`episode`, by which a rollout of several turns goes on from the prompt). Prompts are
 measured as veRL measures them; over-long ones are left out and counted, because veRL would stop at them or cut
 them. Nothing here selects trajectories or judges programs.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cobalt.conversation import Message, first_messages, load_prompts
+from cobalt.conversation import Message, TruncatedThinking, first_messages, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
+from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
 from cobalt.files import check_files
@@ -65,6 +67,19 @@ class VerlRowsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeRules:
+    """How the history of an episode shows a response, for rollouts of several turns (`cobalt.episode`).
+
+    Attributes:
+        enable_thinking: Whether later turns see the answers alone (`cobalt.conversation.history_text`).
+        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
+    """
+
+    enable_thinking: bool = False
+    truncated_thinking: TruncatedThinking = "keep"
+
+
+@dataclass(frozen=True, slots=True)
 class _Prompt:
     """What a row is made of."""
 
@@ -77,6 +92,7 @@ class _Prompt:
     turn: int = 0
     prev_best_pass_rate: float = 0.0
     perturbed: bool = False
+    episode: dict[str, Any] | None = None
 
 
 class _ContextualFields(BaseModel):
@@ -93,18 +109,44 @@ class _ContextualFields(BaseModel):
     perturbed: bool
 
 
-def convert_single_turn(settings: VerlRowsSettings, prompts: str = "paper") -> Summary:
+def convert_single_turn(
+    settings: VerlRowsSettings, prompts: str = "paper", episodes: EpisodeRules | None = None
+) -> Summary:
     """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
 
+    With `episodes` a row also has `extra_info.episode`, from which an agent loop of several turns makes the problem's
+    episode: `public_tests`, the places of the public tests among all tests; `prompts`, the prompt set of the feedback;
+    and the rules' `enable_thinking` and `truncated_thinking`.
+
+    Args:
+        settings: Files, policy and limits.
+        prompts: Prompt set, by name or folder.
+        episodes: Rules of the episodes that begin with the rows; None for rows of one turn.
+
     Raises:
-        UserError: bad input, a problem in both files, or a file without a usable prompt.
+        UserError: bad input, a problem in both files, or a file without a usable prompt. With `episodes` also a problem
+            that has no public tests, or one that is not among all its tests.
     """
     prompt_set = load_prompts(prompts)
+
+    def episode(problem: Problem) -> dict[str, Any] | None:
+        if episodes is None:
+            return None
+        if not problem.public_tests:
+            raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
+        try:
+            places = problem.tests.places_of(problem.public_tests)
+        except UserError as error:
+            raise UserError(f"field 'public_test_cases': {error}") from None
+        # veRL's processes run elsewhere, so a folder needs its whole path.
+        words = prompts if (BUILT_IN / prompts).is_dir() else str(Path(prompts).resolve())
+        return {"public_tests": places, "prompts": words} | asdict(episodes)
 
     def read(path: Path) -> Iterator[_Prompt]:
         for record in iterate_records(path):
             try:
                 problem = Problem.parse(record)
+                begins = episode(problem)
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
             yield _Prompt(
@@ -113,9 +155,13 @@ def convert_single_turn(settings: VerlRowsSettings, prompts: str = "paper") -> S
                 messages=first_messages(problem, prompt_set),
                 tests=problem.tests.to_json(),
                 difficulty=_difficulty(record),
+                episode=begins,
             )
 
-    return _convert(settings, {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}, read)
+    decided: dict[str, Any] = {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}
+    if episodes is not None:
+        decided["episodes"] = asdict(episodes)
+    return _convert(settings, decided, read, episodes=episodes is not None)
 
 
 def convert_multi_turn(settings: VerlRowsSettings) -> Summary:
@@ -172,7 +218,11 @@ def _difficulty(record: dict[str, Any]) -> str | None:
 
 
 def _convert(
-    settings: VerlRowsSettings, arguments: dict[str, Any], read: Callable[[Path], Iterator[_Prompt]]
+    settings: VerlRowsSettings,
+    arguments: dict[str, Any],
+    read: Callable[[Path], Iterator[_Prompt]],
+    *,
+    episodes: bool = False,
 ) -> Summary:
     sources = dict(zip(SPLITS, (settings.train_file, settings.validation_file), strict=True))
     check_files(sources.values(), settings.results.values())
@@ -193,7 +243,7 @@ def _convert(
         }
         open_manifest(results[split], arguments | options, [sources[split]])
     try:
-        summary = _write_parts(settings, counter, read, sources, results)
+        summary = _write_parts(settings, counter, read, sources, results, _schema(episodes))
         for split in SPLITS:
             _part(results[split]).replace(results[split])
             write_summary(results[split], {split: summary[split]})
@@ -209,12 +259,13 @@ def _write_parts(
     read: Callable[[Path], Iterator[_Prompt]],
     sources: dict[str, Path],
     results: dict[str, Path],
+    schema: Any,
 ) -> Summary:
     """Write every split to a temporary file next to its result; results appear only when both are complete."""
     summary: Summary = {}
     seen: dict[str, str] = {}
     for split in SPLITS:
-        with _Writer(settings, counter, split, results[split]) as writer:
+        with _Writer(settings, counter, split, results[split], schema) as writer:
             for prompt in read(sources[split]):
                 if seen.setdefault(prompt.problem_id, split) != split:
                     raise UserError(
@@ -244,6 +295,7 @@ class _Writer:
     counter: PromptTokenCounter
     split: str
     result: Path
+    schema: Any
     read: int = 0
     rows: int = 0
     too_long: int = 0
@@ -257,7 +309,7 @@ class _Writer:
         from pyarrow import parquet
 
         try:
-            self._parquet = parquet.ParquetWriter(_part(self.result), _schema(), compression="zstd")
+            self._parquet = parquet.ParquetWriter(_part(self.result), self.schema, compression="zstd")
         except OSError as error:
             raise UserError(f"cannot write {self.result}: {error.strerror}") from None
         return self
@@ -291,7 +343,7 @@ class _Writer:
         self._characters = 0
         if rows:
             try:
-                self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=_schema()))
+                self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=self.schema))
             except OSError as error:
                 raise UserError(f"cannot write {self.result}: {error.strerror or error}") from None
 
@@ -322,27 +374,32 @@ def _row(prompt: _Prompt, split: str, index: int, data_source: str) -> dict[str,
             "prev_best_pass_rate": prompt.prev_best_pass_rate,
             "perturbed": prompt.perturbed,
             "difficulty": prompt.difficulty,
-        },
+        }
+        | ({} if prompt.episode is None else {"episode": prompt.episode}),
     }
 
 
-def _schema() -> Any:
+def _schema(episodes: bool) -> Any:
     import pyarrow as pa
 
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    extra = pa.struct(
-        [
-            ("index", pa.int64()),
-            ("split", pa.string()),
-            ("id", pa.string()),
-            ("problem_id", pa.string()),
-            ("sample", pa.int64()),
-            ("turn", pa.int64()),
-            ("prev_best_pass_rate", pa.float64()),
-            ("perturbed", pa.bool_()),
-            ("difficulty", pa.string()),
-        ]
-    )
+    fields = [
+        ("index", pa.int64()),
+        ("split", pa.string()),
+        ("id", pa.string()),
+        ("problem_id", pa.string()),
+        ("sample", pa.int64()),
+        ("turn", pa.int64()),
+        ("prev_best_pass_rate", pa.float64()),
+        ("perturbed", pa.bool_()),
+        ("difficulty", pa.string()),
+    ]
+    if episodes:
+        rules = [("enable_thinking", pa.bool_()), ("truncated_thinking", pa.string())]
+        fields.append(
+            ("episode", pa.struct([("public_tests", pa.list_(pa.int64())), ("prompts", pa.string()), *rules]))
+        )
+    extra = pa.struct(fields)
     return pa.schema(
         [
             ("data_source", pa.string()),

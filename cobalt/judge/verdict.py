@@ -3,8 +3,8 @@
 These are values that can be read from and written to JSON. This module runs nothing and compares nothing.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -125,6 +125,16 @@ class ExecResult:
     def all_passed(self) -> bool:
         """True when there is at least one test and every test passed."""
         return bool(self.passing) and all(self.passing)
+
+    def select(self, places: Iterable[int]) -> "ExecResult":
+        """The result on the tests at the given places, in the order given; see `TestSuite.select`."""
+        chosen = list(places)
+        return replace(
+            self,
+            passing=[self.passing[place] for place in chosen],
+            feedback=[self.feedback[place] for place in chosen],
+            verdicts=[self.verdicts[place] for place in chosen],
+        )
 
     def first_failed(self) -> int | None:
         """The index of the first failing test in list order; None if no test failed."""

@@ -5,12 +5,14 @@ hub model that is not on this machine).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.episodes import episode_settings
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -43,6 +45,9 @@ _TEXT = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
 _LOSS_AGG = ("mini_batch", "micro_batch")
 """What cobalt.loss_agg may be (cobalt_verl.losses.loss_agg)."""
 
+_BY_COMPARISON = {"grpo": "GRPO", "verpo": "VeRPO"}
+"""Estimators that compare the samples of a prompt."""
+
 _NAMED = 5
 """How many over-long prompts a message names."""
 
@@ -70,6 +75,7 @@ def check(config: Any) -> Findings:
     if findings.errors:
         return findings
     findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
+    findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
     if rows:
@@ -125,8 +131,9 @@ def _sampling_errors(config: Any) -> Iterator[str]:
             f"training samples with top_p {rollout.top_p} and top_k {rollout.top_k}: the importance ratio is biased"
             " unless actor_rollout_ref.rollout.top_p=1 and top_k=-1"
         )
-    if config.algorithm.adv_estimator == "grpo" and rollout.n < 2:
-        yield f"actor_rollout_ref.rollout.n is {rollout.n}: GRPO compares at least 2 samples of a prompt"
+    if config.algorithm.adv_estimator in _BY_COMPARISON and rollout.n < 2:
+        name = _BY_COMPARISON[config.algorithm.adv_estimator]
+        yield f"actor_rollout_ref.rollout.n is {rollout.n}: {name} compares at least 2 samples of a prompt"
     if config.data.truncation not in ("error", "left"):
         yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
     if config.algorithm.filter_groups.enable:
@@ -144,6 +151,41 @@ def _loss_errors(config: Any) -> Iterator[str]:
             f"cobalt.loss_agg=micro_batch averages over tokens, but actor_rollout_ref.actor.loss_agg_mode is {mode!r}:"
             " use token-mean, or cobalt.loss_agg=mini_batch"
         )
+
+
+def _episode_errors(config: Any) -> Iterator[str]:
+    """Settings of several turns, and of the estimator that needs the outcomes of their tests."""
+    from omegaconf import OmegaConf
+
+    try:
+        episodes = episode_settings(config)
+    except UserError as error:
+        yield str(error)
+        return
+    if config.algorithm.adv_estimator != "verpo":
+        return
+    if episodes is None:
+        yield (
+            "the estimator verpo needs the outcomes of single tests, which this rollout does not keep: use the rollout"
+            " multi_turn, for one turn with cobalt.multi_turn.turns=1"
+        )
+    elif not episodes.all_tests_every_turn:
+        yield "the estimator verpo needs the outcomes of all tests at every turn: set cobalt.judge_every_turn=true"
+    if config.algorithm.use_kl_in_reward:
+        yield "the estimator verpo has rewards of its own: leave algorithm.use_kl_in_reward off"
+    section = OmegaConf.select(config, "algorithm.verpo")
+    if not OmegaConf.is_dict(section):
+        yield "the estimator verpo needs its constants in algorithm.verpo: choose it by --estimator verpo"
+        return
+    constants: Any = OmegaConf.to_container(section, resolve=True)
+    unknown = sorted(constants.keys() - {field.name for field in fields(VerpoSettings)})
+    if unknown:
+        yield f"algorithm.verpo has no constant {unknown[0]!r}"
+        return
+    try:
+        VerpoSettings(**constants)
+    except UserError as error:
+        yield str(error)
 
 
 def _batch_errors(config: Any) -> Iterator[str]:
@@ -184,16 +226,17 @@ def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
     for split in ("train", "val"):
         path = Path(config.data[f"{split}_files"])
         try:
-            rows[split] = _check_file(path, config.data.max_prompt_length, counter, findings)
+            rows[split] = _check_file(path, config, counter, findings)
         except UserError as error:
             findings.errors.append(str(error))
     return rows if len(rows) == 2 else None
 
 
-def _check_file(path: Path, longest: int, counter: Any, findings: Findings) -> int:
+def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> int:
     import pyarrow
     from pyarrow import parquet
 
+    longest = config.data.max_prompt_length
     if not path.is_file():
         raise UserError(f"there is no {path}: make it with preproc/verl_preproc_*.py")
     try:
@@ -208,6 +251,11 @@ def _check_file(path: Path, longest: int, counter: Any, findings: Findings) -> i
             kind = schema.field(column).type
             if inner and not (pyarrow.types.is_struct(kind) and any(f.name == inner for f in kind)):
                 raise UserError(f"{path}: column {column!r} has no field {inner!r}")
+        if config.cobalt.get("multi_turn") and not any(f.name == "episode" for f in schema.field("extra_info").type):
+            raise UserError(
+                f"{path}: column 'extra_info' has no field 'episode', and the rollout has several turns: make the rows"
+                " with preproc/verl_preproc_single_turn.py --episodes"
+            )
         if not pyarrow.types.is_list(schema.field("prompt").type):
             raise UserError(f"{path}: column 'prompt' holds no lists of messages")
         if counter is not None:

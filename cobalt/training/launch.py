@@ -121,6 +121,9 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
         "model": settings.model,
         "loss_agg": whole["cobalt"]["loss_agg"],
     }
+    for name in ("multi_turn", "judge_every_turn"):
+        if name in whole["cobalt"]:
+            decided[name] = whole["cobalt"][name]
     return decided | chosen
 
 

@@ -28,6 +28,7 @@ class TaskRunner:
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ
         from verl.utils.logging_utils import configure_verl_logging
 
+        from cobalt_verl.trainers.episodes import EpisodeTrainer
         from cobalt_verl.trainers.sync import CobaltTrainer
 
         configure_verl_logging()
@@ -37,7 +38,8 @@ class TaskRunner:
         trainer: Any = None
         succeeded = False
         try:
-            trainer = CobaltTrainer(config=config)
+            several_turns = OmegaConf.select(config, "cobalt.multi_turn") is not None
+            trainer = (EpisodeTrainer if several_turns else CobaltTrainer)(config=config)
             trainer.init()
             agent_loops = AgentLoopManagerTQ.create(
                 config=config,

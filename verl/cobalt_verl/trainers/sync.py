@@ -14,6 +14,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
 
 METRICS_FILE = "COBALT_METRICS_FILE"
@@ -69,7 +70,8 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
         super()._compute_metrics(batch, metrics, *arguments, **keywords)
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        keys = last_keys(real)  # all rows of a trajectory have its reward
         fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
         for name in parts[0]:

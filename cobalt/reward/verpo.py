@@ -1,0 +1,168 @@
+"""VeRPO's dense rewards and advantages for a group of trajectories of one problem (arXiv 2601.03525).
+
+A turn earns the weights of the tests that its program passes. A test weighs more if few programs of the group pass it,
+and less if many other tests are passed equally often. Equations have their numbers in version 3 of the paper. Pure
+functions in float64 on the outcomes of tests; no tokens, no torch, no judge. `docs/online.md` says which constants the
+publications leave open.
+
+Notation: the group of a problem has the trajectories τ_1, ..., τ_n. |τ_i| is the number of programs in τ_i, and
+M = Σ_i |τ_i| their number in the group. p[i][t, j] is 1 if program t of trajectory i passes test j, else 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+import numpy.typing as npt
+
+from cobalt.errors import UserError
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class VerpoSettings:
+    """VeRPO's constants.
+
+    Attributes:
+        alpha: α of equation 8, how fast a weight falls with the pass rate of its test; 2.0 (summaries of the paper).
+        beta: β of equation 14, the weight of the turn's advantage. The publications do not give it; 1.0 is this
+            project's choice.
+        gamma: γ of equation 11, the factor for each program of a trajectory, in (0, 1]. The publications do not give
+            it; 0.995 is that of a third-party implementation.
+        sigma: σ of equation 7, the bandwidth of the density, above 0. None: half the standard deviation of the
+            group's pass rates, but at least `sigma_floor`. The publications do not give it; this rule is that of the
+            third-party implementation.
+        sigma_floor: Smallest bandwidth of that rule, above 0; also used where all tests are passed equally often.
+        delta: δ of equation 9, 0 or more. The publications do not give it; 1e-6 is that of the third-party
+            implementation, which adds it to 2σ² in equation 7, too. Here it stands in equation 9 alone, as published.
+
+    Raises:
+        UserError: a value is not a number, or out of range; the message names it.
+    """
+
+    alpha: float = 2.0
+    beta: float = 1.0
+    gamma: float = 0.995
+    sigma: float | None = None
+    sigma_floor: float = 1e-3
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "gamma", "sigma_floor", "delta", "sigma"):
+            value = getattr(self, name)
+            if name == "sigma" and value is None:
+                continue
+            if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)):
+                raise UserError(f"VeRPO's {name} is {value!r}: it must be a number")
+        for name in ("beta", "delta"):
+            if getattr(self, name) < 0:
+                raise UserError(f"VeRPO's {name} is {getattr(self, name)}: it must be 0 or more")
+        if not 0 < self.gamma <= 1:
+            raise UserError(f"VeRPO's gamma is {self.gamma}: it must be above 0 and at most 1")
+        if self.sigma_floor <= 0 or (self.sigma is not None and self.sigma <= 0):
+            raise UserError("VeRPO's sigma and sigma_floor must be above 0")
+
+
+PUBLISHED = VerpoSettings()
+
+
+def pass_rates(outcomes: Sequence[Floats]) -> Floats:
+    """ρ_j = (1 / M) Σ_i Σ_t p[i][t, j], equation 3: the share of the group's programs that pass test j.
+
+    Args:
+        outcomes: p, one array of shape (|τ_i|, tests) for each trajectory, with at least one program in all.
+
+    Returns:
+        ρ, of shape (tests,), in [0, 1].
+
+    Raises:
+        ValueError: there is no program, or the number of tests differs.
+    """
+    programs = np.concatenate([np.asarray(trajectory, np.float64) for trajectory in outcomes])
+    if programs.ndim != 2 or not len(programs):
+        raise ValueError(f"outcomes must be (programs, tests) with a program or more, not {programs.shape}")
+    rates: Floats = programs.mean(axis=0)
+    return rates
+
+
+def difficulty_weights(rates: Floats, settings: VerpoSettings = PUBLISHED) -> Floats:
+    """w'_j, what passing test j earns: its difficulty over the density of pass rates around its own.
+
+        N_j = Σ_k exp(-(ρ_j - ρ_k)² / (2 σ²))        equation 7; k = j included, so N_j >= 1
+        w_j = exp(-α ρ_j)                            equation 8
+        w'_j = w_j / (N_j + δ)                       equation 9
+
+    Args:
+        rates: ρ, of shape (tests,).
+        settings: α, σ and δ.
+
+    Returns:
+        w', of shape (tests,), above 0.
+    """
+    sigma = settings.sigma
+    if sigma is None:
+        sigma = max(float(np.std(rates)) / 2, settings.sigma_floor)
+    apart = rates[:, None] - rates[None, :]
+    density = np.exp(-(apart**2) / (2 * sigma**2)).sum(axis=1)
+    weights: Floats = np.exp(-settings.alpha * rates) / (density + settings.delta)
+    return weights
+
+
+def turn_rewards(outcomes: Sequence[Floats], weights: Floats) -> list[Floats]:
+    """R_turn(i, t) = Σ_j w'_j p[i][t, j], equation 10: a sum, not divided by the number of tests.
+
+    Args:
+        outcomes: p, as for `pass_rates`.
+        weights: w', of shape (tests,).
+
+    Returns:
+        For each trajectory an array of shape (|τ_i|,).
+    """
+    return [np.asarray(trajectory, np.float64) @ weights for trajectory in outcomes]
+
+
+def trajectory_rewards(lengths: Sequence[int], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> Floats:
+    """R_traj(i) γ^|τ_i|, equation 11: a solved trajectory earns less the more programs it took.
+
+    Args:
+        lengths: |τ_i|, of each trajectory.
+        solved: R_traj(i): whether the trajectory solved the problem, which is to pass every test.
+        settings: γ.
+
+    Returns:
+        An array of shape (trajectories,), in [0, 1].
+    """
+    rewards: Floats = np.asarray(solved, np.float64) * settings.gamma ** np.asarray(lengths, np.float64)
+    return rewards
+
+
+def advantages(outcomes: Sequence[Floats], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> list[Floats]:
+    """A(i, t) = A_traj(i) + β A_turn(i, t), equation 14, for each program of a group.
+
+        A_turn(i, t) = R_turn(i, t) - (1 / M) Σ_k Σ_s R_turn(k, s)        equation 12
+        A_traj(i)    = R_traj(i) γ^|τ_i| - (1 / n) Σ_k R_traj(k) γ^|τ_k|     equation 13
+
+    Neither is divided by a standard deviation (equation 1 with F_norm = 1, the paper's default).
+
+    Args:
+        outcomes: p, as for `pass_rates`; each trajectory has at least one program.
+        solved: R_traj, as for `trajectory_rewards`.
+        settings: The constants.
+
+    Returns:
+        For each trajectory an array of shape (|τ_i|,): the advantage of every token of program t.
+
+    Raises:
+        ValueError: the group has no trajectory, one without a program, or another number of `solved`.
+    """
+    if not outcomes or len(outcomes) != len(solved) or not all(map(len, outcomes)):
+        raise ValueError("a group needs trajectories, each with a program or more and a word on whether it solved")
+    of_turns = turn_rewards(outcomes, difficulty_weights(pass_rates(outcomes), settings))
+    of_trajectories = trajectory_rewards(list(map(len, outcomes)), solved, settings)
+    mean_turn = np.concatenate(of_turns).mean()
+    above_mean = of_trajectories - of_trajectories.mean()
+    return [
+        trajectory + settings.beta * (turns - mean_turn) for trajectory, turns in zip(above_mean, of_turns, strict=True)
+    ]

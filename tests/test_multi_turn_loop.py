@@ -1,0 +1,362 @@
+"""The agent loop of several turns: its rows against the chat template's own rendering, its rewards and its ends.
+
+Tokenizer, chat template, episode, reward and veRL's base class are the real ones. The engine is a list of
+recorded token ids, and the judge knows the programs of the responses.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support import square_problem
+
+from cobalt.conversation import load_prompts
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.problem import Problem
+from cobalt.training.configuration import TrainingSettings, compose
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+PROBLEM = Problem.parse(square_problem("p7"))  # four tests, of which the first two are public
+PROMPTS = load_prompts("pocket")
+OPENING = [
+    {"role": "system", "content": PROMPTS.system},
+    {"role": "user", "content": PROMPTS.first_turn(PROBLEM.question)},
+]
+PROGRAMS = {  # what each program passes
+    "print(0)": [False, False, False, False],
+    "print(4)": [True, False, False, False],
+    "public": [True, True, False, False],
+    "nearly": [True, True, True, False],
+    "right": [True, True, True, True],
+}
+
+
+def response(program, thinking="a b"):
+    return f"<think>\n{thinking}\n</think>\n\n```python\n{program}\n```"
+
+
+class KnowingJudge:
+    """Knows what each of `PROGRAMS` passes; counts the tests it was asked for."""
+
+    def __init__(self):
+        self.tests = []
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.tests.append(len(suite))
+        passing = [PROGRAMS[code][place] for place in PROBLEM.tests.places_of(suite)]
+        kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
+        feedback = ["" if passed else f"test {place} fails" for place, passed in enumerate(passing)]
+        return ExecResult(passing, feedback, [Verdict(kind) for kind in kinds])
+
+    async def describe(self):
+        return {}
+
+
+class FailingJudge(KnowingJudge):
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        raise InfrastructureError("the sandbox died")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(policy):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy)
+
+
+class Rollout:
+    """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
+
+    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, log_probs=True, **episode):
+        self.tokenizer, self.asked = tokenizer, []
+        self.judge = judge or KnowingJudge()
+        self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
+        self.config = compose(
+            TrainingSettings(
+                Path(policy), policy, Path(policy), data="episodes", rollout="multi_turn", overrides=overrides
+            )
+        )
+        self.log_probs, self.seeded = log_probs, seeded
+        rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
+        self.fields = {
+            "raw_prompt": OPENING,
+            "reward_model": {"ground_truth": PROBLEM.tests.to_json()},
+            "extra_info": {"id": "p7", "split": "train", "prev_best_pass_rate": 0.0, "episode": rules | episode},
+            "global_steps": 3, "index": 5, "session_id": 1,
+        }  # fmt: skip
+
+    def encode(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    async def generate(self, request_id, prompt_ids, sampling_params):
+        from verl.workers.rollout.replica import TokenOutput
+
+        ids = self.ids[len(self.asked)]
+        self.asked.append((request_id, list(prompt_ids), dict(sampling_params)))
+        log_probs = [-(n + 1) / 8 for n in range(len(ids))] if self.log_probs else None
+        steps = {"min_global_steps": 2, "max_global_steps": 2}
+        return TokenOutput(token_ids=ids, log_probs=log_probs, extra_fields=steps)
+
+    async def run(self):
+        from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+
+        from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
+
+        loop = MultiTurnLoop(
+            DictConfigWrap(self.config), SimpleNamespace(generate=self.generate), self.tokenizer, None, None,
+            DictConfigWrap(self.config.data), seeded=self.seeded, judge=self.judge,
+        )  # fmt: skip
+        self.outputs = await loop.run({"temperature": 1.0, "logprobs": True}, **self.fields)
+        return self
+
+    @property
+    def parts(self):
+        return self.outputs[-1].extra_fields["reward_extra_info"]
+
+    def rendered(self, messages, generation_prompt):
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=generation_prompt, return_dict=False
+        )
+
+    def conversation(self, *programs_feedback):
+        """Messages of responses and the feedback to them, from the opening on."""
+        messages = list(OPENING)
+        for text, feedback in programs_feedback:
+            messages.append({"role": "assistant", "content": text})
+            if feedback is not None:
+                messages.append({"role": "user", "content": PROMPTS.feedback(feedback)})
+        return messages
+
+
+@pytest.fixture
+def rollout(tokenizer, policy):
+    async def run(responses, *overrides, **options):
+        turns = f"cobalt.multi_turn.turns={len(responses)}"
+        return await Rollout(tokenizer, policy, responses, turns, *overrides, **options).run()
+
+    return run
+
+
+async def test_a_history_that_keeps_responses_whole_is_one_row_as_the_chat_template_renders_it(rollout):
+    first, second = response("print(4)"), response("right")
+    done = await rollout([first, second])
+    [row] = done.outputs
+    messages = done.conversation((first, "test 1 fails"), (second, None))
+    whole = done.rendered(messages, generation_prompt=False)
+    after_the_end = done.encode("\n")
+    assert row.prompt_ids + row.response_ids + after_the_end == whole
+    assert row.prompt_ids == done.rendered(OPENING, generation_prompt=True)
+    # The mask, from the template alone: what stands between a generation prompt and the end of that message.
+    expected = [0] * len(whole)
+    for place in (2, 4):
+        start = len(done.rendered(messages[:place], generation_prompt=True))
+        stop = len(done.rendered(messages[: place + 1], generation_prompt=False)) - len(after_the_end)
+        expected[start:stop] = [1] * (stop - start)
+    assert row.response_mask == expected[len(row.prompt_ids) : -len(after_the_end)]
+    written = [token for token, mask in zip(row.response_ids, row.response_mask, strict=True) if mask]
+    assert written == done.ids[0] + done.ids[1]
+    assert [prompt for _, prompt, _ in done.asked] == [
+        done.rendered(messages[:place], generation_prompt=True) for place in (2, 4)
+    ]
+
+
+async def test_a_history_without_the_thinking_is_a_row_for_each_turn(rollout):
+    first, second = response("print(4)"), response("right")
+    done = await rollout([first, second], enable_thinking=True)
+    answer = "```python\nprint(4)\n```"
+    prompts = [OPENING, done.conversation((answer, "test 1 fails"))]
+    assert [row.prompt_ids for row in done.outputs] == [done.rendered(m, generation_prompt=True) for m in prompts]
+    assert [row.response_ids for row in done.outputs] == done.ids
+    assert all(set(row.response_mask) == {1} for row in done.outputs)
+    assert [len(row.extra_fields["episode"]["turns"]) for row in done.outputs] == [1, 1]
+
+
+async def test_what_ends_a_cut_off_response_is_shown_and_not_written(rollout, tokenizer):
+    cut = tokenizer.encode("```python\nprint(4)", add_special_tokens=False)
+    done = await rollout([cut, response("right")])
+    [row] = done.outputs
+    assert row.response_ids[: len(cut)] == cut
+    assert row.response_ids[len(cut)] == tokenizer.eos_token_id
+    assert row.response_mask[: len(cut) + 1] == [1] * len(cut) + [0]
+    # The program that was being written was judged, and its failing test came back.
+    assert "test 1 fails" in tokenizer.decode(row.response_ids)
+
+
+async def test_a_response_whose_text_has_other_tokens_begins_a_new_row(rollout, tokenizer):
+    first = response("print(4)")
+    letters = [token for letter in first for token in tokenizer.encode(letter, add_special_tokens=False)]
+    assert tokenizer.decode(letters) == first and letters != tokenizer.encode(first, add_special_tokens=False)
+    done = await rollout([[*letters, tokenizer.eos_token_id], response("right")])
+    one, two = done.outputs
+    assert one.response_ids == [*letters, tokenizer.eos_token_id]
+    assert two.prompt_ids == done.rendered(done.conversation((first, "test 1 fails")), generation_prompt=True)
+
+
+@pytest.mark.parametrize("enable_thinking", [True, False])
+async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(rollout, monkeypatch, enable_thinking):
+    import torch
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    done = await rollout([response("print(4)"), response("right")], enable_thinking=enable_thinking)
+    worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
+    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
+    put = {}
+
+    async def keep(keys, fields, tags, partition_id):
+        put.update(keys=keys, fields=fields, tags=tags)
+
+    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", keep)
+    await worker._agent_loop_postprocess(done.outputs, validate=False, uid="u", **done.fields)
+    assert put["keys"] == [f"u_1_{n}" for n in range(len(done.outputs))]
+    for n, row in enumerate(done.outputs):
+        ids = row.prompt_ids + row.response_ids
+        assert put["fields"]["input_ids"][n].tolist() == ids
+        assert put["fields"]["position_ids"][n].tolist() == list(range(len(ids)))
+        assert put["fields"]["response_mask"][n].tolist() == row.response_mask
+        assert put["fields"]["rollout_log_probs"][n].shape == torch.Size([len(row.response_ids)])
+        assert put["fields"]["rm_scores"][n].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
+        assert put["tags"][n]["min_global_steps"] == put["tags"][n]["max_global_steps"] == 2
+
+
+async def test_log_probs_stand_at_the_tokens_that_were_written(rollout):
+    done = await rollout([response("print(4)"), response("right")])
+    [row] = done.outputs
+    pairs = list(zip(row.response_mask, row.response_logprobs, strict=True))
+    assert [value for mask, value in pairs if mask] == [-(n + 1) / 8 for ids in done.ids for n in range(len(ids))]
+    assert {value for mask, value in pairs if not mask} == {0.0}
+    without = await rollout([response("print(4)"), response("right")], log_probs=False)
+    assert without.outputs[0].response_logprobs is None
+
+
+def test_a_row_takes_log_probs_for_each_token_or_for_none():
+    from cobalt_verl.agent_loops.token_rows import add_turn
+
+    for responses in ([([5], [-1.0]), ([6], None)], [([5], None), ([6], [-1.0])], [([5, 6], [-1.0])], [([], [])]):
+        rows, seen = [], [1, 2]
+        with pytest.raises(ValueError):
+            for token_ids, log_probs in responses:
+                add_turn(rows, seen, token_ids, log_probs)
+                seen = [*seen, *token_ids, 3]
+
+
+async def test_the_reward_is_the_single_turn_reward_of_the_final_program(rollout):
+    from cobalt.reward import compute_reward
+
+    done = await rollout([response("right"), response("nearly")])
+    assert done.parts["score"] == done.outputs[-1].reward_score == compute_reward(response("nearly"), 0.75).total
+    assert (done.parts["acc"], done.parts["pass_rate"]) == (0.0, 0.75)
+    assert done.outputs[0].extra_fields["episode"]["solved"] is False
+
+
+async def test_the_reward_can_be_that_of_the_best_program(rollout):
+    done = await rollout([response("right"), response("nearly")], "cobalt.multi_turn.reward=best")
+    assert (done.parts["score"], done.parts["acc"]) == (1.0, 1.0)
+    assert done.outputs[0].extra_fields["episode"]["solved"] is True
+
+
+async def test_validation_counts_whether_the_final_program_solves(rollout, tokenizer, policy):
+    for last, value in (("right", 1.0), ("nearly", 0.0)):
+        prepared = Rollout(tokenizer, policy, [response("print(0)"), response(last)], "cobalt.multi_turn.turns=2")
+        prepared.fields["extra_info"]["split"] = "validation"
+        assert (await prepared.run()).outputs[-1].reward_score == value
+
+
+async def test_programs_are_judged_on_public_tests_until_more_is_needed(rollout):
+    done = await rollout([response("print(0)"), response("print(4)"), response("right")])
+    assert done.judge.tests == [2, 2, 4]
+    assert done.parts["judged_tests"] == 8
+    assert [done.parts[f"public_pass_rate_turn_{turn}"] for turn in range(3)] == [0, 0.5, 1]
+    [row] = done.outputs
+    assert [turn["passed"] for turn in row.extra_fields["episode"]["turns"]] == [None, None, [True] * 4]
+
+
+async def test_every_outcome_is_kept_where_the_estimator_needs_it(rollout):
+    done = await rollout(
+        [response("print(4)"), response("no fence").replace("```", "")], "+cobalt.judge_every_turn=true"
+    )
+    assert done.judge.tests == [4]  # a response without a program is not judged
+    turns = [turn for row in done.outputs for turn in row.extra_fields["episode"]["turns"]]
+    assert [turn["passed"] for turn in turns] == [[True, False, False, False], [False] * 4]
+    assert (done.parts["no_code"], done.parts["score"]) == (1.0, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("stop", "turns", "judged"), [("never", 3, [2, 2, 4]), ("public_passed", 1, [2, 4]), ("all_passed", 2, [4, 4])]
+)
+async def test_an_episode_ends_where_the_setting_says(rollout, stop, turns, judged):
+    responses = [response("public"), response("right"), response("print(0)")]
+    done = await rollout(responses, f"cobalt.multi_turn.stop={stop}")
+    assert (done.parts["turns"], len(done.asked), done.judge.tests) == (turns, turns, judged)
+    assert done.parts["judged_tests"] == sum(judged)
+    assert [f"public_pass_rate_turn_{n}" in done.parts for n in range(4)] == [True, True, True, False]
+
+
+async def test_a_context_that_grows_too_long_ends_the_trajectory_without_a_final_program(rollout):
+    limit = "data.max_prompt_length=256"
+    responses = [response("right", "a b c d " * 100), response("right")]
+    done = await rollout(responses, limit)
+    assert (len(done.asked), done.parts["context_too_long"], done.parts["turns"]) == (1, 1.0, 1.0)
+    assert (done.parts["score"], done.parts["no_code"], done.parts["acc"]) == (-1.0, 1.0, 0.0)
+    assert done.outputs[0].extra_fields["episode"]["solved"] is False
+    best = await rollout(responses, limit, "cobalt.multi_turn.reward=best")
+    assert (best.parts["acc"], best.outputs[0].extra_fields["episode"]["solved"]) == (1.0, True)
+    with pytest.raises(UserError, match="more than data.max_prompt_length"):
+        await rollout(responses, "data.max_prompt_length=4")
+
+
+async def test_a_failure_of_the_judge_is_raised_and_leaves_its_reason(rollout, tmp_path, monkeypatch):
+    monkeypatch.setenv("COBALT_FAILURE_FILE", str(tmp_path / "failure.txt"))
+    with pytest.raises(InfrastructureError):
+        await rollout([response("right")], judge=FailingJudge())
+    assert (tmp_path / "failure.txt").read_text() == "problem p7: the sandbox died\n"
+
+
+async def test_each_turn_has_a_seed_of_its_own_and_the_same_in_every_run(rollout):
+    responses = [response("print(4)"), response("print(4)"), response("print(4)")]
+    one, two = await rollout(responses), await rollout(responses)
+    seeds = [sampling["seed"] for _, _, sampling in one.asked]
+    assert len(set(seeds)) == 3
+    assert seeds == [sampling["seed"] for _, _, sampling in two.asked]
+    assert len({request for request, _, _ in one.asked}) == 1, "one server has the whole trajectory"
+    unseeded = await rollout(responses, seeded=False)
+    assert all("seed" not in sampling for _, _, sampling in unseeded.asked)
+
+
+async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in_the_history(rollout):
+    opened = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking=true"
+    whole = response("print(4)")
+    done = await rollout([whole.removeprefix("<think>"), whole.removeprefix("<think>")], opened, enable_thinking=True)
+    assert "<think>" not in done.tokenizer.decode(done.asked[1][1])
+    # Cut off inside its thinking, it has no program.
+    cut = await rollout(["\na b ```python\nright\n```"], opened)
+    assert (cut.parts["no_code"], cut.judge.tests) == (1.0, [])
+
+
+async def test_a_row_without_rules_of_an_episode_is_refused(tokenizer, policy):
+    prepared = Rollout(tokenizer, policy, [response("right")])
+    del prepared.fields["extra_info"]["episode"]
+    with pytest.raises(UserError, match="--episodes"):
+        await prepared.run()
+
+
+def test_the_agent_loops_of_the_configuration_are_this_one(policy):
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+
+    from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
+
+    for scale, seeded in (("pocket", True), ("paper", False)):
+        config = compose(
+            TrainingSettings(Path(policy), policy, Path(policy), data="episodes", rollout="multi_turn", scale=scale)
+        )
+        agent = config.actor_rollout_ref.rollout.agent
+        [entry] = [e for e in OmegaConf.load(agent.agent_loop_config_path) if e.name == agent.default_agent_loop]
+        assert get_class(entry._target_) is MultiTurnLoop and entry.seeded is seeded
+
+
+def test_the_public_tests_of_the_problem_are_its_first_two():
+    assert PROBLEM.tests.places_of(PROBLEM.public_tests) == [0, 1]
+    assert len(json.loads(PROBLEM.tests.to_json())["inputs"]) == len(PROGRAMS["right"])

@@ -1,0 +1,123 @@
+"""Online multi-turn training for real: trajectories by veRL's vLLM server and the judge, and steps of both methods."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+from cobalt.conversation import history_text
+from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+
+LONG = pytest.mark.skipif(
+    "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes to start: set COBALT_LONG_TESTS=1"
+)
+SMALL = [
+    "data.train_batch_size=4",
+    "data.val_max_samples=4",
+    "data.max_response_length=96",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.actor.optim.lr=1e-5",
+    "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
+    "trainer.total_training_steps=1",
+    "trainer.save_freq=1",
+    "trainer.test_freq=1",
+]
+
+
+@pytest.fixture(scope="module")
+def rows(seed_model, tmp_path_factory):
+    """Rows of episodes by the pocket world's own rules."""
+    folder = tmp_path_factory.mktemp("rows")
+    world = seed_model.parent / "data"
+    run = VerlRowsSettings(world / "train.jsonl", world / "dev.jsonl", folder, str(seed_model), 512, "pocket")
+    convert_single_turn(run, "pocket", EpisodeRules(enable_thinking=True, truncated_thinking="drop"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def episodes(seed_model, rows, tmp_path_factory):
+    """Trajectories of two turns, with histories that keep responses whole and such that leave out the thinking."""
+    result = tmp_path_factory.mktemp("episodes") / "episodes.json"
+    command = [sys.executable, "tests/real_rollout.py", str(seed_model), str(rows), str(result)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    return json.loads(result.read_text())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(seed_model):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(seed_model)
+
+
+def test_the_policy_sees_the_chat_templates_own_rendering_of_the_episode(episodes, tokenizer):
+    for episode in episodes:
+        assert len(episode["turns"]) == 2
+        first, second = episode["turns"]
+        for turn in (first, second):
+            rendered = tokenizer.apply_chat_template(
+                turn["conversation"], tokenize=True, add_generation_prompt=True, return_dict=False
+            )
+            assert turn["prompt"] == rendered
+        response = tokenizer.decode(first["response"], skip_special_tokens=True)
+        *before, answer, feedback = second["conversation"]
+        assert before == first["conversation"] and feedback["role"] == "user"
+        assert answer["content"] == history_text(response, episode["enable_thinking"], "drop")
+
+
+def test_each_response_of_a_row_follows_the_tokens_that_the_policy_saw_and_nothing_else_counts(episodes):
+    for episode in episodes:
+        written = []
+        turns = iter(episode["turns"])
+        for row in episode["rows"]:
+            counted = [0] * len(row["response_ids"])
+            for span in row["extra_fields"]["episode"]["turns"]:
+                turn = next(turns)
+                assert row["prompt_ids"] + row["response_ids"][: span["start"]] == turn["prompt"]
+                assert row["response_ids"][span["start"] : span["stop"]] == turn["response"]
+                counted[span["start"] : span["stop"]] = [1] * len(turn["response"])
+                written.append(turn["response"])
+            assert row["response_mask"] == counted
+            for mask, value in zip(row["response_mask"], row["response_logprobs"], strict=True):
+                assert math.exp(value) <= 1 + 1e-6 if mask else value == 0
+        assert written == [turn["response"] for turn in episode["turns"]]
+    assert {len(e["rows"]) for e in episodes if not e["enable_thinking"]} >= {1}, "whole histories make one row"
+
+
+def test_the_reward_of_a_trajectory_is_real(episodes):
+    for episode in episodes:
+        *others, last = episode["rows"]
+        parts = last["extra_fields"]["reward_extra_info"]
+        assert last["reward_score"] == parts["score"] and -1 <= parts["score"] <= 1
+        assert all(row["reward_score"] is None for row in others)
+        assert (parts["turns"], parts["rows"]) == (2, len(episode["rows"]))
+        assert parts["generated_tokens"] == sum(len(turn["response"]) for turn in episode["turns"])
+
+
+@LONG
+@pytest.mark.parametrize("method", ["grpo", "verpo"])
+def test_a_training_step_is_real(method, rows, seed_model, tmp_path):
+    output = tmp_path / "run"
+    command = ["bash", f"scripts/train_{method}_mt.sh", "--data_dir", rows, "--model", seed_model]
+    command += ["--output_dir", output, *SMALL]
+    finished = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600)
+    log = output / "train.log"
+    assert finished.returncode == 0, finished.stderr[-2000:] + (log.read_text()[-4000:] if log.exists() else "")
+    metrics = [json.loads(line)["metrics"] for line in (output / "metrics.jsonl").read_text().splitlines()]
+    step = metrics[1]
+    assert -1 <= step["reward/score"] <= 1 and step["reward/rows"] >= 1
+    assert step["reward/turns"] == {"grpo": 3, "verpo": pytest.approx(4, abs=3)}[method]
+    assert step["training/rollout_probs_diff_max"] < 1e-3, "vLLM and the actor are one policy"
+    assert 0 <= step["val-core/pocket/acc/mean@1"] <= 1
+    assert (output / "model" / "model.safetensors").exists()

@@ -1,0 +1,324 @@
+"""Online multi-turn training but for its agent loop: advantages in veRL, batches, configurations, rows, scripts."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from support import ROOT, square_problem, write_lines
+
+from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.manifest import manifest_path
+from cobalt.problem import TestSuite
+from cobalt.reward import verpo as equations
+from cobalt.training.checks import check
+from cobalt.training.configuration import TrainingSettings, compose
+from cobalt.training.launch import _deciding
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+# The group of tests/test_verpo.py: its second trajectory is solved.
+HAND = [[[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 1]]]
+HAND_CONSTANTS = {"alpha": 2.0, "beta": 0.5, "gamma": 0.9, "sigma": 0.25, "sigma_floor": 1e-3, "delta": 0.0}
+HAND_ADVANTAGES = [[-0.5046681, -0.3990689], [0.3053319, 0.5984051]]
+
+
+def turn(start, stop, passed):
+    return {"start": start, "stop": stop, "passed": None if passed is None else [bool(p) for p in passed]}
+
+
+def verl_advantages(rows, estimator, **algorithm):
+    """The advantages of hand-made rows by veRL's own dispatch; a row is (key, mask, reward, record or None)."""
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    import cobalt_verl.estimators.verpo  # noqa: F401  # registers, as the plugin makes it
+    from cobalt_verl.episodes import BATCH, batch_rows
+
+    keys = [key for key, *_ in rows]
+    width = max(len(mask) for _, mask, *_ in rows)
+    masks = torch.tensor([list(mask) + [0] * (width - len(mask)) for _, mask, *_ in rows])
+    rewards = torch.zeros(masks.shape)
+    for place, (_, mask, reward, _) in enumerate(rows):
+        rewards[place, len(mask) - 1] = reward
+    uids = np.array([key.split("_")[0] for key in keys], dtype=object)
+    data = DataProto.from_dict({"token_level_rewards": rewards, "response_mask": masks}, {"uid": uids})
+    tags = [{"is_padding": record is None} for *_, record in rows]
+    extra = [{"episode": rows[0][3] if record is None else record} for *_, record in rows]  # as veRL copies it
+    token = BATCH.set(batch_rows(keys, tags, extra))
+    try:
+        config = OmegaConf.create(algorithm)
+        return compute_advantage_for_multi_trajectories(data, keys, estimator, config=config).batch["advantages"]
+    finally:
+        BATCH.reset(token)
+
+
+def test_the_advantages_of_a_group_computed_by_hand_stand_on_the_tokens_of_each_turn():
+    """Trajectory 0 is one row with feedback between its turns; trajectory 1 has a row for each turn, out of order."""
+    (a, b), (c, d) = HAND
+    rows = [
+        ("u_1_1", [1, 1, 1, 1], 0.0, {"turns": [turn(0, 4, d)], "solved": True}),
+        ("u_0_0", [1, 1, 0, 0, 0, 1], 0.0, {"turns": [turn(0, 2, a), turn(5, 6, b)], "solved": False}),
+        ("u_1_0", [1, 1, 1], 0.0, {"turns": [turn(0, 3, c)], "solved": True}),
+        ("pad9_0_0", [0], 0.0, None),
+    ]
+    advantages = verl_advantages(rows, "verpo", verpo=HAND_CONSTANTS)
+    (first, second), (third, fourth) = HAND_ADVANTAGES
+    expected = [
+        [fourth] * 4 + [0, 0],
+        [first, first, 0, 0, 0, second],
+        [third] * 3 + [0, 0, 0],
+        [0] * 6,
+    ]
+    assert advantages.numpy() == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_groups_are_compared_within_themselves():
+    """Two prompts with unlike numbers of tests, their rows mixed: each has the advantages that it has alone."""
+    other = [[[0, 1]], [[1, 1], [0, 0], [1, 1]]]
+    rows, alone = [], {}
+    for uid, group in (("u", HAND), ("v", other)):
+        solved = [all(path[-1]) for path in group]
+        values = equations.advantages([np.array(p, float) for p in group], solved)
+        for session, path in enumerate(group):
+            for place, passed in enumerate(path):
+                key = f"{uid}_{session}_{place}"
+                rows.append((key, [1], 0.0, {"turns": [turn(0, 1, passed)], "solved": solved[session]}))
+                alone[key] = values[session][place]
+    mixed = rows[::2] + rows[1::2]
+    defaults = {"alpha": 2.0, "beta": 1.0, "gamma": 0.995, "sigma": None, "sigma_floor": 1e-3, "delta": 1e-6}
+    advantages = verl_advantages(mixed, "verpo", verpo=defaults)
+    assert advantages[:, 0].tolist() == pytest.approx([alone[key] for key, *_ in mixed], abs=1e-6)
+
+
+def test_outcomes_of_public_tests_alone_are_refused():
+    rows = [(f"u_{n}_0", [1], 0.0, {"turns": [turn(0, 1, None)], "solved": False}) for n in range(2)]
+    with pytest.raises(ValueError, match="judge_every_turn"):
+        verl_advantages(rows, "verpo", verpo=HAND_CONSTANTS)
+
+
+def test_grpo_counts_each_trajectory_once_and_leaves_what_was_shown_out():
+    """Rewards 1, 0 and 0.5: the mean is 0.5 and the deviation 0.5, however many rows a trajectory has."""
+    record = {"turns": [turn(0, 1, None)], "solved": False}
+    rows = [
+        ("u_0_0", [1], 1.0, record), ("u_0_1", [1, 1], 1.0, record), ("u_0_2", [1], 1.0, record),
+        ("u_1_0", [1, 0, 1], 0.0, record), ("u_2_0", [1], 0.5, record), ("pad_0_0", [0], 0.0, None),
+    ]  # fmt: skip
+    advantages = verl_advantages(rows, "grpo")
+    expected = [[1, 0, 0], [1, 1, 0], [1, 0, 0], [-1, 0, -1], [0, 0, 0], [0, 0, 0]]
+    assert advantages.numpy() == pytest.approx(np.array(expected), abs=1e-5)
+
+
+def trainer_of(scale, *overrides):
+    from cobalt_verl.trainers.episodes import EpisodeTrainer
+
+    trainer = object.__new__(EpisodeTrainer)
+    run = TrainingSettings(Path("d"), "m", Path("o"), "episodes", "multi_turn", scale=scale, overrides=overrides)
+    trainer.config = compose(run)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("scale", "ranks", "updates", "multiple"),
+    # pocket: lcm(8 samples, micro-batches of 16 and 32); paper: lcm(2 x 16 samples, 2 x 4 x 2, 4 x 16)
+    [("pocket", 1, 1, 32), ("paper", 4, 2, 64)],
+)
+def test_a_step_has_the_updates_of_single_turn_training_however_many_rows_there_are(
+    scale, ranks, updates, multiple, monkeypatch
+):
+    from cobalt_verl.trainers.sync import CobaltTrainer
+
+    trainer = trainer_of(scale)
+    assert trainer._get_required_batch_multiple(ranks) == multiple
+    actor, samples = trainer.config.actor_rollout_ref.actor, trainer.config.actor_rollout_ref.rollout.n
+    configured, seen = actor.ppo_mini_batch_size, []
+    monkeypatch.setattr(
+        CobaltTrainer, "_update_actor", lambda self, batch, metrics: seen.append(actor.ppo_mini_batch_size * samples)
+    )
+    for rows in (multiple, 3 * multiple, 7 * multiple):
+        trainer._update_actor(SimpleNamespace(keys=["k"] * rows), {})
+        assert seen.pop() * updates == rows
+        assert (rows // updates // ranks) % actor.ppo_micro_batch_size_per_gpu == 0
+    assert actor.ppo_mini_batch_size == configured
+
+
+def test_the_rewards_of_a_step_count_each_trajectory_once():
+    from cobalt_verl.episodes import last_keys
+
+    assert last_keys(["u_0_0", "u_0_10", "u_0_9", "v_1_0", "u_1_0"]) == ["u_0_10", "v_1_0", "u_1_0"]
+
+
+# --- rows, checks, scripts
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, policy):
+    """Rows that begin episodes, rows that do not, and a model folder without weights."""
+    from transformers import AutoTokenizer, Qwen3Config
+
+    folder = tmp_path_factory.mktemp("online")
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.save_pretrained(folder / "model")
+    Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=20000).save_pretrained(folder / "model")
+    for name, rules in (("episodes", EpisodeRules(True, "drop")), ("plain", None)):
+        train = write_lines(folder / "train.jsonl", [square_problem(f"t{n}") for n in range(160)])
+        validation = write_lines(folder / "validation.jsonl", [square_problem(f"v{n}") for n in range(4)])
+        convert_single_turn(VerlRowsSettings(train, validation, folder / name, policy, 512), "pocket", rules)
+    return folder
+
+
+def run_of(world, *overrides, data="episodes", rollout="multi_turn", estimator="grpo", scale="pocket", rows="episodes"):
+    choices = {"data": data, "rollout": rollout, "estimator": estimator, "scale": scale}
+    return TrainingSettings(world / rows, str(world / "model"), world / "out", overrides=overrides, **choices)
+
+
+def errors_of(world, *overrides, **choices):
+    return check(compose(run_of(world, *overrides, **choices))).errors
+
+
+def test_rows_say_how_an_episode_goes_on(world):
+    row = parquet.read_table(world / "episodes" / "train.parquet").to_pylist()[3]
+    assert row["extra_info"]["episode"] == {
+        "public_tests": [0, 1], "prompts": "pocket", "enable_thinking": True, "truncated_thinking": "drop",
+    }  # fmt: skip
+    plain = parquet.read_table(world / "plain" / "train.parquet").to_pylist()[3]
+    assert "episode" not in plain["extra_info"] and plain["prompt"] == row["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"public_test_cases": '{"inputs": [], "outputs": []}'}, "no public tests"),
+        ({"public_test_cases": '{"inputs": ["9\\n"], "outputs": ["81\\n"]}'}, "test 0 is not among all tests"),
+    ],
+)
+def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, fields, message):
+    train = write_lines(tmp_path / "t.jsonl", [square_problem("t", **fields)])
+    validation = write_lines(tmp_path / "v.jsonl", [square_problem("v")])
+    with pytest.raises(UserError, match=message):
+        convert_single_turn(VerlRowsSettings(train, validation, tmp_path, policy, 512), "pocket", EpisodeRules())
+
+
+def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkeypatch):
+    from cobalt.conversation.prompt_set import BUILT_IN, FILES
+
+    for name in FILES:
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / name).write_text((BUILT_IN / "pocket" / name).read_text())
+    (tmp_path / "pocket").mkdir()  # a name that comes with the package stays one
+    monkeypatch.chdir(tmp_path)
+    files = [write_lines(tmp_path / f"{name}.jsonl", [square_problem(name)]) for name in "tv"]
+    for prompts, named in (("mine", str(tmp_path / "mine")), ("pocket", "pocket")):
+        folder = tmp_path / f"rows_{prompts}"
+        convert_single_turn(VerlRowsSettings(*files, folder, policy, 512), prompts, EpisodeRules())
+        [row] = parquet.read_table(folder / "train.parquet").to_pylist()
+        assert row["extra_info"]["episode"]["prompts"] == named
+
+
+def test_tests_are_found_among_others_and_results_are_read_there():
+    every = TestSuite(("a", "b", "a", "c"), ("1", "2", "1", "3"))
+    assert every.places_of(TestSuite(("c", "a"), ("3", "1"))) == [3, 0]
+    with pytest.raises(UserError, match="test 1 is not among"):
+        every.places_of(TestSuite(("a", "a"), ("1", "2")))
+    with pytest.raises(UserError, match="that call"):
+        every.places_of(replace(every, fn_name="f"))
+    kinds = [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.TIME_LIMIT]
+    result = ExecResult([True, False, False], ["", "wrong", "slow"], [Verdict(kind) for kind in kinds], "float")
+    chosen = result.select([2, 0])
+    assert (chosen.passing, chosen.feedback, chosen.comparison) == ([False, True], ["slow", ""], "float")
+    assert [verdict.kind for verdict in chosen.verdicts] == [kinds[2], kinds[0]]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "verpo"])
+@pytest.mark.parametrize("rollout", ["multi_turn", "multi_turn_until_solved"])
+def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
+    assert errors_of(world, rollout=rollout, estimator=estimator) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "choices", "message"),
+    [
+        (["cobalt.multi_turn.turns=0"], {}, "turns is 0: it must be a whole number of 1 or more"),
+        (["cobalt.multi_turn.turns=two"], {}, "turns is 'two'"),
+        (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean': it must be one of final, best"),
+        (["cobalt.multi_turn.stop=soon"], {}, "stop is 'soon'"),
+        (["+cobalt.multi_turn.horizon=3"], {}, "no setting 'horizon'"),
+        (["cobalt.multi_turn=3"], {}, "it must be a mapping"),
+        ([], {"rows": "plain"}, "no field 'episode'"),
+        ([], {"estimator": "verpo", "rollout": "single_turn"}, "use the rollout multi_turn"),
+        (["cobalt.judge_every_turn=false"], {"estimator": "verpo"}, "cobalt.judge_every_turn=true"),
+        (["algorithm.verpo.gamma=2"], {"estimator": "verpo"}, "gamma is 2"),
+        (["+algorithm.verpo.omega=2"], {"estimator": "verpo"}, "no constant 'omega'"),
+        (["algorithm.adv_estimator=verpo"], {}, "cobalt.judge_every_turn=true"),
+        (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
+        (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "VeRPO compares at least 2 samples"),
+        (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
+    ],
+)
+def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message):
+    found = errors_of(world, *overrides, **choices)
+    assert any(message in error for error in found), found
+
+
+def test_the_default_constants_of_the_configuration_are_those_of_the_equations():
+    config = compose(TrainingSettings(Path("d"), "m", Path("o"), "episodes", "multi_turn", "verpo"))
+    assert equations.VerpoSettings(**config.algorithm.verpo) == equations.PUBLISHED
+
+
+def test_what_decides_an_episode_may_not_change_between_a_run_and_its_continuation(world):
+    def decided(*overrides, **choices):
+        run = run_of(world, *overrides, **choices)
+        return _deciding(run, compose(run))
+
+    first = decided()
+    assert first["multi_turn"] == {"turns": 3, "reward": "final", "stop": "never"}
+    assert decided("cobalt.multi_turn.turns=4")["multi_turn"]["turns"] == 4
+    assert decided(estimator="verpo")["judge_every_turn"] is True
+    single = decided(data="problems", rollout="single_turn")
+    assert "multi_turn" not in single and "judge_every_turn" not in single
+
+
+@pytest.mark.parametrize("profile", ["pocket", "paper"])
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("train_grpo_mt.sh", ["adv_estimator: grpo", "turns: 3", "stop: never", "clip_ratio_high: 0.4"]),
+        ("train_verpo_mt.sh", ["adv_estimator: verpo", "turns: 4", "stop: all_passed", "clip_ratio_high: 0.28"]),
+    ],
+)
+def test_verl_itself_accepts_the_scripts_in_a_dry_run(world, tmp_path, script, lines, profile):
+    finished = subprocess.run(
+        ["bash", f"scripts/{script}", "--profile", profile, "--data_dir", world / "episodes", "--model",
+         world / "model", "--output_dir", tmp_path / "o", "--dry_run"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    said = {line.strip() for line in finished.stdout.splitlines()}
+    loop = "default_agent_loop: " + {"pocket": "seeded_multi_turn", "paper": "multi_turn"}[profile]
+    length = {"pocket": "max_prompt_length: 1024", "paper": "max_prompt_length: 10240"}[profile]
+    assert {*lines, loop, length} <= said
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_preprocessing_script_writes_rows_of_episodes(tmp_path, policy):
+    files = [write_lines(tmp_path / f"{name}.jsonl", [square_problem(name)]) for name in "tv"]
+    finished = subprocess.run(
+        [sys.executable, "preproc/verl_preproc_single_turn.py", "--train_file", files[0], "--validation_file", files[1],
+         "--local_dir", tmp_path / "rows", "--model_name", policy, "--prompts", "pocket", "--episodes",
+         "--enable_thinking", "--truncated_thinking", "drop"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    [row] = parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist()
+    assert row["extra_info"]["episode"]["truncated_thinking"] == "drop"
+    manifest = json.loads(manifest_path(tmp_path / "rows" / "train.parquet").read_text())
+    assert manifest["arguments"]["episodes"] == {"enable_thinking": True, "truncated_thinking": "drop"}

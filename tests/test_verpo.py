@@ -1,0 +1,152 @@
+"""VeRPO's weights, rewards and advantages: hand-computed groups, a reference in plain float64, and their laws."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.errors import UserError
+from cobalt.reward import verpo
+from cobalt.reward.verpo import VerpoSettings
+
+# Two trajectories of two programs each, three tests: M = 4, so that the pass rates are 1, 1/2 and 1/4.
+HAND = [np.array([[1, 0, 0], [1, 1, 0]]), np.array([[1, 0, 0], [1, 1, 1]])]
+HAND_SOLVED = [False, True]
+HAND_SETTINGS = VerpoSettings(alpha=2, beta=0.5, gamma=0.9, sigma=0.25, delta=0)
+# With sigma = 1/4 the densities are 1 + e^-2 + e^-4.5, 1 + e^-2 + e^-0.5 and 1 + e^-4.5 + e^-0.5, and the difficulties
+# e^-2, e^-1 and e^-0.5.
+HAND_WEIGHTS = [0.1180479, 0.2111985, 0.3749479]
+# The turns earn w1, w1 + w2, w1 and w1 + w2 + w3. The trajectories earn 0 and 0.81.
+HAND_TURN_REWARDS = [[0.1180479, 0.3292463], [0.1180479, 0.7041943]]
+HAND_ADVANTAGES = [[-0.5046681, -0.3990689], [0.3053319, 0.5984051]]
+
+
+def groups(least=1):
+    """Groups of trajectories of unequal lengths with the same tests, and whether each is solved."""
+
+    def of(tests):
+        program = st.lists(st.booleans(), min_size=tests, max_size=tests)
+        return st.lists(st.lists(program, min_size=1, max_size=4), min_size=least, max_size=5)
+
+    return st.integers(1, 8).flatmap(of)
+
+
+def arrays(group):
+    return [np.array(trajectory, float) for trajectory in group]
+
+
+def solved(group):
+    return [all(trajectory[-1]) for trajectory in group]
+
+
+def reference(group, settings):
+    """Weights and advantages written out sum by sum, equations 3 and 7 to 14."""
+    tests, programs = len(group[0][0]), sum(map(len, group))
+    rho = [sum(program[j] for trajectory in group for program in trajectory) / programs for j in range(tests)]
+    mean = sum(rho) / tests
+    sigma = settings.sigma or max(math.sqrt(sum((r - mean) ** 2 for r in rho) / tests) / 2, settings.sigma_floor)
+    density = [sum(math.exp(-((a - b) ** 2) / (2 * sigma * sigma)) for b in rho) for a in rho]
+    weights = [math.exp(-settings.alpha * r) / (n + settings.delta) for r, n in zip(rho, density, strict=True)]
+    turns = [[sum(w for w, passed in zip(weights, p, strict=True) if passed) for p in group_i] for group_i in group]
+    paths = [done * settings.gamma ** len(path) for done, path in zip(solved(group), group, strict=True)]
+    mean_turn, mean_path = sum(map(sum, turns)) / programs, sum(paths) / len(paths)
+    advantages = [
+        [path - mean_path + settings.beta * (turn - mean_turn) for turn in of_path]
+        for path, of_path in zip(paths, turns, strict=True)
+    ]
+    return weights, advantages
+
+
+def test_a_group_computed_by_hand():
+    rates = verpo.pass_rates(HAND)
+    assert rates.tolist() == [1, 0.5, 0.25]
+    weights = verpo.difficulty_weights(rates, HAND_SETTINGS)
+    assert weights == pytest.approx(HAND_WEIGHTS, abs=1e-6)
+    for ours, by_hand in zip(verpo.turn_rewards(HAND, weights), HAND_TURN_REWARDS, strict=True):
+        assert ours == pytest.approx(by_hand, abs=1e-6)
+    assert verpo.trajectory_rewards([2, 2], HAND_SOLVED, HAND_SETTINGS) == pytest.approx([0, 0.81], abs=1e-6)
+    for ours, by_hand in zip(verpo.advantages(HAND, HAND_SOLVED, HAND_SETTINGS), HAND_ADVANTAGES, strict=True):
+        assert ours == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_tests_that_are_passed_equally_often_share_one_weight():
+    """Four tests, each passed by one of two programs: every density is 4, every weight e^-1 / 4 = 0.0919699."""
+    group = [np.array([[1, 1, 0, 0]]), np.array([[0, 0, 1, 1]])]
+    settings = VerpoSettings(delta=0)
+    assert verpo.difficulty_weights(verpo.pass_rates(group), settings) == pytest.approx([0.0919699] * 4, abs=1e-6)
+    # Both programs earn two of these weights, and neither solves: there is nothing to learn.
+    assert np.concatenate(verpo.advantages(group, [False, False], settings)) == pytest.approx([0, 0], abs=1e-12)
+
+
+@given(groups(), st.sampled_from([VerpoSettings(), HAND_SETTINGS, VerpoSettings(alpha=0.5, beta=2, delta=0.1)]))
+def test_weights_and_advantages_are_those_of_the_reference(group, settings):
+    weights, advantages = reference(group, settings)
+    assert verpo.difficulty_weights(verpo.pass_rates(arrays(group)), settings) == pytest.approx(weights, abs=1e-9)
+    ours = verpo.advantages(arrays(group), solved(group), settings)
+    for found, expected in zip(ours, advantages, strict=True):
+        assert found.dtype == np.float64
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@given(groups())
+def test_the_advantages_of_the_turns_add_up_to_nothing(group):
+    settings = VerpoSettings()
+    both = verpo.advantages(arrays(group), solved(group), settings)
+    paths = verpo.trajectory_rewards([len(path) for path in group], solved(group), settings)
+    of_turns = [a - (path - paths.mean()) for a, path in zip(both, paths, strict=True)]
+    assert sum(float(part.sum()) for part in of_turns) == pytest.approx(0, abs=1e-9)
+
+
+@given(groups(least=2))
+def test_the_order_of_tests_and_trajectories_does_not_matter(group):
+    ours = verpo.advantages(arrays(group), solved(group))
+    turned = [[program[::-1] for program in trajectory] for trajectory in reversed(group)]
+    for found, expected in zip(reversed(verpo.advantages(arrays(turned), solved(turned))), ours, strict=True):
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_test_weighs_more_the_fewer_pass_it_and_the_fewer_are_like_it():
+    rates = np.array([0.9, 0.1])
+    assert verpo.difficulty_weights(rates)[1] > verpo.difficulty_weights(rates)[0]
+    # Ten easy tests of one kind: together they weigh little more than one of them alone would.
+    crowd = verpo.difficulty_weights(np.array([0.9] * 10 + [0.1]))
+    alone = verpo.difficulty_weights(np.array([0.9, 0.1]))
+    assert crowd[:10].sum() == pytest.approx(alone[0], rel=0.05)
+
+
+def test_a_group_in_which_nothing_is_solved_still_tells_programs_apart():
+    """The point of the dense reward: by success alone, both trajectories would have the advantage 0."""
+    group = [np.array([[1, 0, 0]]), np.array([[1, 1, 0]])]
+    worse, better = verpo.advantages(group, [False, False])
+    assert better[0] > 0 > worse[0]
+
+
+def test_a_solved_trajectory_earns_less_the_longer_it_took():
+    rewards = verpo.trajectory_rewards([1, 2, 4, 4], [True, True, True, False], VerpoSettings(gamma=0.5))
+    assert rewards.tolist() == [0.5, 0.25, 0.0625, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"alpha": "two"}, "alpha is 'two'"),
+        ({"alpha": True}, "alpha is True"),
+        ({"beta": -1.0}, "beta is -1"),
+        ({"delta": float("nan")}, "delta is nan"),
+        ({"gamma": 0.0}, "gamma is 0"),
+        ({"gamma": 1.1}, "gamma is 1.1"),
+        ({"sigma": 0.0}, "above 0"),
+        ({"sigma_floor": 0.0}, "above 0"),
+    ],
+)
+def test_constants_out_of_range_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        VerpoSettings(**values)
+
+
+@pytest.mark.parametrize("group", [[], [np.zeros((0, 3))], [np.ones((1, 3)), np.zeros((0, 3))]])
+def test_a_group_without_programs_is_refused(group):
+    with pytest.raises(ValueError, match="program"):
+        verpo.advantages(group, [False] * len(group))

@@ -1,0 +1,190 @@
+"""An episode of a training row, with its judge and its reward: text in, the trajectory's reward out; no tokens.
+
+The reward is that of single-turn training (`cobalt_verl.scoring`), for one program of the trajectory:
+
+- A response that the token limit cut off is a response like any other: its program is the block it was writing.
+- A trajectory whose context grew too long for its next turn has a final response without a program, as in evaluation.
+- A failure of the judge is raised, and stops the run.
+"""
+
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cobalt.conversation import Message, load_prompts
+from cobalt.conversation.thinking import OPEN
+from cobalt.conversation.turns import program_of
+from cobalt.episode import Episode, judge_response
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, Judge
+from cobalt.reward import RewardSettings
+from cobalt.training.episodes import EpisodeSettings
+from cobalt_verl.scoring import score, suite_of
+
+_prompts = functools.cache(load_prompts)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A response of an episode and what its program is known to do.
+
+    Attributes:
+        response: The response as decoded.
+        seen: The response as engines show it: the tag that the chat template opened in the prompt is at its head.
+        public: The result on the public tests; None while the response is not judged.
+        all_tests: The result on all tests; None while it is not needed.
+        seconds: Wall time of judging.
+        tests: On how many tests its program was judged.
+    """
+
+    response: str
+    seen: str
+    public: ExecResult | None = None
+    all_tests: ExecResult | None = None
+    seconds: float = 0.0
+    tests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryReward:
+    """What a trajectory earned.
+
+    Attributes:
+        parts: Of the reward (`cobalt_verl.scoring.score`), `score` among them, and counts of the trajectory.
+        solved: Whether the program that the reward is about passes every test; with `best`, whether any program does.
+        outcomes: For each turn whether its program passes each test; None where only public tests were run.
+        seconds: Wall time of judging.
+    """
+
+    parts: dict[str, float]
+    solved: bool
+    outcomes: tuple[tuple[bool, ...] | None, ...]
+    seconds: float
+
+
+class JudgedEpisode:
+    """See the module; `respond` until `done`, then `reward`."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], settings: EpisodeSettings, reward: RewardSettings, judge: Judge
+    ) -> None:
+        """Begin an episode.
+
+        Args:
+            fields: The row: `raw_prompt`, `reward_model.ground_truth`, `extra_info` with `episode`.
+            settings: Turns, end, and which program is rewarded.
+            reward: Settings of the reward.
+            judge: Runs the programs.
+
+        Raises:
+            UserError: the row has no rules of an episode, or is broken.
+        """
+        self._extra_info = fields["extra_info"]
+        rules = self._extra_info.get("episode")
+        if rules is None:
+            raise UserError("the row has no rules of an episode: make it with verl_preproc_single_turn.py --episodes")
+        opening: list[Message] = [
+            {"role": message["role"], "content": message["content"]} for message in fields["raw_prompt"]
+        ]
+        self._settings, self._reward, self._judge = settings, reward, judge
+        self._tests = suite_of(fields["reward_model"]["ground_truth"])
+        self._places = [int(place) for place in rules["public_tests"]]
+        self._episode = Episode(
+            opening,
+            self._tests.select(self._places),
+            _prompts(rules["prompts"]),
+            turns=settings.turns,
+            enable_thinking=bool(rules["enable_thinking"]),
+            truncated_thinking=rules["truncated_thinking"],
+        )
+        self._attempts: list[_Attempt] = []
+        self.done = False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far: what the next response answers."""
+        return self._episode.messages
+
+    async def respond(self, response: str) -> None:
+        """Take the policy's next response: judge its program, and answer with the first failing public test.
+
+        If the outcome of all tests is needed in any case, the program is judged on all of them at once. A suite that
+        the judge's `suite_seconds` ends then fails as a whole, its public tests included.
+
+        Raises:
+            InfrastructureError: the judge failed.
+        """
+        attempt = _Attempt(response, OPEN + response if self._reward.prompt_opens_thinking else response)
+        self._attempts.append(attempt)
+        last = len(self._attempts) == self._settings.turns
+        if last or self._settings.all_tests_every_turn:
+            public = (await self._on_all_tests(attempt)).select(self._places)
+        else:
+            public = await self._on(attempt, self._places)
+        attempt.public = public
+        self._episode.observe(attempt.seen, public)
+        solved = attempt.all_tests is not None and attempt.all_tests.all_passed
+        stopped = {"never": False, "public_passed": public.all_passed, "all_passed": solved}[self._settings.stop]
+        self.done = self._episode.done or stopped
+
+    async def reward(self, *, too_long: bool) -> TrajectoryReward:
+        """What the trajectory earned, once it has a response.
+
+        Earlier programs of the trajectory do not count as `prev_best_pass_rate`, which is about those in the row's
+        prompt.
+
+        Args:
+            too_long: Whether the episode ended because its context grew too long.
+
+        Raises:
+            InfrastructureError: the judge failed.
+        """
+        if self._settings.reward == "best":
+            rewarded = self._attempts
+        elif too_long:
+            rewarded = []
+        else:
+            rewarded = self._attempts[-1:]
+        scores = [await self._score(attempt) for attempt in rewarded]
+        if not scores:
+            scores.append(score("", None, self._extra_info, 0.0, self._reward))
+        return TrajectoryReward(
+            max(scores, key=lambda parts: parts["score"]) | self._counts(too_long=too_long),
+            any(parts["acc"] == 1.0 for parts in scores),
+            tuple(
+                None if attempt.all_tests is None else tuple(attempt.all_tests.passing) for attempt in self._attempts
+            ),
+            sum(attempt.seconds for attempt in self._attempts),
+        )
+
+    async def _score(self, attempt: _Attempt) -> dict[str, float]:
+        result = await self._on_all_tests(attempt)
+        known = None if program_of(attempt.seen) is None else result
+        return score(attempt.response, known, self._extra_info, attempt.seconds, self._reward)
+
+    async def _on_all_tests(self, attempt: _Attempt) -> ExecResult:
+        """The result of a response on all tests, new or known."""
+        if attempt.all_tests is None:
+            attempt.all_tests = await self._on(attempt, range(len(self._tests)))
+        return attempt.all_tests
+
+    async def _on(self, attempt: _Attempt, places: "list[int] | range") -> ExecResult:
+        """Judge a response on some tests; without a program every test fails, and none is run."""
+        started = time.perf_counter()
+        result = await judge_response(self._judge, attempt.seen, self._tests.select(places))
+        attempt.seconds += time.perf_counter() - started
+        attempt.tests += 0 if program_of(attempt.seen) is None else len(places)
+        return result
+
+    def _counts(self, *, too_long: bool) -> dict[str, float]:
+        """What the trajectory was and cost; a turn that was not taken has the public pass rate of the last one."""
+        rates = [attempt.public.pass_rate for attempt in self._attempts if attempt.public is not None]
+        rates += rates[-1:] * (self._settings.turns - len(rates))
+        return {
+            "turns": float(len(self._attempts)),
+            "context_too_long": float(too_long),
+            "judged_tests": float(sum(attempt.tests for attempt in self._attempts)),
+            **{f"public_pass_rate_turn_{turn}": rate for turn, rate in enumerate(rates)},
+        }

@@ -1,0 +1,94 @@
+"""The reward of a response in veRL's processes: the running judge, the paper's reward, and how a failure stops the run.
+
+The reward function of single-turn rollouts (`code_reward_func_think.py`) and the agent loop of several turns use it.
+There is no reward for a failure of the judge: it is raised, and the run stops (`cobalt_verl.trainers.replay_buffer`).
+"""
+
+import contextlib
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import CobaltError
+from cobalt.judge import ExecResult, RememberingJudge, ServeJudge
+from cobalt.judge.verdict import VerdictKind
+from cobalt.problem import TestSuite
+from cobalt.reward import RewardSettings, compute_reward
+
+JUDGE_ATTEMPTS = 14
+"""How often a program is sent before the judge's failure is raised, by default; about three minutes."""
+
+
+@functools.cache
+def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:
+    """The judge service, one for each process, which remembers the results of the last programs."""
+    return RememberingJudge(ServeJudge(attempts=attempts))
+
+
+@functools.lru_cache(maxsize=1024)
+def suite_of(ground_truth: str) -> TestSuite:
+    """All tests of a row's problem (`reward_model.ground_truth`), read once for all its samples."""
+    return TestSuite.parse(ground_truth)
+
+
+def score(
+    response: str, result: ExecResult | None, extra_info: Mapping[str, Any], seconds: float, settings: RewardSettings
+) -> dict[str, float]:
+    """The reward of a response, and all its parts.
+
+    Args:
+        response: The response as decoded.
+        result: The result of its program on all tests; None if it has no program.
+        extra_info: `split` and `prev_best_pass_rate` of the row.
+        seconds: Wall time until the verdict.
+        settings: Of the reward.
+
+    Returns:
+        `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
+        `judge_seconds`, wall time until the verdict (none for a program that this process has had judged before on
+        the same tests), `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the
+        share of tests with that verdict.
+
+    Raises:
+        CobaltError: the row is broken.
+    """
+    reward = compute_reward(
+        response,
+        None if result is None else result.pass_rate,
+        float(extra_info.get("prev_best_pass_rate") or 0.0),
+        settings,
+    )
+    parts = reward.to_metrics()
+    kinds = Counter(verdict.kind for verdict in result.verdicts) if result else Counter()
+    return {
+        "score": parts.pop("reward") if extra_info.get("split") == "train" else reward.validation_score,
+        "acc": parts.pop("solved"),
+        **parts,
+        "judge_seconds": seconds,
+        "queue_seconds": result.queue_seconds if result else 0.0,
+        "run_seconds": result.run_seconds if result else 0.0,
+        **{
+            f"verdict_{kind}": kinds[kind] / max(1, kinds.total())
+            for kind in VerdictKind
+            if kind != VerdictKind.NO_CODE
+        },
+    }
+
+
+@contextlib.contextmanager
+def failures_recorded(problem: object) -> Iterator[None]:
+    """Leave the reason of a failure inside for the process that stops the run; the first reason counts.
+
+    Args:
+        problem: Which problem the work is about.
+    """
+    try:
+        yield
+    except CobaltError as error:
+        path = os.environ.get("COBALT_FAILURE_FILE")
+        if path and not Path(path).exists():
+            Path(path).write_text(f"problem {problem}: {error}\n", encoding="utf-8")
+        raise
