@@ -15,7 +15,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from support import ROOT
+from support import ROOT, write_lines
 
 from cobalt import cli
 from cobalt.errors import InfrastructureError, UserError
@@ -25,7 +25,7 @@ from cobalt.services import services_process
 from cobalt.studies import hacking_study, pocket_data, quickstart
 from cobalt.studies import run as running
 from cobalt.studies.flags import plan_table
-from cobalt.studies.plan import Services, Step, Study, is_done, step_records
+from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
 from cobalt.studies.run import run_study
 
 # --- studies of small commands
@@ -130,7 +130,7 @@ def test_a_record_says_what_ran_when_and_how_long(chain):
         assert 0 <= record["seconds"] < 60
         assert record["files"].keys() == {item.name}
         assert record["needs"].keys() == set(map(str, item.needs))
-    assert json.loads(chain.record_file.with_name("steps.run.json").read_text())["arguments"] == {}
+    assert json.loads(chain.record_file.with_name("steps.run.json").read_text())["arguments"] == {"study": "small"}
 
 
 def test_a_folder_of_other_arguments_is_refused_before_any_step(tmp_path):
@@ -571,3 +571,22 @@ def test_a_negative_seed_is_refused(tmp_path):
     with pytest.raises(UserError):
         pocket_data.Arguments(seed=-1).carry_out(planned)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_steps_of_another_study_are_not_listed(tmp_path):
+    planned = study(tmp_path, step("a"))
+    assert run(planned)[0] == 0
+    check_arguments(planned)
+    for other in (replace(planned, arguments={"seed": 7}), replace(planned, name="other")):
+        with pytest.raises(UserError, match="OUTPUT_DIR"):
+            check_arguments(other)
+
+
+@pytest.mark.parametrize("change", [{"seconds": "abc"}, {"step": ["a"]}, {"needs": None}, {"seconds": float("nan")}])
+def test_a_damaged_record_of_steps_is_refused_by_field(tmp_path, change):
+    planned = study(tmp_path, step("a"))
+    assert run(planned)[0] == 0
+    [record] = read_records(planned.record_file)
+    write_lines(planned.record_file, [record | change])
+    with pytest.raises(UserError, match=f"line 1: field '{next(iter(change))}'"):
+        plan_table(planned)

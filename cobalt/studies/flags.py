@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cobalt.errors import UserError
-from cobalt.studies.plan import Study, is_done, step_records
+from cobalt.studies.plan import Study, check_arguments, is_done, step_records
 from cobalt.studies.run import run_study
 
 
@@ -29,11 +29,12 @@ class StudyFlags:
         """List the study, or run what is left of it; returns the exit code.
 
         Raises:
-            UserError: the seed is negative; see also `run_study`.
+            UserError: the seed is negative, or the folder is another study's; see also `run_study`.
         """
         if self.seed < 0:
             raise UserError(f"the seed is {self.seed}: it must be 0 or more")
         if self.list_steps:
+            check_arguments(study)
             Console().print(plan_table(study))
             return 0
         return run_study(study, sys.stdout.write)

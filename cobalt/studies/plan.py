@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from cobalt.errors import UserError
-from cobalt.manifest import file_digest
+from cobalt.manifest import file_digest, open_manifest
 from cobalt.records import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +122,44 @@ class Study:
         return self.root / self.folder / "logs" / f"{step.name}.log"
 
 
+class _StepRecord(BaseModel):
+    """The fields of a step's record that are read; others are passed over."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: str
+    command: list[str]
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    needs: dict[str, str | None]
+    files: dict[str, str | None]
+
+
+def check_arguments(study: Study) -> None:
+    """Check that the folder is this study's, begun with the same arguments, if it was begun. Nothing is written.
+
+    Raises:
+        UserError: the folder holds another study, or this one with other arguments.
+    """
+    if study.record_file.exists() and study.record_file.stat().st_size > 0:
+        open_study(study, only_look=True)
+
+
+def open_study(study: Study, *, only_look: bool = False) -> None:
+    """Write the study's manifest, or check that a study that was begun continues with the same arguments.
+
+    Args:
+        study: The study.
+        only_look: Leave the manifest as it is.
+
+    Raises:
+        UserError: the folder holds another study, or this one with other arguments.
+    """
+    try:
+        open_manifest(study.record_file, {"study": study.name, **study.arguments}, complete=only_look)
+    except UserError as error:
+        raise UserError(f"{study.folder} cannot be this study's folder, name another as OUTPUT_DIR: {error}") from None
+
+
 def step_records(study: Study) -> dict[str, dict[str, Any]]:
     """The record of the last successful run of each step, by the step's name.
 
@@ -128,10 +168,14 @@ def step_records(study: Study) -> dict[str, dict[str, Any]]:
     """
     path = study.record_file
     records = read_records(path, unfinished=True) if path.exists() else []
-    fields = {"step", "command", "seconds", "needs", "files"}
-    for record in records:
-        if not fields <= record.keys():
-            raise UserError(f"{path} is not a record of steps: move it away, and the study runs every step again")
+    for number, record in enumerate(records, 1):
+        try:
+            _StepRecord.model_validate(record)
+        except ValidationError as error:
+            raise UserError(
+                f"{path}, line {number}: field {error.errors()[0]['loc'][0]!r} is not that of a step's record: move the"
+                " file away, and the study runs every step again"
+            ) from None
     return {record["step"]: record for record in records}
 
 

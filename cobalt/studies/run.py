@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import Any
 
 from cobalt.errors import InfrastructureError
-from cobalt.manifest import open_manifest
 from cobalt.records import RecordFile
 from cobalt.services import services_process, terminations_as_interrupts
-from cobalt.studies.plan import Services, Step, Study, digests, is_done, step_records
+from cobalt.studies.plan import Services, Step, Study, digests, is_done, open_study, step_records
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
         RecordFile(study.record_file) as output,
         _Runner(study, output, show) as runner,
     ):
-        open_manifest(output.path, study.arguments)
+        open_study(study)
         for step in study.steps:
             code = runner.take_turn(step) or runner.join_background(step)
             if code:
