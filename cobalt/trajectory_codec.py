@@ -37,9 +37,9 @@ _ROLES = ("system", "user", "assistant")
 _VERDICTS = {kind.value: kind for kind in VerdictKind}
 # Field of a record, attribute of a turn, and the value that is written if the attribute is None.
 _GENERATION_FIELDS: tuple[tuple[str, str, Any], ...] = (
-    ("finish_reasons", "finish_reason", "stop"),
-    ("prompt_tokens", "prompt_tokens", 0),
-    ("completion_tokens", "completion_tokens", 0),
+    ("finish_reasons", "finish_reason", None),
+    ("prompt_tokens", "prompt_tokens", None),
+    ("completion_tokens", "completion_tokens", None),
     ("costs", "cost", None),
     ("errors", "error", ""),
 )
@@ -377,7 +377,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _count(value: Any) -> int:
+def _count(value: Any) -> int | None:
+    if value is None:  # a first turn that was recorded without it
+        return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
         raise _Malformed
     return value
@@ -397,7 +399,9 @@ def _rate(value: Any) -> float:
     return value
 
 
-def _finish_reason(value: Any) -> FinishReason:
+def _finish_reason(value: Any) -> FinishReason | None:
+    if value is None:  # as above
+        return None
     if not isinstance(value, str) or value not in _FINISH_REASONS:
         raise _Malformed
     return value  # type: ignore[return-value]
@@ -422,9 +426,9 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "public_exec_results": (_result, "an execution result"),
     "all_pass_rates": (_rate, "a rate between 0 and 1"),
     "hidden_verdicts": (_verdicts, "a list of verdicts"),
-    "finish_reasons": (_finish_reason, f"one of {', '.join(get_args(FinishReason))}"),
-    "prompt_tokens": (_count, "a number of tokens"),
-    "completion_tokens": (_count, "a number of tokens"),
+    "finish_reasons": (_finish_reason, f"one of {', '.join(get_args(FinishReason))}, or null"),
+    "prompt_tokens": (_count, "a number of tokens or null"),
+    "completion_tokens": (_count, "a number of tokens or null"),
     "costs": (_cost, "a number or null"),
     "errors": (_text, "a string"),
 }

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -243,3 +244,18 @@ def test_a_malformed_execution_result_is_refused_by_field(change):
     assert ExecResult.from_record(good).passing == [True, True]
     with pytest.raises(UserError, match=f"'{next(iter(change))}'|seconds|exit_status"):
         ExecResult.from_record(good | change)
+
+
+def test_what_is_not_known_of_a_first_turn_is_written_as_null_and_read_back():
+    problem = Problem.parse(square_problem(0))
+    [first] = decode_first_turns({"responses": ["x"]})
+    second = replace(first, finish_reason="stop", prompt_tokens=3, completion_tokens=2)
+    result = ExecResult.no_code(2)
+    turns = tuple(replace(turn, feedback="f", public_result=result, public_pass_rate=0.0) for turn in (first, second))
+    messages = [{"role": "user", "content": "q"}]
+    for turn in turns:
+        messages += [{"role": "assistant", "content": turn.response}, {"role": "user", "content": "f"}]
+    record = encode_multi_turn([Trajectory(problem, 0, messages, turns)], "benign")
+    assert (record["finish_reasons"], record["completion_tokens"]) == ([[None], ["stop"]], [[None], [2]])
+    [again] = decode_trajectories(problem, dict(problem.record) | record)
+    assert [turn.finish_reason for turn in again.turns] == [None, "stop"]
