@@ -143,12 +143,11 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         return shared
     return shared | {
         "VERL_PLATFORM": "cpu",
-        # The platform stands in for CUDA, so the engine is the one that veRL registers for CUDA.
-        "VERL_ENGINE_DEVICE": "cuda",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Generation and update take turns, so that each may use all cores.
-        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+        # While vLLM generates, the judge and the agent loops need cores, too. The update takes all of them
+        # (cobalt_verl/cpu/shared_prompts.py).
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2)),
         "OMP_WAIT_POLICY": "PASSIVE",
         # Large tensors come from memory that the process keeps; fresh pages are expensive on virtual machines.
         "MALLOC_MMAP_MAX_": "0",

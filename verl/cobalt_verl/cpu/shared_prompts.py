@@ -1,0 +1,192 @@
+"""VeRL's FSDP engine for a CPU: no padding, and a prompt that several samples share is computed once.
+
+A step of GRPO has several responses to each prompt. Here the tokens of a micro-batch are one row: each prompt, followed
+by all of its responses. A response attends to its prompt and to itself, and its positions go on from the prompt. The
+logits are computed for the tokens of responses alone. The log-probs, and so the gradient, are those of separate padded
+sequences up to rounding (`tests/test_shared_prompts.py`).
+
+Not for GPUs, where veRL's own engine packs sequences with kernels of its own. The model must take its attention from
+transformers' interface, as those of its own library do. veRL imports this module where it reads a model's configuration
+(`actor_rollout_ref.model.external_lib`).
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from verl.utils import tensordict_utils
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+ATTENTION = "cobalt_shared_prompts"
+"""The name of `attend` among transformers' attention functions."""
+
+Block = tuple[int, int, torch.Tensor | None]
+"""A prompt with its responses: the place of its first token, the place after its last one, and which tokens (rows) see
+which (columns); None: each token sees those before it and itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The tokens of several samples in one row.
+
+    Attributes:
+        input_ids: Each distinct prompt, followed by its responses (tokens).
+        positions: The place of each token in its own sample (tokens).
+        blocks: The prompts with their responses, in order.
+        predictors: For each token of the responses, in the order of the samples, the place in the row of the token
+            before it (response tokens).
+        labels: The tokens of the responses, in the order of the samples (response tokens).
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    blocks: tuple[Block, ...]
+    predictors: torch.Tensor
+    labels: torch.Tensor
+
+
+def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> Packed:
+    """Put samples into one row.
+
+    Args:
+        prompts: The prompt of each sample, at least one token each.
+        responses: The response of each sample.
+    """
+    samples_of: dict[tuple[int, ...], list[int]] = {}
+    for sample, prompt in enumerate(prompts):
+        samples_of.setdefault(tuple(prompt.tolist()), []).append(sample)
+    pieces: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
+    blocks: list[Block] = []
+    predictors: dict[int, torch.Tensor] = {}
+    end = 0
+    for tokens, samples in samples_of.items():
+        start, length = end, len(tokens)
+        pieces.append(prompts[samples[0]])
+        positions.append(torch.arange(length))
+        end += length
+        for sample in samples:
+            size = len(responses[sample])
+            pieces.append(responses[sample])
+            positions.append(torch.arange(length, length + size))
+            before = torch.arange(end - 1, end - 1 + size)
+            before[:1] = start + length - 1
+            predictors[sample] = before
+            end += size
+        blocks.append((start, end, _mask(length, [len(responses[sample]) for sample in samples])))
+    return Packed(
+        torch.cat(pieces),
+        torch.cat(positions),
+        tuple(blocks),
+        torch.cat([predictors[sample] for sample in range(len(prompts))]),
+        torch.cat(list(responses)),
+    )
+
+
+def _mask(prompt: int, responses: Sequence[int]) -> torch.Tensor | None:
+    """Which tokens of a block see which, by the lengths of the prompt and the responses."""
+    if len(responses) == 1:
+        return None
+    owner = torch.repeat_interleave(torch.arange(len(responses) + 1), torch.tensor([prompt, *responses]))
+    seen = (owner[:, None] == owner) | (owner == 0)
+    return torch.tril(seen)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    blocks: Sequence[Block],
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention within the blocks, by transformers' interface.
+
+    Args:
+        module: The model's layer; not used.
+        query: (1, heads, tokens, head size).
+        key: (1, heads of keys and values, tokens, head size).
+        value: As `key`.
+        attention_mask: Not used: `blocks` say what is seen.
+        blocks: See `Packed`; a keyword of the model's call.
+        scaling: Factor of the products; None: 1 / sqrt(head size).
+
+    Returns:
+        (1, tokens, heads, head size), and no weights.
+    """
+    parts = [
+        torch.nn.functional.scaled_dot_product_attention(
+            query[:, :, start:end],
+            key[:, :, start:end],
+            value[:, :, start:end],
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        for start, end, mask in blocks
+    ]
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
+
+
+@EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
+class SharedPromptEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # veRL is not typed
+    """See the module. `use_remove_padding`, sequence parallelism and fused kernels have no effect."""
+
+    def _build_module(self) -> Any:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        module = super()._build_module()
+        module.set_attn_implementation(ATTENTION)
+        return module
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keywords of the model's call, and what `prepare_model_outputs` needs besides."""
+        samples = micro_batch["input_ids"].unbind()
+        lengths = micro_batch["prompts"].offsets().diff().tolist()
+        responses = [sample[length:] for sample, length in zip(samples, lengths, strict=True)]
+        packed = pack([sample[:length] for sample, length in zip(samples, lengths, strict=True)], responses)
+        temperature = torch.as_tensor(micro_batch["temperature"], dtype=torch.float32).expand(len(samples))
+        sizes = torch.tensor([len(response) for response in responses])
+        inputs = {
+            "input_ids": packed.input_ids[None],
+            "position_ids": packed.positions[None],
+            "attention_mask": None,
+            "blocks": packed.blocks,
+            "logits_to_keep": packed.predictors,
+        }
+        return inputs, {"labels": packed.labels, "temperature": torch.repeat_interleave(temperature, sizes)}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, torch.Tensor]:
+        """Log-probs, and the entropies if they are asked for: nested (samples, tokens), 0 where no response is predicted.
+
+        As everywhere in veRL, the value at a token is about the token after it.
+        """
+        logits = output.logits[0] / output_args["temperature"].clamp(min=1e-8)[:, None]
+        log_probs = torch.log_softmax(logits, dim=-1)
+        chosen = log_probs.gather(-1, output_args["labels"][:, None])[:, 0]
+        found = {"log_probs": _by_sample(chosen, micro_batch)}
+        if tensordict_utils.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False):
+            found["entropy"] = _by_sample(-(log_probs.exp() * log_probs).sum(dim=-1), micro_batch)
+        return found
+
+
+def _by_sample(values: torch.Tensor, micro_batch: Any) -> torch.Tensor:
+    """The values of the response tokens as a nested tensor of the samples' lengths."""
+    offsets = micro_batch["input_ids"].offsets()
+    starts = offsets[:-1] + micro_batch["prompts"].offsets().diff() - 1
+    ends = offsets[1:] - 1
+    places = torch.cat([torch.arange(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+    whole = values.new_zeros(int(offsets[-1])).index_put((places,), values)
+    return torch.nested.nested_tensor_from_jagged(whole, offsets)
