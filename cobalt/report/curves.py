@@ -39,8 +39,8 @@ def validation_solved(metrics: Mapping[str, float]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def read_curves(run: Path) -> TrainingCurves:
-    """Read the curves of a training run from its folder.
+def read_metrics(run: Path) -> list[tuple[int, dict[str, float]]]:
+    """The steps of a training run and their metrics, from its folder.
 
     Raises:
         UserError: the metrics file is missing, or is not one.
@@ -50,18 +50,26 @@ def read_curves(run: Path) -> TrainingCurves:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
-    rewards, validations = [], []
+    steps = []
     for number, line in enumerate(lines, 1):
         try:
             record = _Step.model_validate_json(line)
         except ValidationError:
             raise UserError(f"{path}, line {number}: not a step of a training run") from None
-        step, metrics = record.step, record.metrics
-        if REWARD in metrics:
-            rewards.append((step, metrics[REWARD]))
-        solved = validation_solved(metrics)
-        if solved is not None:
-            validations.append((step, solved))
+        steps.append((record.step, record.metrics))
+    return steps
+
+
+def read_curves(run: Path) -> TrainingCurves:
+    """Read the curves of a training run from its folder.
+
+    Raises:
+        UserError: the metrics file is missing, or is not one.
+    """
+    steps = read_metrics(run)
+    rewards = [(step, metrics[REWARD]) for step, metrics in steps if REWARD in metrics]
+    solved = [(step, validation_solved(metrics)) for step, metrics in steps]
+    validations = [(step, share) for step, share in solved if share is not None]
     if not rewards and not validations:
-        raise UserError(f"{path} has no step with a reward yet")
+        raise UserError(f"{run / METRICS} has no step with a reward yet")
     return TrainingCurves(rewards, validations)

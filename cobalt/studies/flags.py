@@ -33,11 +33,20 @@ class StudyFlags:
         """
         if self.seed < 0:
             raise UserError(f"the seed is {self.seed}: it must be 0 or more")
-        if self.list_steps:
-            check_arguments(study)
-            Console().print(plan_table(study))
-            return 0
+        return list_or_run(study, list_only=self.list_steps)
+
+
+def list_or_run(study: Study, *, list_only: bool) -> int:
+    """Print the steps of a study, or run what is left of it; returns the exit code.
+
+    Raises:
+        UserError: the folder is another study's; see also `run_study`.
+    """
+    if not list_only:
         return run_study(study, sys.stdout.write)
+    check_arguments(study)
+    Console().print(plan_table(study))
+    return 0
 
 
 def plan_table(study: Study) -> Table:

@@ -12,7 +12,7 @@ from pathlib import Path
 from cobalt.cli import run_script
 from cobalt.studies import pocket
 from cobalt.studies.flags import StudyFlags
-from cobalt.studies.plan import Services, Step, Study
+from cobalt.studies.plan import Step, Study
 from cobalt.studies.quickstart import Quickstart
 
 
@@ -57,7 +57,7 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
         pocket.training(
             "ptb_training",
             f"Train FT by GRPO on partial trajectories and their perturbed copies, {steps} steps (FT-Cobalt-PTB).",
-            "multi_turn",
+            "grpo_multi_turn",
             folder / "ptb_data",
             ft_model,
             ptb_training,
@@ -96,8 +96,6 @@ def _perturbed_rows(quickstart: Quickstart, folder: Path) -> tuple[Step, Step, S
     perturbed, data = folder / "ptb_collection.jsonl", folder / "ptb_data"
     prompts, validation = data / "prompts.jsonl", pocket.validation_prompts(quickstart.cobalt_data)
     model = pocket.trained_model(quickstart.ft_training)
-    script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(collected))
-    flags = ("--output_file", str(prompts), "--model_name", str(model), "--prompts", "pocket")
     return (
         Step(
             "ptb_problems",
@@ -106,14 +104,7 @@ def _perturbed_rows(quickstart: Quickstart, folder: Path) -> tuple[Step, Step, S
             files=(perturbed,),
             needs=(collected,),
         ),
-        Step(
-            "ptb_prompts",
-            "Cut the trajectories into contextual prompts, and add a copy of each with impossible feedback.",
-            (*script, *flags, "--perturbed_ratio", "1.0", "--perturbed_file", str(perturbed)),
-            files=(prompts,),
-            needs=(collected, perturbed, model),
-            services=Services(),
-        ),
+        pocket.contextual_prompts("ptb_prompts", quickstart.ft_collection, prompts, model, perturbed=perturbed),
         pocket.multi_turn_rows("ptb_rows", prompts, validation, data, model),
     )
 

@@ -21,6 +21,9 @@ from cobalt.records import read_records
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: the folder that commands run in."""
 
+STEPS_FILE = "steps.jsonl"
+"""In a study's folder: a line for each successful run of a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -115,7 +118,7 @@ class Study:
     @property
     def record_file(self) -> Path:
         """JSONL with a line for each successful run of a step: the step, its command, start, seconds and digests."""
-        return self.root / self.folder / "steps.jsonl"
+        return self.root / self.folder / STEPS_FILE
 
     def log_file(self, step: Step) -> Path:
         """The output of the step's command, over all its runs."""

@@ -17,7 +17,7 @@ def world_model(world: Path) -> Path:
 
 
 def problems(world: Path, split: str) -> Path:
-    """The problems of a split of a pocket world: "train" or "dev"."""
+    """The problems of a split of a pocket world: "train", "dev" or "test"."""
     return world / "data" / f"{split}.jsonl"
 
 
@@ -57,7 +57,7 @@ def pocket_world(world: Path, seed: int, *flags: str) -> Step:
         "pocket_world",
         "Make the problems of the pocket world and train its seed model (base).",
         ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed), *flags),
-        files=(problems(world, "train"), problems(world, "dev"), world_model(world)),
+        files=(*(problems(world, split) for split in ("train", "dev", "test")), world_model(world)),
     )
 
 
@@ -133,6 +133,41 @@ def partial_trajectory_rows(name: str, train_run: Path, dev_run: Path, folder: P
     )
 
 
+def contextual_prompts(
+    name: str,
+    run: Path,
+    file: Path,
+    model: Path,
+    *,
+    is_test: bool = False,
+    perturbed: Path | None = None,
+    perturbed_ratio: float = 1.0,
+) -> Step:
+    """Contextual prompts from the trajectories of a run.
+
+    Args:
+        name: Of the step.
+        run: Folder of the trajectories.
+        file: The prompts to write.
+        model: The policy to train, by whose tokens prompts are measured.
+        is_test: One trajectory of each problem, for validation.
+        perturbed: The problems with impossible tests; copies of prompts with impossible feedback are then added.
+        perturbed_ratio: With `perturbed`, copies for each prompt, 0 to 1.
+    """
+    script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(evaluation_file(run)))
+    flags = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
+    copies = ("--perturbed_ratio", f"{perturbed_ratio:g}", "--perturbed_file", str(perturbed)) if perturbed else ()
+    return Step(
+        name,
+        "Cut the trajectories into contextual prompts"
+        + (", and add copies with impossible feedback." if perturbed else "."),
+        (*script, *flags, *(("--is_test",) if is_test else ()), *copies),
+        files=(file,),
+        needs=(evaluation_file(run), model, *((perturbed,) if perturbed else ())),
+        services=Services() if perturbed else None,
+    )
+
+
 def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path) -> Step:
     """Rows for GRPO on contextual prompts, validated on those of `validation`."""
     script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
@@ -146,16 +181,76 @@ def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, mo
     )
 
 
-def training(name: str, purpose: str, method: str, data: Path, model: Path, run: Path, steps: int, seed: int) -> Step:
-    """A training run; `method` is "single_turn" or "multi_turn", `steps` are optimizer steps."""
-    script = ("bash", f"scripts/train_grpo_{method}.sh", "--data_dir", str(data), "--model", str(model))
-    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}", f"trainer.save_freq={steps}")
+def episode_rows(name: str, world: Path, dev: Path, folder: Path) -> Step:
+    """Rows for online multi-turn training of the seed model on the world's training problems."""
+    train, model = problems(world, "train"), world_model(world)
+    script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
+    flags = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
+    rules = ("--episodes", "--enable_thinking", "--truncated_thinking", "drop")
+    return Step(
+        name,
+        "Write the rows of online multi-turn training for veRL.",
+        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket", *rules),
+        files=row_files(folder),
+        needs=(train, dev, model),
+    )
+
+
+def training(
+    name: str,
+    purpose: str,
+    method: str,
+    data: Path,
+    model: Path,
+    run: Path,
+    steps: int,
+    seed: int,
+    *,
+    save_every: int | None = None,
+    validate_every: int | None = 10,
+    settings: tuple[str, ...] = (),
+) -> Step:
+    """A training run.
+
+    Args:
+        name: Of the step.
+        purpose: What the step does, in a sentence.
+        method: Which of the scripts trains (scripts/train_METHOD.sh), such as "grpo_single_turn".
+        data: Folder of the rows.
+        model: The policy to train.
+        run: Folder of the run.
+        steps: Steps of training.
+        seed: Decides the order of the prompts and the samples.
+        save_every: Steps between two checkpoints; None: only the last one.
+        validate_every: Steps between two validations, the first of them before training; None: no validation.
+        settings: Of veRL, as key=value.
+    """
+    script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
+    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
+    saved = f"trainer.save_freq={save_every or steps}"
+    validated = (
+        ("trainer.test_freq=-1", "trainer.val_before_train=false")
+        if validate_every is None
+        else (f"trainer.test_freq={validate_every}",)
+    )
     return Step(
         name,
         purpose,
-        (*script, "--output_dir", str(run), f"data.seed={seed}", *length, "trainer.test_freq=10"),
+        (*script, "--output_dir", str(run), f"data.seed={seed}", *length, saved, *validated, *settings),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
+    )
+
+
+def checkpoint(name: str, run: Path, step: int, model: Path) -> Step:
+    """The policy of a training run after a number of steps, as a folder of its own."""
+    command = ("python", "-m", "cobalt.training.export", "--run_dir", str(run), "--step", str(step))
+    return Step(
+        name,
+        f"Export the policy after {step} steps.",
+        (*command, "--output_dir", str(model)),
+        files=(model,),
+        needs=(metrics_file(run),),
     )
 
 

@@ -151,7 +151,7 @@ class Quickstart:
             pocket.training(
                 "ft_training",
                 f"Train the seed model by single-turn GRPO, {steps} steps (FT).",
-                "single_turn",
+                "grpo_single_turn",
                 self.folder / "ft_data",
                 base_model,
                 self.ft_training,
@@ -173,7 +173,7 @@ class Quickstart:
             pocket.training(
                 "cobalt_training",
                 f"Train FT by GRPO on partial trajectories, {steps} steps (FT-Cobalt).",
-                "multi_turn",
+                "grpo_multi_turn",
                 self.cobalt_data,
                 ft_model,
                 self.cobalt_training,

@@ -75,6 +75,7 @@ class _Running:
     log_begin: int
     started: str
     clock: float
+    services_seconds: float
 
 
 class _Runner:
@@ -153,6 +154,7 @@ class _Runner:
                 command = [sys.executable, "-m", "cobalt.services", *step.services.flags, "--", *command]
             elif not step.during:
                 environment |= self._services_for(step, file.fileno())
+            services_seconds = time.monotonic() - clock
             needs = digests(self._study, step.needs)
             # A process group of its own, so that Ctrl-C reaches it and its children once, from here.
             process = subprocess.Popen(
@@ -164,7 +166,9 @@ class _Runner:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        running = _Running(step, process, self._waiting.submit(_wait, process), needs, begin, started, clock)
+        running = _Running(
+            step, process, self._waiting.submit(_wait, process), needs, begin, started, clock, services_seconds
+        )
         self._running.append(running)
         return running
 
@@ -206,6 +210,7 @@ class _Runner:
             "command": list(step.command),
             "started": running.started,
             "seconds": round(end - running.clock, 1),
+            "services_seconds": round(running.services_seconds, 1),
             "needs": running.needs,
             "files": files,
         }

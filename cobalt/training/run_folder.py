@@ -63,7 +63,7 @@ def last_checkpoint(output: Path) -> int:
     text = tracker.read_text(encoding="utf-8").strip()
     if not text:
         return max(
-            (step for step in _checkpoints(output) if (checkpoint_path(output, step) / "data.pt").exists()), default=0
+            (step for step in checkpoints(output) if (checkpoint_path(output, step) / "data.pt").exists()), default=0
         )
     if not text.isdigit():
         raise UserError(f"{tracker} does not hold a step: write the step of the last whole checkpoint into it")
@@ -90,11 +90,11 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> in
         raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
     reported = {step for step, _ in lines}
-    step = max((step for step in _checkpoints(output) if step <= last and step in reported), default=0)
+    step = max((step for step in checkpoints(output) if step <= last and step in reported), default=0)
     # In this order, so that a kill in between leaves nothing that looks like progress.
     if last:
         _tracker(output).write_text(str(step), encoding="utf-8")
-    for later in _checkpoints(output):
+    for later in checkpoints(output):
         if later > step:
             shutil.rmtree(checkpoint_path(output, later))
     if metrics.exists():
@@ -108,7 +108,8 @@ def _tracker(output: Path) -> Path:
     return output / "checkpoints" / "latest_checkpointed_iteration.txt"
 
 
-def _checkpoints(output: Path) -> list[int]:
+def checkpoints(output: Path) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
     names = (path.name.removeprefix("global_step_") for path in (output / "checkpoints").glob("global_step_*"))
     return sorted(int(name) for name in names if name.isdigit())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cobalt.cli import run_script
+from cobalt.datasets.pocket.dataset import SIZES
 from cobalt.datasets.pocket.overview import overview
 from cobalt.datasets.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
 from cobalt.datasets.pocket.world import build_pocket_world
@@ -28,6 +29,8 @@ class Arguments:
     open_share: float = 0.0
     """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
     sentence: only a failing public test tells which (docs/pocket.md). Above 0 the ceilings of the world are printed."""
+    test_problems: int = SIZES["test"]
+    """Number of test problems."""
     base_problems: int = 0
     """With --open_share: on how many development problems to measure the seed model itself, with sandboxes and without
     any service; 0: not at all."""
@@ -43,7 +46,10 @@ def main(arguments: Arguments) -> int:
     if arguments.base_problems < 0:
         raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
-    world = build_pocket_world(arguments.output_dir, arguments.seed, recipe=recipe, open_share=arguments.open_share)
+    if arguments.test_problems < 1:
+        raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
+    sizes = {**SIZES, "test": arguments.test_problems}
+    world = build_pocket_world(arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share)
     if arguments.open_share:
         Console().print(overview(world, arguments.seed, arguments.base_problems))
     return 0

@@ -169,9 +169,10 @@ class SharedPromptEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # veRL is
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """Log-probs, and the entropies if they are asked for: nested (samples, tokens), 0 where no response is predicted.
+        """Log-probs, and the entropies if they are asked for: nested (samples, tokens).
 
-        As everywhere in veRL, the value at a token is about the token after it.
+        They are 0 where no token of a response is predicted. As everywhere in veRL, the value at a token is about the
+        token after it.
         """
         logits = output.logits[0] / output_args["temperature"].clamp(min=1e-8)[:, None]
         log_probs = torch.log_softmax(logits, dim=-1)

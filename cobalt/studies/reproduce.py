@@ -1,0 +1,430 @@
+"""The comparison of all methods on the pocket world (`python -m cobalt.studies.reproduce`).
+
+For each seed: a world with open sentences and its seed model (base), then every method from the same seed model,
+evaluated on the test problems over eight rounds of feedback. `cobalt.studies.results` makes the tables. Two views are
+equally fair, and both are made:
+
+- equal examples: each method is trained on as many rewarded samples as the others (a sample is a response; for the
+  online methods, a whole trajectory);
+- equal time: each method is trained until it has taken as much time as FT-Cobalt, with the collection of its
+  trajectories (`cobalt.studies.equal_time`).
+"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.cli import run_script
+from cobalt.errors import UserError
+from cobalt.studies import pocket
+from cobalt.studies.flags import list_or_run
+from cobalt.studies.plan import Step, Study
+
+OPEN_SHARE = 0.5
+"""How often an operation is asked for by its open sentence (docs/pocket.md says why)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the comparison is.
+
+    Attributes:
+        demonstrations: Conversations that the seed model learns from.
+        test_problems: Problems that the models are compared on, one trajectory each.
+        collection_problems: Problems that trajectories are collected for, four each.
+        steps: Steps of FT, and of Cobalt after FT; methods that start from the seed model take twice as many.
+        save_every: Steps between the checkpoints that the view of equal time can choose from.
+    """
+
+    demonstrations: int
+    test_problems: int
+    collection_problems: int
+    steps: int
+    save_every: int
+
+
+FULL = Scale(demonstrations=6500, test_problems=300, collection_problems=600, steps=30, save_every=5)
+FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
+
+LEARNING_RATES = {"FT": "1e-3", "Cobalt": "2e-4", "GRPO-MT": "1e-3", "VeRPO-MT": "1e-3"}
+"""Chosen on the development problems of seed 100, which is not reported (docs/RESULTS.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the comparison.
+
+    Attributes:
+        name: In tables.
+        slug: In the names of steps and folders.
+        view: "examples", "time", or "both" for a row that is in both views.
+        perturbed: Whether it is evaluated under impossible feedback, too.
+    """
+
+    name: str
+    slug: str
+    view: str
+    perturbed: bool = False
+
+
+BASE = Method("base", "base", "both")
+FT = Method("FT", "ft", "both", perturbed=True)
+FT_MORE = Method("FT-more", "ft_more", "examples")
+COBALT = Method("Cobalt", "cobalt", "examples")
+FT_COBALT = Method("FT-Cobalt", "ft_cobalt", "both", perturbed=True)
+FT_COBALT_PTB = Method("FT-Cobalt-PTB", "ft_cobalt_ptb", "examples", perturbed=True)
+FT_COBALT_ROUNDS = Method("FT-Cobalt, 2 rounds", "ft_cobalt_rounds", "examples")
+GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", perturbed=True)
+VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", perturbed=True)
+FT_TIME = Method("FT-more", "ft_more_time", "time")
+COBALT_TIME = Method("Cobalt", "cobalt_time", "time")
+GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time")
+VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time")
+
+METHODS = (
+    *(BASE, FT, FT_MORE, COBALT, FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
+    *(FT_TIME, COBALT_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedFolders:
+    """Where everything of one seed lies.
+
+    Attributes:
+        folder: Of the study.
+        seed: The seed.
+        fast: Whether the scale is `FAST`.
+    """
+
+    folder: Path
+    seed: int
+    fast: bool = False
+
+    @property
+    def world(self) -> Path:
+        """The pocket world."""
+        return Path("pocket") / f"{'fast_' if self.fast else ''}open_seed{self.seed}"
+
+    @property
+    def home(self) -> Path:
+        """The folder of the seed."""
+        return self.folder / f"seed{self.seed}"
+
+    def step(self, name: str) -> str:
+        """The name of a step of this seed."""
+        return f"seed{self.seed}_{name}"
+
+    def training(self, slug: str) -> Path:
+        """A training run."""
+        return self.home / f"{slug}_training"
+
+    def data(self, slug: str) -> Path:
+        """The rows of a training run."""
+        return self.home / f"{slug}_data"
+
+    def collection(self, slug: str) -> Path:
+        """Trajectories that were collected to train on."""
+        return self.home / f"{slug}_collection"
+
+    def model(self, method: Method) -> Path:
+        """The policy of a row."""
+        if method is BASE:
+            return pocket.world_model(self.world)
+        return self.home / "models" / method.slug
+
+    def evaluation(self, method: Method) -> Path:
+        """The trajectories of a row on the test problems."""
+        return self.home / "test" / method.slug
+
+    def perturbed(self, method: Method) -> Path:
+        """The trajectories of a row under impossible feedback."""
+        return self.home / "perturbed" / method.slug
+
+
+class _SeedPlan:
+    """The steps of one seed, in order."""
+
+    def __init__(self, folders: SeedFolders, scale: Scale) -> None:
+        self._at, self._scale, self._seed = folders, scale, folders.seed
+        self.steps: list[Step] = []
+        self._base = pocket.world_model(folders.world)
+        self._dev = folders.home / "dev_problems.jsonl"
+        self._collected = folders.home / "collected_problems.jsonl"
+        self._validation = folders.home / "validation_prompts.jsonl"
+
+    def build(self) -> tuple[Step, ...]:
+        """The whole plan of the seed."""
+        at, steps = self._at, self._scale.steps
+        self._world()
+        self._evaluate(BASE)
+        self.steps.append(pocket.single_turn_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
+        # One run has FT, FT with Cobalt's steps added, and what FT reaches in Cobalt's time.
+        self._train("ft", "FT", "grpo_single_turn", self._base, 3 * steps)
+        self._checkpoint("ft", steps, FT)
+        self._checkpoint("ft", 2 * steps, FT_MORE)
+        self._evaluate(FT)
+        ft = at.model(FT)
+        self._collect_and_cut("ft_cobalt", ft)
+        self._train("ft_cobalt", "Cobalt", "grpo_multi_turn", ft, steps)
+        self._checkpoint("ft_cobalt", steps, FT_COBALT)
+        self._evaluate(FT_COBALT)
+        self._evaluate(FT_MORE)
+        self._train_online("grpo_mt", "GRPO-MT", GRPO_MT)
+        self._train_online("verpo_mt", "VeRPO-MT", VERPO_MT)
+        self._collect_and_cut("cobalt", self._base)
+        self._train("cobalt", "Cobalt", "grpo_multi_turn", self._base, 2 * steps)
+        self._checkpoint("cobalt", 2 * steps, COBALT)
+        self._evaluate(COBALT)
+        self._perturbed_training(ft)
+        self._rounds(ft)
+        for slug, method, spent in (
+            ("ft", FT_TIME, ()),
+            ("cobalt", COBALT_TIME, ("cobalt_collection", "cobalt_prompts", "cobalt_rows")),
+            ("grpo_mt", GRPO_MT_TIME, ()),
+            ("verpo_mt", VERPO_MT_TIME, ()),
+        ):
+            self._in_equal_time(slug, method, spent)
+            self._evaluate(method)
+        for method in METHODS:
+            if method.perturbed:
+                self._evaluate_perturbed(method)
+        return tuple(self.steps)
+
+    def _world(self) -> None:
+        at, scale = self._at, self._scale
+        flags = ("--demonstrations", f"{scale.demonstrations}", "--open_share", f"{OPEN_SHARE:g}")
+        world = pocket.pocket_world(at.world, self._seed, *flags, "--test_problems", f"{scale.test_problems}")
+        collected = self._at.home / "validation_collection"
+        self.steps += [
+            _named(world, at.step("pocket_world")),
+            pocket.first_problems(
+                at.step("dev_problems"),
+                "Choose development problems: training runs of veRL want some, though these do not validate.",
+                min(32, scale.test_problems),
+                pocket.problems(at.world, "dev"),
+                self._dev,
+            ),
+            pocket.first_problems(
+                at.step("collected_problems"),
+                "Choose the problems that trajectories are collected for.",
+                scale.collection_problems,
+                pocket.problems(at.world, "train"),
+                self._collected,
+            ),
+            pocket.trajectories(
+                at.step("validation_collection"),
+                "Collect the seed model's trajectories on the development problems.",
+                self._dev,
+                collected,
+                self._base,
+                self._seed,
+                samples=1,
+                turns=2,
+            ),
+            pocket.contextual_prompts(
+                at.step("validation_prompts"), collected, self._validation, self._base, is_test=True
+            ),
+        ]
+
+    def _train(self, slug: str, rate: str, method: str, model: Path, steps: int) -> None:
+        at = self._at
+        self.steps.append(
+            pocket.training(
+                at.step(f"{slug}_training"),
+                f"Train, {steps} steps ({method}).",
+                method,
+                at.data(slug),
+                model,
+                at.training(slug),
+                steps,
+                self._seed,
+                save_every=self._scale.save_every,
+                validate_every=None,
+                settings=(f"actor_rollout_ref.actor.optim.lr={LEARNING_RATES[rate]}",),
+            )
+        )
+
+    def _checkpoint(self, slug: str, step: int, method: Method) -> None:
+        at = self._at
+        self.steps.append(pocket.checkpoint(at.step(f"{method.slug}_model"), at.training(slug), step, at.model(method)))
+
+    def _evaluate(self, method: Method) -> None:
+        at = self._at
+        self.steps.append(
+            pocket.trajectories(
+                at.step(f"{method.slug}_test"),
+                f"Evaluate {method.name} ({method.slug}) on the test problems.",
+                pocket.problems(at.world, "test"),
+                at.evaluation(method),
+                at.model(method),
+                self._seed,
+                samples=1,
+            )
+        )
+
+    def _evaluate_perturbed(self, method: Method) -> None:
+        at = self._at
+        self.steps.append(
+            pocket.trajectories(
+                at.step(f"{method.slug}_perturbed"),
+                f"Evaluate {method.name} under impossible feedback, and extract its hacking events.",
+                pocket.problems(at.world, "test"),
+                at.perturbed(method),
+                at.model(method),
+                self._seed,
+                samples=1,
+                perturbed=True,
+            )
+        )
+
+    def _collect(self, slug: str, model: Path) -> None:
+        at = self._at
+        self.steps.append(
+            pocket.trajectories(
+                at.step(f"{slug}_collection"),
+                "Collect trajectories for training.",
+                self._collected,
+                at.collection(slug),
+                model,
+                self._seed,
+                samples=4,
+                turns=2,
+            )
+        )
+
+    def _collect_and_cut(self, slug: str, model: Path) -> None:
+        at = self._at
+        prompts = at.data(slug) / "prompts.jsonl"
+        self._collect(slug, model)
+        self.steps += [
+            pocket.contextual_prompts(at.step(f"{slug}_prompts"), at.collection(slug), prompts, model),
+            pocket.multi_turn_rows(at.step(f"{slug}_rows"), prompts, self._validation, at.data(slug), model),
+        ]
+
+    def _train_online(self, slug: str, rate: str, method: Method) -> None:
+        at = self._at
+        self.steps.append(pocket.episode_rows(at.step(f"{slug}_rows"), at.world, self._dev, at.data(slug)))
+        self._train(slug, rate, slug, self._base, 2 * self._scale.steps)
+        self._checkpoint(slug, 2 * self._scale.steps, method)
+        self._evaluate(method)
+
+    def _perturbed_training(self, ft: Path) -> None:
+        """FT-Cobalt-PTB: FT-Cobalt's prompts, and a copy of each with impossible feedback."""
+        at, slug = self._at, "ft_cobalt_ptb"
+        collected = pocket.evaluation_file(at.collection("ft_cobalt"))
+        perturbed, prompts = at.data(slug) / "perturbed.jsonl", at.data(slug) / "prompts.jsonl"
+        self.steps += [
+            Step(
+                at.step(f"{slug}_problems"),
+                "Make two public tests of each problem of FT's trajectories impossible.",
+                ("python", "preproc/run_perturbation.py", "-i", str(collected), "-o", str(perturbed)),
+                files=(perturbed,),
+                needs=(collected,),
+            ),
+            pocket.contextual_prompts(
+                at.step(f"{slug}_prompts"), at.collection("ft_cobalt"), prompts, ft, perturbed=perturbed
+            ),
+            pocket.multi_turn_rows(at.step(f"{slug}_rows"), prompts, self._validation, at.data(slug), ft),
+        ]
+        self._train(slug, "Cobalt", "grpo_multi_turn", ft, self._scale.steps)
+        self._checkpoint(slug, self._scale.steps, FT_COBALT_PTB)
+        self._evaluate(FT_COBALT_PTB)
+
+    def _rounds(self, ft: Path) -> None:
+        """FT-Cobalt in two rounds: half of the steps, then trajectories of the policy itself for the other half."""
+        at, half = self._at, self._scale.steps // 2
+        first = at.home / "models" / "ft_cobalt_round1"
+        # Its first round is the first half of FT-Cobalt's own run.
+        self.steps.append(pocket.checkpoint(at.step("ft_cobalt_round1_model"), at.training("ft_cobalt"), half, first))
+        slug = FT_COBALT_ROUNDS.slug
+        self._collect_and_cut(slug, first)
+        self._train(slug, "Cobalt", "grpo_multi_turn", first, self._scale.steps - half)
+        self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
+        self._evaluate(FT_COBALT_ROUNDS)
+
+    def _in_equal_time(self, slug: str, method: Method, spent: tuple[str, ...]) -> None:
+        at, steps = self._at, self._scale.steps
+        run, output = at.training(slug), at.model(method)
+        budget_runs = (f"{at.training('ft')}@{steps}", f"{at.training('ft_cobalt')}@{steps}")
+        budget_steps = [at.step(f"ft_cobalt_{part}") for part in ("collection", "prompts", "rows")]
+        command = ("python", "-m", "cobalt.studies.equal_time", "--study", str(at.folder), "--run", str(run))
+        already = ("--spent_steps", *map(at.step, spent)) if spent else ()
+        budget = ("--budget_runs", *budget_runs, "--budget_steps", *budget_steps)
+        self.steps.append(
+            Step(
+                at.step(f"{method.slug}_model"),
+                "Export the last checkpoint that fits into the time of FT-Cobalt.",
+                (*command, *budget, *already, "--output_dir", str(output)),
+                files=(output,),
+                needs=tuple(pocket.metrics_file(at.training(name)) for name in sorted({"ft", "ft_cobalt", slug})),
+            )
+        )
+
+
+def _named(step: Step, name: str) -> Step:
+    return Step(name, step.purpose, step.command, step.files, step.needs, step.services)
+
+
+def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, results: Path) -> Study:
+    """The study of some seeds; more can be added to the same folder later."""
+    scale = FAST if fast else FULL
+    steps: list[Step] = []
+    for seed in seeds:
+        steps += _SeedPlan(SeedFolders(folder, seed, fast), scale).build()
+    evaluated = [
+        pocket.evaluation_file(SeedFolders(folder, seed, fast).evaluation(method))
+        for seed in seeds
+        for method in METHODS
+    ]
+    flags = ("--fast",) if fast else ()
+    command = ("python", "-m", "cobalt.studies.results", str(folder), "--seeds", *map(str, seeds), *flags)
+    steps.append(
+        Step(
+            "results",
+            "Write the tables and plots.",
+            (*command, "--output_file", str(results)),
+            files=(results,),
+            needs=tuple(evaluated),
+        )
+    )
+    again = ["python", "-m", "cobalt.studies.reproduce", str(folder), "--seeds", *map(str, seeds), *flags]
+    if results != folder / "RESULTS.md":
+        again += ["--results", str(results)]
+    return Study("reproduce", folder, {"fast": fast}, tuple(steps), shlex.join(again), f"done: {results}")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Compare base, FT, Cobalt, GRPO-MT, VeRPO-MT and their variants on the pocket world, several seeds, two cores.
+
+    Takes more than an hour for each seed. Stop it whenever you like: the same command goes on where it stopped.
+    """
+
+    output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
+    """Folder of the study; runs/reproduce by default."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each has a world, a seed model and samples of its own. Seeds can be added later."""
+    fast: bool = False
+    """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
+    results: Path | None = None
+    """The file of tables to write; RESULTS.md in the folder of the study by default."""
+    list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
+    """Print the steps and which of them are done, and stop."""
+
+
+def main(arguments: Arguments) -> int:
+    """List the study, or run what is left of it; the exit code."""
+    if not arguments.seeds or min(arguments.seeds) < 0 or len(set(arguments.seeds)) < len(arguments.seeds):
+        raise UserError(f"--seeds {' '.join(map(str, arguments.seeds))}: give different seeds of 0 or more")
+    folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")
+    results = arguments.results or folder / "RESULTS.md"
+    study = study_of(folder, arguments.seeds, fast=arguments.fast, results=results)
+    return list_or_run(study, list_only=arguments.list_steps)
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)
