@@ -61,28 +61,46 @@ class Method:
         name: In tables.
         slug: In the names of steps and folders.
         view: "examples", "time", or "both" for a row that is in both views.
+        trained: The training runs that made it, each with its length in multiples of `Scale.steps`; None: as many steps
+            as fit into the time of FT-Cobalt.
+        collected: The collections that it was trained on.
         perturbed: Whether it is evaluated under impossible feedback, too.
     """
 
     name: str
     slug: str
     view: str
+    trained: tuple[tuple[str, float | None], ...] = ()
+    collected: tuple[str, ...] = ()
     perturbed: bool = False
 
 
 BASE = Method("base", "base", "both")
-FT = Method("FT", "ft", "both", perturbed=True)
-FT_MORE = Method("FT-more", "ft_more", "examples")
-COBALT = Method("Cobalt", "cobalt", "examples")
-FT_COBALT = Method("FT-Cobalt", "ft_cobalt", "both", perturbed=True)
-FT_COBALT_PTB = Method("FT-Cobalt-PTB", "ft_cobalt_ptb", "examples", perturbed=True)
-FT_COBALT_ROUNDS = Method("FT-Cobalt, 2 rounds", "ft_cobalt_rounds", "examples")
-GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", perturbed=True)
-VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", perturbed=True)
-FT_TIME = Method("FT-more", "ft_more_time", "time")
-COBALT_TIME = Method("Cobalt", "cobalt_time", "time")
-GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time")
-VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time")
+FT = Method("FT", "ft", "both", (("ft", 1),), perturbed=True)
+FT_MORE = Method("FT-more", "ft_more", "examples", (("ft", 2),))
+COBALT = Method("Cobalt", "cobalt", "examples", (("cobalt", 2),), ("cobalt",))
+FT_COBALT = Method("FT-Cobalt", "ft_cobalt", "both", (("ft", 1), ("ft_cobalt", 1)), ("ft_cobalt",), perturbed=True)
+FT_COBALT_ROUNDS = Method(
+    "FT-Cobalt, 2 rounds",
+    "ft_cobalt_rounds",
+    "examples",
+    (("ft", 1), ("ft_cobalt", 0.5), ("ft_cobalt_rounds", 0.5)),
+    ("ft_cobalt", "ft_cobalt_rounds"),
+)
+FT_COBALT_PTB = Method(
+    "FT-Cobalt-PTB",
+    "ft_cobalt_ptb",
+    "examples",
+    (("ft", 1), ("ft_cobalt_ptb", 1)),
+    ("ft_cobalt",),
+    perturbed=True,
+)
+GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 2),), perturbed=True)
+VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 2),), perturbed=True)
+FT_TIME = Method("FT-more", "ft_more_time", "time", (("ft", None),))
+COBALT_TIME = Method("Cobalt", "cobalt_time", "time", (("cobalt", None),), ("cobalt",))
+GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),))
+VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),))
 
 METHODS = (
     *(BASE, FT, FT_MORE, COBALT, FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),

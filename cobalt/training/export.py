@@ -32,6 +32,18 @@ class Arguments:
 _MARK = ".cobalt-export"
 
 
+def exported_step(model: Path) -> int:
+    """The step whose policy an export wrote into a folder.
+
+    Raises:
+        UserError: no export made the folder.
+    """
+    try:
+        return int((model / _MARK).read_text(encoding="utf-8").removeprefix("step "))
+    except (OSError, ValueError):
+        raise UserError(f"{model} was not made by python -m cobalt.training.export") from None
+
+
 def export(run: Path, step: int, output: Path) -> None:
     """Write the checkpoint of a step as a Hugging Face folder.
 

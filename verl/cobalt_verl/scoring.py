@@ -67,6 +67,7 @@ def score(
         "score": parts.pop("reward") if extra_info.get("split") == "train" else reward.validation_score,
         "acc": parts.pop("solved"),
         **parts,
+        "judged_tests": float(kinds.total()),
         "judge_seconds": seconds,
         "queue_seconds": result.queue_seconds if result else 0.0,
         "run_seconds": result.run_seconds if result else 0.0,

@@ -1,0 +1,83 @@
+"""One-step recoverability, estimated from collected trajectories: what a wrong program costs after its own turn.
+
+Reward 1 for each turn whose program passes every hidden test. Then the advantage of a wrong program over a right one
+at turn t is
+
+    A(t) = -(1 + sum over later turns k of D(t, k))
+    D(t, k) = P(right at k | right at t) - P(right at k | wrong at t)
+
+A task is one-step recoverable if the advantage of no action falls below -1 under the optimal policy (Jain et al., arXiv
+2502.20380, definition 3.1): a mistake costs its own turn and nothing after it, all D are 0. Cobalt's bound rests on
+this property (arXiv 2602.03806).
+
+The estimate compares trajectories of one problem with one another, so that hard problems, on which policies are wrong
+at every turn, do not pass for costly mistakes. It has limits:
+
+- D is that of the policy that wrote the trajectories, not of the optimal one. A policy that repairs little lies far
+  below -1 even where the task is recoverable.
+- Problems without both outcomes at a turn say nothing, and are left out.
+- Turns after those of the trajectories are not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.metrics import bootstrap_interval
+from cobalt.report.seeds import Estimate
+from cobalt.trajectory_codec import read_trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class Recoverability:
+    """The estimate at one turn.
+
+    Attributes:
+        turn: The turn of the program.
+        problems: Problems with right and wrong programs at that turn, which the estimate is about.
+        next_after_right: Share of right programs at the next turn after a right one, the mean over these problems.
+        next_after_wrong: The same after a wrong one.
+        advantage: A(t), by the later turns of the trajectories.
+    """
+
+    turn: int
+    problems: int
+    next_after_right: float
+    next_after_wrong: float
+    advantage: Estimate
+
+
+def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
+    """The estimate at each turn but the last one; turns at which no problem has both outcomes are left out.
+
+    Args:
+        evaluations: Evaluated trajectories, several for each problem.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    by_turn: dict[int, list[tuple[float, float, float]]] = {}
+    for path in evaluations:
+        for group in read_trajectories(path):
+            outcomes = [[rate == 1 for rate in trajectory.hidden_pass_rates] for trajectory in group.trajectories]
+            for turn in range(len(outcomes[0]) - 1):
+                right = [later[turn + 1 :] for later in outcomes if later[turn]]
+                wrong = [later[turn + 1 :] for later in outcomes if not later[turn]]
+                if right and wrong:
+                    lost = _mean([sum(later) for later in right]) - _mean([sum(later) for later in wrong])
+                    kept, repaired = (_mean([later[0] for later in side]) for side in (right, wrong))
+                    by_turn.setdefault(turn, []).append((kept, repaired, -1 - lost))
+    return [
+        Recoverability(
+            turn,
+            len(rows),
+            _mean([row[0] for row in rows]),
+            _mean([row[1] for row in rows]),
+            Estimate(_mean([row[2] for row in rows]), *bootstrap_interval([row[2] for row in rows])),
+        )
+        for turn, rows in sorted(by_turn.items())
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

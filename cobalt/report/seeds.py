@@ -1,0 +1,106 @@
+"""Compare methods over several seeds, each with problems of its own: pooled Pass@1, paired differences, repairs.
+
+A pooled figure is the mean over the problems of all seeds. Intervals are of a bootstrap over these problems;
+differences are paired, problem by problem. How much training itself varies from seed to seed is not in the intervals:
+tables should have the figure of every seed beside the pooled one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from cobalt.metrics import bootstrap_interval
+from cobalt.report.runs import Run
+from cobalt.trajectory_codec import read_trajectories
+
+SeedRuns = Mapping[int, Run]
+"""The runs of one method, by seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over problems, and its 95 % interval."""
+
+    mean: float
+    lower: float
+    upper: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.lower > 0 or self.upper < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How often the outcome of a program changes from one turn to the next, counted over trajectories.
+
+    Attributes:
+        wrong: Programs that fail a hidden test, and are followed by another.
+        repaired: Those of them that are followed by one that passes every hidden test.
+        right: Programs that pass every hidden test, and are followed by another.
+        kept: Those of them that are followed by one that passes, too.
+    """
+
+    wrong: int = 0
+    repaired: int = 0
+    right: int = 0
+    kept: int = 0
+
+    def __add__(self, other: "Moves") -> "Moves":
+        return Moves(
+            self.wrong + other.wrong,
+            self.repaired + other.repaired,
+            self.right + other.right,
+            self.kept + other.kept,
+        )
+
+    @property
+    def repair_rate(self) -> float | None:
+        """Share of the wrong programs that are repaired; None where there is none."""
+        return self.repaired / self.wrong if self.wrong else None
+
+    @property
+    def stay_right_rate(self) -> float | None:
+        """Share of the right programs that stay right; None where there is none. The rest is the spoil rate."""
+        return self.kept / self.right if self.right else None
+
+
+def pooled(runs: SeedRuns, turn: int) -> Estimate:
+    """Pass@1 at a turn over the problems of all seeds, from 0 to 1."""
+    return _estimate([values[turn] for run in runs.values() for values in run.pass_at_1.values()])
+
+
+def difference(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> Estimate:
+    """Pass@1 of `other` at a turn minus that of `base` at a turn, paired over the problems of all seeds."""
+    return _estimate(
+        [
+            values[other_turn] - base[seed].pass_at_1[problem][base_turn]
+            for seed, run in other.items()
+            for problem, values in run.pass_at_1.items()
+        ]
+    )
+
+
+def moves(evaluations: Sequence[Path]) -> list[Moves]:
+    """The moves into each turn after the first one, over the evaluated trajectories of some files.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    found: list[Moves] = []
+    for path in evaluations:
+        for group in read_trajectories(path):
+            for trajectory in group.trajectories:
+                for place, (before, after) in enumerate(pairwise(trajectory.hidden_pass_rates)):
+                    if place == len(found):
+                        found.append(Moves())
+                    solved = int(after == 1)
+                    move = Moves(right=1, kept=solved) if before == 1 else Moves(wrong=1, repaired=solved)
+                    found[place] += move
+    return found
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    return Estimate(sum(values) / len(values), *bootstrap_interval(values))
