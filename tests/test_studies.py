@@ -22,7 +22,7 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.records import RecordFile, read_records
 from cobalt.services import Arguments as ServicesArguments
 from cobalt.services import services_process
-from cobalt.studies import hacking_study, pocket_data, quickstart
+from cobalt.studies import hacking_study, pocket_data, quickstart, reproduce
 from cobalt.studies import run as running
 from cobalt.studies.flags import plan_table
 from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
@@ -440,6 +440,8 @@ STUDIES = {
     "hacking_study": hacking_study.study(hacking_study.Arguments()),
     "hacking_study --fast": hacking_study.study(hacking_study.Arguments(fast=True, classifier="openai/gpt")),
     "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
+    "reproduce": reproduce.study(reproduce.Arguments(seeds=(4,))),
+    "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
 }
 
 

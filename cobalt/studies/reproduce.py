@@ -434,15 +434,14 @@ class Arguments:
     """Print the steps and which of them are done, and stop."""
 
 
-def main(arguments: Arguments) -> int:
-    """List the study, or run what is left of it; the exit code."""
-    if not arguments.seeds or min(arguments.seeds) < 0 or len(set(arguments.seeds)) < len(arguments.seeds):
-        raise UserError(f"--seeds {' '.join(map(str, arguments.seeds))}: give different seeds of 0 or more")
+def study(arguments: Arguments) -> Study:
+    """The study that the flags ask for."""
+    seeds = arguments.seeds
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
     folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")
-    results = arguments.results or folder / "RESULTS.md"
-    study = study_of(folder, arguments.seeds, fast=arguments.fast, results=results)
-    return list_or_run(study, list_only=arguments.list_steps)
+    return study_of(folder, seeds, fast=arguments.fast, results=arguments.results or folder / "RESULTS.md")
 
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_script(Arguments, lambda arguments: list_or_run(study(arguments), list_only=arguments.list_steps))

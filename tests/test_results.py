@@ -1,0 +1,208 @@
+"""The comparison over seeds: pooled figures, repairs, recoverability, equal time, costs, and the page of results."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem, write_lines
+from test_report import make_run
+
+from cobalt.errors import UserError
+from cobalt.report.recoverability import recoverability
+from cobalt.report.runs import read_run
+from cobalt.report.seeds import Moves, difference, moves, pooled
+from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
+from cobalt.studies.reproduce import METHODS, SeedFolders
+from cobalt.studies.results import BEGIN, END, write_results
+
+# --- figures over seeds
+
+
+def test_a_pooled_figure_is_the_mean_over_the_problems_of_all_seeds(tmp_path):
+    first = read_run("m", make_run(tmp_path / "a", [[[0.0, 1.0]], [[1.0, 1.0]]]))
+    second = read_run("m", make_run(tmp_path / "b", [[[0.0, 0.0]]]))
+    runs = {0: first, 1: second}
+    assert [pooled(runs, turn).mean for turn in (0, 1)] == pytest.approx([1 / 3, 2 / 3])
+    assert pooled(runs, 1).lower <= 2 / 3 <= pooled(runs, 1).upper
+
+
+def test_a_difference_is_paired_within_each_problem_of_each_seed(tmp_path):
+    """Both runs go from one half to all, problem by problem: the difference has no spread at all where pairs agree."""
+    rates = [[[0.0, 1.0]], [[1.0, 1.0]]]
+    better = [[[1.0, 1.0]], [[1.0, 1.0]]]
+    base = {seed: read_run("a", make_run(tmp_path / f"a{seed}", rates)) for seed in (0, 1)}
+    other = {seed: read_run("b", make_run(tmp_path / f"b{seed}", better)) for seed in (0, 1)}
+    estimate = difference(base, 0, other, 0)
+    assert estimate.mean == pytest.approx(0.5)
+    same = difference(base, 1, other, 1)
+    assert (same.mean, same.lower, same.upper) == (0, 0, 0) and not same.clear
+
+
+outcomes = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6)
+
+
+def evaluated(folder, problems):
+    """A file of evaluated trajectories; `problems` is [problem][sample][turn], whether the program is right."""
+    return make_run(folder, [[[float(right) for right in turns] for turns in group] for group in problems]) / (
+        "evaluation.jsonl"
+    )
+
+
+@given(trajectories=outcomes)
+def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, trajectories):
+    path = evaluated(tmp_path_factory.mktemp("moves") / "run", [[turns] for turns in trajectories])
+    for turn, move in enumerate(moves([path, path]), 1):
+        pairs = 2 * [(turns[turn - 1], turns[turn]) for turns in trajectories]
+        expected = Moves(
+            wrong=sum(not before for before, _ in pairs),
+            repaired=sum(not before and after for before, after in pairs),
+            right=sum(before for before, _ in pairs),
+            kept=sum(before and after for before, after in pairs),
+        )
+        assert move == expected
+
+
+def test_rates_of_nothing_are_unknown():
+    assert Moves().repair_rate is None and Moves().stay_right_rate is None
+    assert Moves(wrong=4, repaired=1, right=2, kept=2).repair_rate == 0.25
+
+
+# --- one-step recoverability
+
+
+def test_a_mistake_that_the_next_turn_repairs_costs_its_own_turn_alone(tmp_path):
+    group = [[True, True, True], [False, True, True]]
+    found = recoverability([evaluated(tmp_path / "run", [group, group])])
+    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -1.0)]
+    assert found[0].problems == 2 and found[0].next_after_wrong == 1.0
+
+
+def test_a_mistake_that_is_never_repaired_costs_every_later_turn(tmp_path):
+    group = [[True, True, True], [False, False, False]]
+    found = recoverability([evaluated(tmp_path / "run", [group])])
+    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -3.0), (1, -2.0)]
+
+
+def test_hard_problems_do_not_pass_for_costly_mistakes(tmp_path):
+    """Wrong everywhere on one problem, right everywhere on another: nothing is known of what a mistake costs."""
+    assert recoverability([evaluated(tmp_path / "run", [[[False] * 3] * 2, [[True] * 3] * 2])]) == []
+
+
+# --- equal time and costs
+
+
+def training_run(folder, seconds, checkpoints=(), **metrics):
+    folder.mkdir(parents=True)
+    fixed = {"response_length/mean": 10.0, "reward/judged_tests": 4.0, "actor/perf/cpu_memory_used_gb": 5.0} | metrics
+    lines = [{"step": step, "metrics": fixed | {"timing_s/step": s}} for step, s in enumerate(seconds, 1)]
+    write_lines(folder / "metrics.jsonl", lines)
+    (folder / "config.yaml").write_text("data: {train_batch_size: 2}\nactor_rollout_ref: {rollout: {n: 3}}\n")
+    for step in checkpoints:
+        (folder / "checkpoints" / f"global_step_{step}").mkdir(parents=True)
+    return folder
+
+
+def test_the_last_checkpoint_within_a_time_is_chosen_and_at_least_the_first(tmp_path):
+    run = training_run(tmp_path / "run", [10.0] * 6, checkpoints=(2, 4, 6))
+    assert training_seconds(run, 4) == 40
+    assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
+
+
+def test_a_run_that_is_too_short_is_refused(tmp_path):
+    run = training_run(tmp_path / "run", [10.0] * 3)
+    with pytest.raises(UserError, match="3 steps"):
+        training_seconds(run, 4)
+    with pytest.raises(UserError, match="no checkpoint"):
+        last_step_within(run, 100)
+
+
+def test_the_time_of_a_step_leaves_out_the_start_of_services(tmp_path):
+    write_lines(tmp_path / "steps.jsonl", [{"id": 1, "step": "a", "seconds": 30.5, "services_seconds": 20.0}])
+    assert command_seconds(tmp_path, ["a"]) == 10.5
+    with pytest.raises(UserError, match="step b"):
+        command_seconds(tmp_path, ["b"])
+
+
+# --- the page
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A study of two seeds with everything that the page needs: two problems, three turns, tiny costs."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/mini")
+    records = []
+    for seed in (0, 1):
+        at = SeedFolders(folder, seed, fast=True)
+        (at.world / "data").mkdir(parents=True)
+        ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
+        (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
+        for place, method in enumerate(METHODS):
+            rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
+            make_run(at.evaluation(method), rates)
+            at.model(method).mkdir(parents=True)
+            (at.model(method) / ".cobalt-export").write_text("step 1\n")
+            if method.perturbed:
+                make_run(at.perturbed(method), rates)
+                write_lines(at.perturbed(method) / "events.jsonl", [])
+                manifest = {"arguments": {}, "summary": {"turns after an impossible test": 3}}
+                (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
+        for slug in ("ft", "ft_cobalt", "cobalt", "grpo_mt", "verpo_mt", "ft_cobalt_ptb", "ft_cobalt_rounds"):
+            training_run(at.training(slug), [2.0] * 6)
+        for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
+            make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
+            names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
+            records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
+    write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
+    return folder
+
+
+def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(study):
+    page = Path("docs/RESULTS.md")
+    page.parent.mkdir()
+    page.write_text(f"# Mine\n\nbefore\n{BEGIN}\nold\n{END}\nafter\n")
+    write_results(study, (0, 1), page, fast=True)
+    text = page.read_text()
+    assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{END}\nafter\n") and "old" not in text
+    rows = (page.parent / "RESULTS" / "equal_examples.csv").read_text().splitlines()
+    # Two seeds with two problems each: at turn 2 three of four programs are right.
+    assert [row.split(",")[2] for row in rows if row.startswith("FT-Cobalt,")] == ["0.5", "1.0", "0.75"]
+    # Of base's four programs at turn 0 two are wrong, and stay so; the two right ones stay right.
+    moved = (page.parent / "RESULTS" / "moves.csv").read_text().splitlines()
+    assert moved[1] == "base,1,2,0.0,2,1.0,0.0"
+    first = text
+    write_results(study, (0, 1), page, fast=True)
+    assert page.read_text() == first
+
+
+def test_costs_have_the_training_and_the_collection(study):
+    page = Path("RESULTS.md")
+    write_results(study, (0,), page, fast=True)
+    lines = Path("RESULTS/costs.csv").read_text().splitlines()
+    costs = {line.split(",")[0]: line.split(",")[1:] for line in lines}
+    steps, examples, seconds, collecting, *_ = costs["FT-Cobalt"]
+    # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
+    assert (int(steps), int(examples), float(seconds), float(collecting)) == (4, 24, 11.0, 3.0)
+    assert float(costs["GRPO-MT"][2]) == 8.0 and float(costs["GRPO-MT"][3]) == 0.0
+
+
+def test_a_missing_run_is_named_and_nothing_is_written(study):
+    evaluation = SeedFolders(study, 1, fast=True).evaluation(METHODS[4]) / "evaluation.jsonl"
+    evaluation.unlink()
+    with pytest.raises(UserError, match="no evaluation"):
+        write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
+    assert not Path("RESULTS.md").exists()
+
+
+def test_a_page_without_marks_is_left_alone(study):
+    Path("RESULTS.md").write_text("mine")
+    with pytest.raises(UserError, match="begin"):
+        write_results(study, (0,), Path("RESULTS.md"), fast=True)
+    assert Path("RESULTS.md").read_text() == "mine"
+
+
+def test_problems_of_two_seeds_may_have_the_same_names(tmp_path):
+    problems = [read_run("m", make_run(tmp_path / name, [[[1.0]]], problems=square_problem)) for name in ("a", "b")]
+    assert pooled(dict(enumerate(problems)), 0).mean == 1.0
