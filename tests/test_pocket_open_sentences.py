@@ -327,6 +327,22 @@ def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
     assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
 
 
+def test_a_thought_that_changes_an_expression_names_the_old_one_in_a_world_with_open_sentences_alone():
+    """The old expression is one of the program before, and not one of the plan that follows for that label."""
+    changes = 0
+    for item in draw_demonstrations(300, 0, open_share=0.5):
+        first, _, rest = item.response.partition("\n</think>")[0].removeprefix("<think>\n").partition("\n")
+        told, _, old = first.rstrip(".").partition(". Not ")
+        if old:
+            changes += 1
+            label = told.split()[-3]
+            assert told.endswith("is wrong") and f"{label}: {old}" not in rest.split("\n")
+        else:
+            assert not told.endswith("is wrong")
+    assert changes > 20
+    assert not any(" Not " in item.response for item in draw_demonstrations(300, 0))
+
+
 # The world.
 
 

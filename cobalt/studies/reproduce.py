@@ -46,7 +46,7 @@ class Scale:
     save_every: int
 
 
-FULL = Scale(demonstrations=6500, test_problems=300, collection_problems=600, steps=30, save_every=5)
+FULL = Scale(demonstrations=6500, test_problems=200, collection_problems=600, steps=30, save_every=5)
 FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 LEARNING_RATES = {"FT": "1e-3", "Cobalt": "2e-4", "GRPO-MT": "1e-3", "VeRPO-MT": "1e-3"}
@@ -177,8 +177,10 @@ class _SeedPlan:
     def build(self) -> tuple[Step, ...]:
         """The whole plan of the seed."""
         at, steps = self._at, self._scale.steps
+        # Steps that need the same model stand together, and share one start of the services.
         self._world()
         self._evaluate(BASE)
+        self._collect("cobalt", self._base)
         self.steps.append(pocket.single_turn_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
         # One run has FT, FT with Cobalt's steps added, and what FT reaches in Cobalt's time.
         self._train("ft", "FT", "grpo_single_turn", self._base, 3 * steps)
@@ -186,14 +188,15 @@ class _SeedPlan:
         self._checkpoint("ft", 2 * steps, FT_MORE)
         self._evaluate(FT)
         ft = at.model(FT)
-        self._collect_and_cut("ft_cobalt", ft)
+        self._collect("ft_cobalt", ft)
+        self._cut("ft_cobalt", ft)
         self._train("ft_cobalt", "Cobalt", "grpo_multi_turn", ft, steps)
         self._checkpoint("ft_cobalt", steps, FT_COBALT)
         self._evaluate(FT_COBALT)
         self._evaluate(FT_MORE)
         self._train_online("grpo_mt", "GRPO-MT", GRPO_MT)
         self._train_online("verpo_mt", "VeRPO-MT", VERPO_MT)
-        self._collect_and_cut("cobalt", self._base)
+        self._cut("cobalt", self._base)
         self._train("cobalt", "Cobalt", "grpo_multi_turn", self._base, 2 * steps)
         self._checkpoint("cobalt", 2 * steps, COBALT)
         self._evaluate(COBALT)
@@ -207,9 +210,6 @@ class _SeedPlan:
         ):
             self._in_equal_time(slug, method, spent)
             self._evaluate(method)
-        for method in METHODS:
-            if method.perturbed:
-                self._evaluate_perturbed(method)
         return tuple(self.steps)
 
     def _world(self) -> None:
@@ -283,6 +283,8 @@ class _SeedPlan:
                 samples=1,
             )
         )
+        if method.perturbed:
+            self._evaluate_perturbed(method)
 
     def _evaluate_perturbed(self, method: Method) -> None:
         at = self._at
@@ -314,10 +316,9 @@ class _SeedPlan:
             )
         )
 
-    def _collect_and_cut(self, slug: str, model: Path) -> None:
+    def _cut(self, slug: str, model: Path) -> None:
         at = self._at
         prompts = at.data(slug) / "prompts.jsonl"
-        self._collect(slug, model)
         self.steps += [
             pocket.contextual_prompts(at.step(f"{slug}_prompts"), at.collection(slug), prompts, model),
             pocket.multi_turn_rows(at.step(f"{slug}_rows"), prompts, self._validation, at.data(slug), model),
@@ -359,7 +360,8 @@ class _SeedPlan:
         # Its first round is the first half of FT-Cobalt's own run.
         self.steps.append(pocket.checkpoint(at.step("ft_cobalt_round1_model"), at.training("ft_cobalt"), half, first))
         slug = FT_COBALT_ROUNDS.slug
-        self._collect_and_cut(slug, first)
+        self._collect(slug, first)
+        self._cut(slug, first)
         self._train(slug, "Cobalt", "grpo_multi_turn", first, self._scale.steps - half)
         self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
         self._evaluate(FT_COBALT_ROUNDS)

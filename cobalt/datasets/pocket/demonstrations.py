@@ -67,12 +67,19 @@ def draw_demonstrations(
         if public is None:
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
-        yield demonstrate(task, public, depth, prompts, rng, special_cases)
+        yield demonstrate(task, public, depth, prompts, rng, special_cases, name_old=bool(open_share))
         made += 1
 
 
 def demonstrate(
-    task: Task, public: TestSuite, depth: int, prompts: PromptSet, rng: random.Random, special_cases: float = 0.0
+    task: Task,
+    public: TestSuite,
+    depth: int,
+    prompts: PromptSet,
+    rng: random.Random,
+    special_cases: float = 0.0,
+    *,
+    name_old: bool = False,
 ) -> Demonstration:
     """One demonstration: `depth` programs with their feedback, then the response to learn.
 
@@ -85,6 +92,8 @@ def demonstrate(
         special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
             test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
             crashed.
+        name_old: Whether a thought that changes an expression names the old one. A model of a few million parameters
+            that has to find it in the program often announces a change and writes the same program again.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -108,7 +117,8 @@ def demonstrate(
             previous = expressions
             thought, expressions = next_choice(task, expressions, failure is None, rng)
             if expressions != previous:
-                thought = f"{thought}\n{plan(task, expressions)}"
+                old = _old_note(task, previous, expressions) if name_old else ""
+                thought = f"{thought}{old}\n{plan(task, expressions)}"
             elif failure is not None and special_cases and rng.random() < special_cases:
                 case = special_case(failure, expressions[0])
                 if case is not None and case not in cases:
@@ -267,6 +277,13 @@ def _change(opening: str, task: Task, expressions: Expressions, place: int, new:
     """The thought that names a change, and the expressions after it."""
     fault = "is missing" if expressions[place] is None else "is wrong"
     return f"{opening} {LABELS[place]} {fault}.", (*expressions[:place], new, *expressions[place + 1 :])
+
+
+def _old_note(task: Task, before: Expressions, after: Expressions) -> str:
+    """The expression that a change replaces, as the thought names it; "" where there was none."""
+    changed = ((slot, old) for slot, old, new in zip(task.slots, before, after, strict=True) if old != new)
+    slot, old = next(changed)
+    return "" if old is None else f" Not {slot.note(old)}."
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:

@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 VERSION = 2
 """Increased when the same seed gives other data or another model than before, so that old folders are refused."""
 
+OPEN_VERSION = 2
+"""The same for worlds with open sentences alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class PocketWorld:
@@ -65,7 +68,9 @@ def build_pocket_world(
     sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
     data, model = output_dir / "data", output_dir / "model"
     # A world without open sentences is described as it was before there were any: old folders are still valid.
-    world = {"version": VERSION, "seed": seed} | ({"open_share": open_share} if open_share else {})
+    world: dict[str, Any] = {"version": VERSION, "seed": seed}
+    if open_share:
+        world |= {"open_share": open_share, "open_version": OPEN_VERSION}
     _build(data, {**world, "sizes": sizes}, lambda part: _write_data(part, seed, sizes, open_share))
     _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
     return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
