@@ -49,8 +49,12 @@ class Scale:
 FULL = Scale(demonstrations=6500, test_problems=200, collection_problems=600, steps=30, save_every=5)
 FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
-LEARNING_RATES = {"FT": "1e-3", "Cobalt": "2e-4", "GRPO-MT": "1e-3", "VeRPO-MT": "1e-3"}
-"""Chosen on the development problems of seed 100, which is not reported (docs/RESULTS.md)."""
+SETTINGS = (
+    "actor_rollout_ref.actor.optim.lr=4e-4",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.actor.kl_loss_coef=0.1",
+)
+"""Of every training run, chosen on the development problems of seed 100, which is not reported (docs/RESULTS.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +170,8 @@ class SeedFolders:
 class _SeedPlan:
     """The steps of one seed, in order."""
 
-    def __init__(self, folders: SeedFolders, scale: Scale) -> None:
-        self._at, self._scale, self._seed = folders, scale, folders.seed
+    def __init__(self, folders: SeedFolders, scale: Scale, ptb_ratio: float) -> None:
+        self._at, self._scale, self._seed, self._ptb_ratio = folders, scale, folders.seed, ptb_ratio
         self.steps: list[Step] = []
         self._base = pocket.world_model(folders.world)
         self._dev = folders.home / "dev_problems.jsonl"
@@ -183,21 +187,21 @@ class _SeedPlan:
         self._collect("cobalt", self._base)
         self.steps.append(pocket.single_turn_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
         # One run has FT, FT with Cobalt's steps added, and what FT reaches in Cobalt's time.
-        self._train("ft", "FT", "grpo_single_turn", self._base, 3 * steps)
+        self._train("ft", "grpo_single_turn", self._base, 3 * steps)
         self._checkpoint("ft", steps, FT)
         self._checkpoint("ft", 2 * steps, FT_MORE)
         self._evaluate(FT)
         ft = at.model(FT)
         self._collect("ft_cobalt", ft)
         self._cut("ft_cobalt", ft)
-        self._train("ft_cobalt", "Cobalt", "grpo_multi_turn", ft, steps)
+        self._train("ft_cobalt", "grpo_multi_turn", ft, steps)
         self._checkpoint("ft_cobalt", steps, FT_COBALT)
         self._evaluate(FT_COBALT)
         self._evaluate(FT_MORE)
-        self._train_online("grpo_mt", "GRPO-MT", GRPO_MT)
-        self._train_online("verpo_mt", "VeRPO-MT", VERPO_MT)
+        self._train_online("grpo_mt", GRPO_MT)
+        self._train_online("verpo_mt", VERPO_MT)
         self._cut("cobalt", self._base)
-        self._train("cobalt", "Cobalt", "grpo_multi_turn", self._base, 2 * steps)
+        self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps)
         self._checkpoint("cobalt", 2 * steps, COBALT)
         self._evaluate(COBALT)
         self._perturbed_training(ft)
@@ -248,7 +252,7 @@ class _SeedPlan:
             ),
         ]
 
-    def _train(self, slug: str, rate: str, method: str, model: Path, steps: int) -> None:
+    def _train(self, slug: str, method: str, model: Path, steps: int) -> None:
         at = self._at
         self.steps.append(
             pocket.training(
@@ -262,7 +266,7 @@ class _SeedPlan:
                 self._seed,
                 save_every=self._scale.save_every,
                 validate_every=None,
-                settings=(f"actor_rollout_ref.actor.optim.lr={LEARNING_RATES[rate]}",),
+                settings=SETTINGS,
             )
         )
 
@@ -324,10 +328,10 @@ class _SeedPlan:
             pocket.multi_turn_rows(at.step(f"{slug}_rows"), prompts, self._validation, at.data(slug), model),
         ]
 
-    def _train_online(self, slug: str, rate: str, method: Method) -> None:
+    def _train_online(self, slug: str, method: Method) -> None:
         at = self._at
         self.steps.append(pocket.episode_rows(at.step(f"{slug}_rows"), at.world, self._dev, at.data(slug)))
-        self._train(slug, rate, slug, self._base, 2 * self._scale.steps)
+        self._train(slug, slug, self._base, 2 * self._scale.steps)
         self._checkpoint(slug, 2 * self._scale.steps, method)
         self._evaluate(method)
 
@@ -345,11 +349,16 @@ class _SeedPlan:
                 needs=(collected,),
             ),
             pocket.contextual_prompts(
-                at.step(f"{slug}_prompts"), at.collection("ft_cobalt"), prompts, ft, perturbed=perturbed
+                at.step(f"{slug}_prompts"),
+                at.collection("ft_cobalt"),
+                prompts,
+                ft,
+                perturbed=perturbed,
+                perturbed_ratio=self._ptb_ratio,
             ),
             pocket.multi_turn_rows(at.step(f"{slug}_rows"), prompts, self._validation, at.data(slug), ft),
         ]
-        self._train(slug, "Cobalt", "grpo_multi_turn", ft, self._scale.steps)
+        self._train(slug, "grpo_multi_turn", ft, self._scale.steps)
         self._checkpoint(slug, self._scale.steps, FT_COBALT_PTB)
         self._evaluate(FT_COBALT_PTB)
 
@@ -362,7 +371,7 @@ class _SeedPlan:
         slug = FT_COBALT_ROUNDS.slug
         self._collect(slug, first)
         self._cut(slug, first)
-        self._train(slug, "Cobalt", "grpo_multi_turn", first, self._scale.steps - half)
+        self._train(slug, "grpo_multi_turn", first, self._scale.steps - half)
         self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
         self._evaluate(FT_COBALT_ROUNDS)
 
@@ -389,12 +398,12 @@ def _named(step: Step, name: str) -> Step:
     return Step(name, step.purpose, step.command, step.files, step.needs, step.services)
 
 
-def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, results: Path) -> Study:
+def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, ptb_ratio: float, results: Path) -> Study:
     """The study of some seeds; more can be added to the same folder later."""
     scale = FAST if fast else FULL
     steps: list[Step] = []
     for seed in seeds:
-        steps += _SeedPlan(SeedFolders(folder, seed, fast), scale).build()
+        steps += _SeedPlan(SeedFolders(folder, seed, fast), scale, ptb_ratio).build()
     evaluated = [
         pocket.evaluation_file(SeedFolders(folder, seed, fast).evaluation(method))
         for seed in seeds
@@ -412,9 +421,13 @@ def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, results: Path)
         )
     )
     again = ["python", "-m", "cobalt.studies.reproduce", str(folder), "--seeds", *map(str, seeds), *flags]
+    if ptb_ratio != 1:
+        again += ["--ptb_ratio", f"{ptb_ratio:g}"]
     if results != folder / "RESULTS.md":
         again += ["--results", str(results)]
-    return Study("reproduce", folder, {"fast": fast}, tuple(steps), shlex.join(again), f"done: {results}")
+    return Study(
+        "reproduce", folder, {"fast": fast, "ptb_ratio": ptb_ratio}, tuple(steps), shlex.join(again), f"done: {results}"
+    )
 
 
 @dataclass(frozen=True)
@@ -430,6 +443,8 @@ class Arguments:
     """Each has a world, a seed model and samples of its own. Seeds can be added later."""
     fast: bool = False
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
+    ptb_ratio: float = 1.0
+    """Of FT-Cobalt-PTB: prompts with impossible feedback for each of FT-Cobalt's, 0 to 1 (above 0)."""
     results: Path | None = None
     """The file of tables to write; RESULTS.md in the folder of the study by default."""
     list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
@@ -441,8 +456,11 @@ def study(arguments: Arguments) -> Study:
     seeds = arguments.seeds
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    if not 0 < arguments.ptb_ratio <= 1:
+        raise UserError(f"--ptb_ratio {arguments.ptb_ratio}: give a number above 0, at most 1")
     folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")
-    return study_of(folder, seeds, fast=arguments.fast, results=arguments.results or folder / "RESULTS.md")
+    results = arguments.results or folder / "RESULTS.md"
+    return study_of(folder, seeds, fast=arguments.fast, ptb_ratio=arguments.ptb_ratio, results=results)
 
 
 if __name__ == "__main__":
