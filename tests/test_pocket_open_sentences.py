@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import random
+import re
 from collections import Counter
 from fractions import Fraction
 from itertools import permutations
@@ -327,20 +328,24 @@ def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
     assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
 
 
-def test_a_thought_that_changes_an_expression_names_the_old_one_in_a_world_with_open_sentences_alone():
-    """The old expression is one of the program before, and not one of the plan that follows for that label."""
+def test_a_thought_that_changes_a_program_shows_the_old_line_and_the_new_in_a_world_with_open_sentences_alone():
+    """The old line is that of the program before, the new one that of the program after, both under their label."""
     changes = 0
     for item in draw_demonstrations(300, 0, open_share=0.5):
-        first, _, rest = item.response.partition("\n</think>")[0].removeprefix("<think>\n").partition("\n")
-        told, _, old = first.rstrip(".").partition(". Not ")
-        if old:
-            changes += 1
-            label = told.split()[-3]
-            assert told.endswith("is wrong") and f"{label}: {old}" not in rest.split("\n")
-        else:
-            assert not told.endswith("is wrong")
+        thought, _, after = item.response.removeprefix("<think>\n").partition("\n</think>\n\n")
+        before = next((m["content"] for m in reversed(item.messages) if m["role"] == "assistant"), "")
+        told = re.fullmatch(
+            r"The tests? [^\n]*\n(# [A-E]\n)(.*?)(?:is missing|\nis wrong)\. Better:\n\1(.+)", thought, re.S
+        )
+        if told is None:
+            assert "Better" not in thought
+            continue
+        changes += 1
+        label, old, new = told.groups()
+        assert f"{label}{old}\n" in before if old else label not in before
+        assert new == "nothing" or label + new + "\n" in after
     assert changes > 20
-    assert not any(" Not " in item.response for item in draw_demonstrations(300, 0))
+    assert not any("Better" in item.response for item in draw_demonstrations(300, 0))
 
 
 # The world.

@@ -67,7 +67,7 @@ def draw_demonstrations(
         if public is None:
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
-        yield demonstrate(task, public, depth, prompts, rng, special_cases, name_old=bool(open_share))
+        yield demonstrate(task, public, depth, prompts, rng, special_cases, show_change=bool(open_share))
         made += 1
 
 
@@ -79,7 +79,7 @@ def demonstrate(
     rng: random.Random,
     special_cases: float = 0.0,
     *,
-    name_old: bool = False,
+    show_change: bool = False,
 ) -> Demonstration:
     """One demonstration: `depth` programs with their feedback, then the response to learn.
 
@@ -92,8 +92,9 @@ def demonstrate(
         special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
             test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
             crashed.
-        name_old: Whether a thought that changes an expression names the old one. A model of a few million parameters
-            that has to find it in the program often announces a change and writes the same program again.
+        show_change: Whether a thought that changes a program quotes the old line and the new one, and not the whole
+            plan. A model of a few million parameters often announces a change and writes the same program again if it
+            has to carry the change from a plan into the program.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -116,9 +117,10 @@ def demonstrate(
         else:
             previous = expressions
             thought, expressions = next_choice(task, expressions, failure is None, rng)
-            if expressions != previous:
-                old = _old_note(task, previous, expressions) if name_old else ""
-                thought = f"{thought}{old}\n{plan(task, expressions)}"
+            if expressions != previous and show_change:
+                thought = _change_shown(task, previous, expressions, failed=failure is not None)
+            elif expressions != previous:
+                thought = f"{thought}\n{plan(task, expressions)}"
             elif failure is not None and special_cases and rng.random() < special_cases:
                 case = special_case(failure, expressions[0])
                 if case is not None and case not in cases:
@@ -279,11 +281,14 @@ def _change(opening: str, task: Task, expressions: Expressions, place: int, new:
     return f"{opening} {LABELS[place]} {fault}.", (*expressions[:place], new, *expressions[place + 1 :])
 
 
-def _old_note(task: Task, before: Expressions, after: Expressions) -> str:
-    """The expression that a change replaces, as the thought names it; "" where there was none."""
-    changed = ((slot, old) for slot, old, new in zip(task.slots, before, after, strict=True) if old != new)
-    slot, old = next(changed)
-    return "" if old is None else f" Not {slot.note(old)}."
+def _change_shown(task: Task, before: Expressions, after: Expressions, *, failed: bool) -> str:
+    """A thought that quotes the line that changes, as the program has it under its label, and the new one."""
+    place = next(place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
+    label, slot = f"# {LABELS[place]}", task.slots[place]
+    old, new = slot.shown(before[place]), slot.shown(after[place])
+    opening = "The test fails." if failed else "The tests pass, but a line is wrong."
+    wrong = "is missing." if old is None else f"{old}\nis wrong."
+    return f"{opening}\n{label}\n{wrong} Better:\n{label}\n{'nothing' if new is None else new}"
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:

@@ -65,6 +65,10 @@ class Slot:
         wrong = tuple(other for other in self.readings if other != reading)
         return replace(self, right=reading, wrong=wrong or self.wrong)
 
+    def shown(self, expression: str | None) -> str | None:
+        """The line of a program that `expression` makes; None where it leaves the step out."""
+        return None if expression is None or expression == _NO_OPERATION else _line(self, expression)
+
     def note(self, expression: str) -> str:
         """`expression` as a thought quotes it."""
         match self.operation.kind:
@@ -100,12 +104,8 @@ class Task:
 
     def program(self, expressions: Sequence[str | None]) -> str:
         """The program made of `expressions`, one for each slot, under labels; None leaves a step out."""
-        lines = (
-            f"# {label}\n{_line(slot, expression)}"
-            for label, slot, expression in zip(LABELS, self.slots, expressions, strict=False)
-            if expression is not None and expression != _NO_OPERATION
-        )
-        return "\n".join(lines)
+        shown = (slot.shown(expression) for slot, expression in zip(self.slots, expressions, strict=True))
+        return "\n".join(f"# {label}\n{line}" for label, line in zip(LABELS, shown, strict=False) if line is not None)
 
     @property
     def open_slots(self) -> tuple[int, ...]:
