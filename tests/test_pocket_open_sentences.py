@@ -328,22 +328,28 @@ def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
     assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
 
 
-def test_a_thought_that_changes_a_program_shows_the_old_line_and_the_new_in_a_world_with_open_sentences_alone():
-    """The old line is that of the program before, the new one that of the program after, both under their label."""
+def lines_of(response):
+    """The lines of a response's program under their labels."""
+    code = response.partition("```python\n")[2].partition("\n```")[0]
+    return dict(re.findall(r"^# ([A-E])\n(.*?)(?=\n# |\Z)", code, re.DOTALL | re.MULTILINE))
+
+
+def test_a_thought_that_changes_a_program_shows_the_old_line_and_the_program_differs_there_alone():
     changes = 0
     for item in draw_demonstrations(300, 0, open_share=0.5):
-        thought, _, after = item.response.removeprefix("<think>\n").partition("\n</think>\n\n")
-        before = next((m["content"] for m in reversed(item.messages) if m["role"] == "assistant"), "")
+        thought, _, _ = item.response.removeprefix("<think>\n").partition("\n</think>")
         told = re.fullmatch(
-            r"The tests? [^\n]*\n(# [A-E]\n)(.*?)(?:is missing|\nis wrong)\. Better:\n\1(.+)", thought, re.S
+            r"The tests? [^\n]*\n# ([A-E])\n(.*?)(?:is missing|\nis wrong)\. Better:\n\1: .+", thought, re.DOTALL
         )
         if told is None:
             assert "Better" not in thought
             continue
         changes += 1
-        label, old, new = told.groups()
-        assert f"{label}{old}\n" in before if old else label not in before
-        assert new == "nothing" or label + new + "\n" in after
+        label, old = told.groups()
+        before = lines_of(next(m["content"] for m in reversed(item.messages) if m["role"] == "assistant"))
+        after = lines_of(item.response)
+        assert before.get(label, "") == old != after.get(label)
+        assert {**before, label: ""} == {**after, label: ""}
     assert changes > 20
     assert not any("Better" in item.response for item in draw_demonstrations(300, 0))
 

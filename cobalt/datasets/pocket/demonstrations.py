@@ -92,9 +92,9 @@ def demonstrate(
         special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
             test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
             crashed.
-        show_change: Whether a thought that changes a program quotes the old line and the new one, and not the whole
-            plan. A model of a few million parameters often announces a change and writes the same program again if it
-            has to carry the change from a plan into the program.
+        show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
+            whole plan. A model of a few million parameters often announces a change and writes the same program again
+            if it has to carry the change from a plan into the program.
     """
     expressions = first_choice(task, rng)
     cases: list[str] = []
@@ -282,13 +282,13 @@ def _change(opening: str, task: Task, expressions: Expressions, place: int, new:
 
 
 def _change_shown(task: Task, before: Expressions, after: Expressions, *, failed: bool) -> str:
-    """A thought that quotes the line that changes, as the program has it under its label, and the new one."""
+    """A thought that quotes the line that changes, as the program has it, and notes the new one as a plan does."""
     place = next(place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
-    label, slot = f"# {LABELS[place]}", task.slots[place]
-    old, new = slot.shown(before[place]), slot.shown(after[place])
+    label, slot, new = LABELS[place], task.slots[place], after[place]
+    old = slot.shown(before[place])
     opening = "The test fails." if failed else "The tests pass, but a line is wrong."
     wrong = "is missing." if old is None else f"{old}\nis wrong."
-    return f"{opening}\n{label}\n{wrong} Better:\n{label}\n{'nothing' if new is None else new}"
+    return f"{opening}\n# {label}\n{wrong} Better:\n{label}: {'nothing' if new is None else slot.note(new)}"
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:

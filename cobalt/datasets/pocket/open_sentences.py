@@ -14,7 +14,7 @@ from cobalt.datasets.pocket.operations import Habit
 OPEN = Habit(slip=0.5, repair=0.0)
 """Demonstrations read an open sentence by a coin of their own, and never repair it knowingly: see `FLIP`."""
 
-FLIP = 0.35
+FLIP = 0.5
 """How often a demonstration answers a failing test with the other reading of an open sentence. Which of a statement's
 open sentences it takes up is drawn blindly, and whether one of them is at fault plays no part: the seed model learns
 that one may try the other reading, not when to try which."""
