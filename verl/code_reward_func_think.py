@@ -5,13 +5,14 @@ many at a time. `cobalt.reward` computes the reward itself. A failure of the jud
 (`cobalt_verl.scoring`); there is no reward for it.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import ray.serve  # noqa: F401  # takes seconds: imported while veRL starts, not at the first reward
 
-from cobalt.reward import RewardSettings
-from cobalt_verl.scoring import JUDGE_ATTEMPTS, judged_score
+from cobalt.reward import RewardSettings, program_to_judge
+from cobalt_verl.scoring import JUDGE_ATTEMPTS, failures_recorded, running_judge, score, suite_of
 
 
 async def compute_score(
@@ -38,4 +39,10 @@ async def compute_score(
     Raises:
         CobaltError: the judge failed, or the row is malformed.
     """
-    return await judged_score(solution_str, ground_truth, extra_info, judge_attempts, RewardSettings(**settings))
+    with failures_recorded(extra_info.get("id")):
+        chosen = RewardSettings(**settings)
+        program = program_to_judge(solution_str, chosen)
+        started = time.perf_counter()
+        judge = running_judge(judge_attempts)
+        result = None if program is None else await judge.judge(program, suite_of(ground_truth))
+        return score(solution_str, result, extra_info, time.perf_counter() - started, chosen)

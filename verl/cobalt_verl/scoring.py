@@ -1,13 +1,12 @@
 """The reward of a response in veRL's processes: the running judge, the paper's reward, and how a failure stops the run.
 
-The reward function of single-turn rollouts (`code_reward_func_think.py`) and the agent loops use it.
+The reward function of single-turn rollouts (`code_reward_func_think.py`) and the agent loop of several turns use it.
 There is no reward for a failure of the judge: it is raised, and the run stops (`cobalt_verl.trainers.replay_buffer`).
 """
 
 import contextlib
 import functools
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from cobalt.errors import CobaltError
 from cobalt.judge import ExecResult, RememberingJudge, ServeJudge
 from cobalt.judge.verdict import VerdictKind
 from cobalt.problem import TestSuite
-from cobalt.reward import RewardSettings, compute_reward, program_to_judge
+from cobalt.reward import RewardSettings, compute_reward
 
 JUDGE_ATTEMPTS = 14
 """How often a program is sent before the judge's failure is raised, by default; about three minutes."""
@@ -49,6 +48,7 @@ def score(
 
     Returns:
         `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
+        `judged_tests`, on how many tests the program was judged;
         `judge_seconds`, wall time until the verdict (none for a program that this process has had judged before on
         the same tests), `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the
         share of tests with that verdict.
@@ -78,32 +78,6 @@ def score(
             if kind != VerdictKind.NO_CODE
         },
     }
-
-
-async def judged_score(
-    response: str, ground_truth: str, extra_info: Mapping[str, Any], attempts: int, settings: RewardSettings
-) -> dict[str, float]:
-    """Have the program of a response judged on all tests, and compute the reward.
-
-    Args:
-        response: The response as decoded.
-        ground_truth: All tests of the problem, as JSON (`TestSuite.to_json`).
-        extra_info: `split` and `prev_best_pass_rate` of the row.
-        attempts: How often the program is sent before the judge's failure is raised.
-        settings: Of the reward.
-
-    Returns:
-        See `score`.
-
-    Raises:
-        CobaltError: the judge failed, or the row is broken.
-    """
-    with failures_recorded(extra_info.get("id")):
-        program = program_to_judge(response, settings)
-        started = time.perf_counter()
-        judge = running_judge(attempts)
-        result = None if program is None else await judge.judge(program, suite_of(ground_truth))
-        return score(response, result, extra_info, time.perf_counter() - started, settings)
 
 
 @contextlib.contextmanager
