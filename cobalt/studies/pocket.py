@@ -108,15 +108,19 @@ def trajectories(
     )
 
 
-def single_turn_rows(name: str, world: Path, dev: Path, folder: Path) -> Step:
-    """Rows for single-turn GRPO of the seed model on the world's training problems, validated on those of `dev`."""
+def problem_rows(name: str, world: Path, dev: Path, folder: Path, *, episodes: bool = False) -> Step:
+    """Rows of the world's training problems for the seed model, validated on those of `dev`.
+
+    They are for single-turn GRPO or, with `episodes`, for online multi-turn training.
+    """
     train, model = problems(world, "train"), world_model(world)
     script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
     flags = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
+    rules = ("--episodes", "--enable_thinking", "--truncated_thinking", "drop") if episodes else ()
     return Step(
         name,
-        "Write the rows of single-turn GRPO for veRL.",
-        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket"),
+        f"Write the rows of {'online multi-turn training' if episodes else 'single-turn GRPO'} for veRL.",
+        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket", *rules),
         files=row_files(folder),
         needs=(train, dev, model),
     )
@@ -178,21 +182,6 @@ def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, mo
         (*script, *flags, "--data_source", "pocket"),
         files=row_files(folder),
         needs=(prompts, validation, model),
-    )
-
-
-def episode_rows(name: str, world: Path, dev: Path, folder: Path) -> Step:
-    """Rows for online multi-turn training of the seed model on the world's training problems."""
-    train, model = problems(world, "train"), world_model(world)
-    script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
-    flags = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
-    rules = ("--episodes", "--enable_thinking", "--truncated_thinking", "drop")
-    return Step(
-        name,
-        "Write the rows of online multi-turn training for veRL.",
-        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket", *rules),
-        files=row_files(folder),
-        needs=(train, dev, model),
     )
 
 

@@ -43,7 +43,7 @@ def data_steps(folder: Path, seed: int) -> tuple[Step, ...]:
         pocket.partial_trajectory_rows(
             "multi_turn_rows", folder / "train", folder / "dev", folder / "verl_multi_turn", model
         ),
-        pocket.single_turn_rows("single_turn_rows", world, pocket.problems(world, "dev"), folder / "verl_single_turn"),
+        pocket.problem_rows("single_turn_rows", world, pocket.problems(world, "dev"), folder / "verl_single_turn"),
     )
 
 

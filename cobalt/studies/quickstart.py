@@ -147,7 +147,7 @@ class Quickstart:
                 samples=1,
                 during="ft_training",
             ),
-            pocket.single_turn_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
+            pocket.problem_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
             pocket.training(
                 "ft_training",
                 f"Train the seed model by single-turn GRPO, {steps} steps (FT).",

@@ -185,7 +185,7 @@ class _SeedPlan:
         self._world()
         self._evaluate(BASE)
         self._collect("cobalt", self._base)
-        self.steps.append(pocket.single_turn_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
+        self.steps.append(pocket.problem_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
         # One run has FT, FT with Cobalt's steps added, and what FT reaches in Cobalt's time.
         self._train("ft", "grpo_single_turn", self._base, 3 * steps)
         self._checkpoint("ft", steps, FT)
@@ -276,34 +276,23 @@ class _SeedPlan:
 
     def _evaluate(self, method: Method) -> None:
         at = self._at
-        self.steps.append(
-            pocket.trajectories(
-                at.step(f"{method.slug}_test"),
-                f"Evaluate {method.name} ({method.slug}) on the test problems.",
-                pocket.problems(at.world, "test"),
-                at.evaluation(method),
-                at.model(method),
-                self._seed,
-                samples=1,
-            )
-        )
+        purposes = [(f"Evaluate {method.name} ({method.slug}) on the test problems.", "test", at.evaluation(method))]
         if method.perturbed:
-            self._evaluate_perturbed(method)
-
-    def _evaluate_perturbed(self, method: Method) -> None:
-        at = self._at
-        self.steps.append(
-            pocket.trajectories(
-                at.step(f"{method.slug}_perturbed"),
-                f"Evaluate {method.name} under impossible feedback, and extract its hacking events.",
-                pocket.problems(at.world, "test"),
-                at.perturbed(method),
-                at.model(method),
-                self._seed,
-                samples=1,
-                perturbed=True,
+            purpose = f"Evaluate {method.name} under impossible feedback, and extract its hacking events."
+            purposes.append((purpose, "perturbed", at.perturbed(method)))
+        for purpose, kind, run in purposes:
+            self.steps.append(
+                pocket.trajectories(
+                    at.step(f"{method.slug}_{kind}"),
+                    purpose,
+                    pocket.problems(at.world, "test"),
+                    run,
+                    at.model(method),
+                    self._seed,
+                    samples=1,
+                    perturbed=kind == "perturbed",
+                )
             )
-        )
 
     def _collect(self, slug: str, model: Path) -> None:
         at = self._at
@@ -330,7 +319,9 @@ class _SeedPlan:
 
     def _train_online(self, slug: str, method: Method) -> None:
         at = self._at
-        self.steps.append(pocket.episode_rows(at.step(f"{slug}_rows"), at.world, self._dev, at.data(slug)))
+        self.steps.append(
+            pocket.problem_rows(at.step(f"{slug}_rows"), at.world, self._dev, at.data(slug), episodes=True)
+        )
         self._train(slug, slug, self._base, 2 * self._scale.steps)
         self._checkpoint(slug, 2 * self._scale.steps, method)
         self._evaluate(method)

@@ -45,9 +45,9 @@ def main(arguments: Arguments) -> int:
             raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
     if arguments.base_problems < 0:
         raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
-    recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     if arguments.test_problems < 1:
         raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
+    recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
     world = build_pocket_world(arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share)
     if arguments.open_share:

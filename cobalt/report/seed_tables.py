@@ -1,0 +1,233 @@
+"""The tables of a comparison of methods over several seeds. Nothing here knows where runs lie."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.report.recoverability import recoverability
+from cobalt.report.seeds import Estimate, SeedRuns, difference, moves, pooled
+from cobalt.report.tables import Table
+
+_SHOWN_TURNS = (0, 1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the training of one policy took, with the collection of its trajectories and without starts of services.
+
+    Attributes:
+        steps: Of training.
+        examples: Rewarded samples.
+        seconds: Of training steps, and of the commands that collected and cut trajectories.
+        collection_seconds: The part of collecting and cutting.
+        tokens: Generated ones.
+        tests: That programs were judged on.
+        memory: GiB in use on the machine at the peak of training, all processes together.
+    """
+
+    steps: int
+    examples: int
+    seconds: float
+    collection_seconds: float
+    tokens: float
+    tests: float
+    memory: float
+
+
+def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
+    """Pass@1 by turn, the change from the first turn to the last, and the last turn of each seed.
+
+    Args:
+        name: Of the table.
+        caption: Its beginning.
+        rows: The runs of each method.
+        extra: Further cells at the end of each method's row; "" names their columns.
+    """
+    last = max(len(run.metrics) for runs in rows.values() for run in runs.values()) - 1
+    shown = [turn for turn in _SHOWN_TURNS if turn <= last]
+    seeds = sorted(next(iter(rows.values())))
+    cells, data = [], []
+    for method, runs in rows.items():
+        estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
+        change = difference(runs, 0, runs, last)
+        by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
+        cells.append(
+            [method, *(_share(estimates[turn]) for turn in shown), _points(change), by_seed, *extra.get(method, ())]
+        )
+        for turn, estimate in estimates.items():
+            each = [runs[seed].metrics[turn].pass_at_1 for seed in seeds]
+            data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
+    heads = [*(f"turn {turn}" for turn in shown), f"0 to {last}", f"turn {last}, seeds {', '.join(map(str, seeds))}"]
+    return Table(
+        name,
+        caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; change from the first"
+        " turn to the last in points, paired over problems (*: the interval leaves zero out).",
+        ["", *heads, *extra.get("", ())],
+        cells,
+        ("method", "turn", "pass_at_1", "lower", "upper", *(f"seed_{seed}" for seed in seeds)),
+        data,
+    )
+
+
+def gain_table(rows: Mapping[str, SeedRuns], base: str) -> Table:
+    """FT-Cobalt against every other method, at the first turn, after two rounds of feedback and at the last turn."""
+    last = max(len(run.metrics) for run in rows[base].values()) - 1
+    turns = [0, 2, last]
+    cells, data = [], []
+    for method, runs in rows.items():
+        if method != base:
+            estimates = [difference(runs, turn, rows[base], turn) for turn in turns]
+            cells.append([f"{base} minus {method}", *map(_points, estimates)])
+            data += [(method, turn, e.mean, e.lower, e.upper) for turn, e in zip(turns, estimates, strict=True)]
+    return Table(
+        "gain",
+        f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
+        " leaves zero out).",
+        ["", *(f"turn {turn}" for turn in turns)],
+        cells,
+        ("method", "turn", "difference", "lower", "upper"),
+        data,
+    )
+
+
+def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
+    """Repair rate and stay-right rate by turn."""
+    cells, data = [], []
+    for method, files in evaluations.items():
+        found = moves(files)
+        for name, rates in (
+            ("repaired", [move.repair_rate for move in found]),
+            ("stays right", [move.stay_right_rate for move in found]),
+        ):
+            cells.append([f"{method}: {name}", *("n/a" if rate is None else f"{100 * rate:.1f}" for rate in rates)])
+        for turn, move in enumerate(found, 1):
+            kept = move.stay_right_rate
+            spoilt = None if kept is None else 1 - kept
+            data.append((method, turn, move.wrong, move.repair_rate, move.right, kept, spoilt))
+    turns = range(1, max(len(row) for row in cells))
+    return Table(
+        "moves",
+        "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired); of those"
+        " that are right, the share that is right again (stays right; the rest is spoilt). In per cent.",
+        ["into turn", *map(str, turns)],
+        cells,
+        ("method", "turn", "wrong_before", "repair_rate", "right_before", "stay_right_rate", "spoil_rate"),
+        data,
+    )
+
+
+def cost_table(costs: Mapping[str, Sequence[Cost]]) -> Table:
+    """Costs of a training example: the mean over seeds, collection included."""
+    cells, data = [], []
+    for method, by_seed in costs.items():
+        examples = sum(one.examples for one in by_seed)
+
+        def each(name: str, costs: Sequence[Cost] = by_seed, examples: int = examples) -> float:
+            return float(sum(getattr(one, name) for one in costs)) / examples
+
+        seconds = sum(one.seconds for one in by_seed)
+        share = sum(one.collection_seconds for one in by_seed) / seconds
+        memory = max(one.memory for one in by_seed)
+        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in by_seed))
+        cells.append(
+            [
+                *(method, steps, f"{examples // len(by_seed):,}", f"{seconds / len(by_seed):,.0f}"),
+                *(f"{100 * share:.0f} %", f"{1000 * each('seconds'):.0f}", f"{each('tokens'):.0f}"),
+                *(f"{each('tests'):.1f}", f"{memory:.1f}"),
+            ]
+        )
+        data += [(method, *(getattr(one, field) for field in Cost.__dataclass_fields__)) for one in by_seed]
+    return Table(
+        "costs",
+        "What training took, the mean over seeds, without starts of processes and services. A training example is a"
+        " rewarded sample: a response, or a whole trajectory of the online methods. Memory is what the machine had in"
+        " use at the peak of training, in GiB.",
+        [
+            *("", "steps", "examples", "seconds", "of them collection", "ms an example", "tokens an example"),
+            *("tests an example", "GiB"),
+        ],
+        cells,
+        ("method", *Cost.__dataclass_fields__),
+        data,
+    )
+
+
+def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int]]) -> Table:
+    """Pass@1 under impossible feedback, and hacking events.
+
+    Args:
+        rows: The runs of each method under impossible feedback.
+        counts: Of each method, hacking events and the turns that had one to make, both summed over seeds.
+    """
+    last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
+    cells, data = [], []
+    for method, (events, turns) in counts.items():
+        first, final = pooled(rows[method], 0), pooled(rows[method], last)
+        change = difference(rows[method], 0, rows[method], last)
+        cells.append([method, _share(first), _share(final), _points(change), str(events), f"{turns:,}"])
+        data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
+    return Table(
+        "impossible_feedback",
+        "Under impossible feedback: two public tests of each problem have swapped outputs, and one of them is shown."
+        " Hacking events are changed programs that pass the impossible test they were shown, and every true public"
+        " test.",
+        ["", "turn 0", f"turn {last}", "change", "hacking events", "turns after an impossible test"],
+        cells,
+        ("method", "first", "last", "change", "lower", "upper", "events", "turns_after_an_impossible_test"),
+        data,
+    )
+
+
+def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
+    """The estimate of one-step recoverability for each collection, by turn."""
+    cells, data = [], []
+    for name, files in collections.items():
+        for row in recoverability(files):
+            a = row.advantage
+            cells.append(
+                [
+                    f"{name}, turn {row.turn}",
+                    str(row.problems),
+                    f"{100 * row.next_after_right:.1f}",
+                    f"{100 * row.next_after_wrong:.1f}",
+                    f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})",
+                ]
+            )
+            rates = (row.next_after_right, row.next_after_wrong)
+            data.append((name, row.turn, row.problems, *rates, a.mean, a.lower, a.upper))
+    return Table(
+        "recoverability",
+        "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"
+        " alone (cobalt/report/recoverability.py has the method and its limits).",
+        ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
+        cells,
+        ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),
+        data,
+    )
+
+
+def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """What perfect players reach on test problems: the mean over worlds, each with its ceilings (`datasets.pocket`)."""
+    names = {"blind": "blind repairer", "repair": "perfect repairer"}
+    turns = range(len(found[0]["repair"]))
+    single = [one["single_turn"] for one in found]
+    rows = {"perfect reader, no feedback": [single for _ in turns]}
+    rows |= {names[key]: [[one[key][turn] for one in found] for turn in turns] for key in names}
+    return Table(
+        "ceilings",
+        "Ceilings of the test problems in per cent, the mean over the seeds' worlds (docs/pocket.md).",
+        ["", *(f"turn {turn}" for turn in turns)],
+        [[name, *(f"{100 * sum(values) / len(values):.1f}" for values in row)] for name, row in rows.items()],
+        ("player", "turn", "share"),
+        [(name, turn, sum(v) / len(v)) for name, row in rows.items() for turn, v in enumerate(row)],
+    )
+
+
+def _share(estimate: Estimate) -> str:
+    return f"{100 * estimate.mean:.1f} ({100 * estimate.lower:.0f} to {100 * estimate.upper:.0f})"
+
+
+def _points(estimate: Estimate) -> str:
+    mark = "*" if estimate.clear else ""
+    return f"{100 * estimate.mean:+.1f}{mark} ({100 * estimate.lower:+.1f} to {100 * estimate.upper:+.1f})"
