@@ -38,6 +38,16 @@ from cobalt.serve_client import reason
 
 logger = logging.getLogger(__name__)
 
+IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
+    # Read when Ray is imported, in all of its processes. Without it Ray uses the machine's public address instead of
+    # 127.0.0.1, and listens on every interface.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # A dozen processes import the same packages. Without cached bytecode, which some container images turn off, a
+    # training run starts 90 s later.
+    "PYTHONDONTWRITEBYTECODE": None,
+}
+"""Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
+
 _NODE_PROCESSES = ("gcs_server", "raylet")
 _SECONDS_TO_END = 60.0  # time for a command whose Ray has died to write its finished results
 
@@ -94,9 +104,6 @@ def running_services(
     with (
         _watched_folder() as folder,
         environment_variables(
-            # Read when Ray is imported, here and in all of its processes. Without it Ray uses the machine's public
-            # address instead of 127.0.0.1, and listens on every interface.
-            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
             # Read when Serve is imported. Serve's default is five seconds for a proxy to start, which is too short on a
             # busy machine: the proxy is then killed and starts again.
             RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=os.environ.get("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"),
@@ -107,9 +114,7 @@ def running_services(
             **{watcher.VARIABLE: folder, serve_proxy.VARIABLE: serve_proxy.CALLBACK},
             # vLLM leaves sockets in this folder, which is removed at the end.
             VLLM_RPC_BASE_PATH=folder,
-            # A dozen processes import the same packages. Without cached bytecode, which some container images turn
-            # off, a training run starts 90 s later.
-            PYTHONDONTWRITEBYTECODE=None,
+            **IMPORT_ENVIRONMENT,
         ),
     ):
         import ray

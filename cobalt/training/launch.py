@@ -8,20 +8,23 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
-from cobalt.services import running_services, terminations_as_interrupts
+from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import run_folder
-from cobalt.training.configuration import TrainingSettings, process_environment, trains_on_cpu
+from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
 
@@ -86,11 +89,17 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
-        OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
-        with _shared_memory_swept(), _services(config) as addresses:
+        with (
+            _shared_memory_swept(),
+            _worker_python(config, variables, output / "train.log") as python,
+            _services(config) as addresses,
+        ):
+            if python is not None:
+                OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", python, force_add=True)
+            OmegaConf.save(config, output / "config.yaml")
             environment = os.environ | variables | addresses
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             reporter = step_reporter(run_folder.metrics_path(output))
@@ -134,6 +143,34 @@ def _go_on_from(config: Any, output: Path, step: int) -> None:
     config.trainer.resume_mode = "resume_path"
     config.trainer.resume_from_path = str(run_folder.checkpoint_path(output, step))
     config.trainer.val_before_train = False  # that step was validated when it was made
+
+
+@contextlib.contextmanager
+def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterator[str | None]:
+    """The command that Ray is to start its workers with: forks of a process that imports veRL once.
+
+    None on a cluster, whose nodes have no such process, and with GPUs.
+    """
+    if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
+        yield None
+        return
+    folder = tempfile.mkdtemp(prefix="cobalt-forks-", dir="/tmp")  # the server removes it
+    # vLLM reads its level when it is imported; veRL sets this one for its processes.
+    imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
+    with environment_variables(**imports), log.open("ab") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    client = VERL_FOLDER / "cobalt_verl" / "cpu" / "fork_client.py"
+    try:
+        yield shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,148 @@
+"""Workers of a training run on a CPU are forks of a process that has imported their packages."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+import cobalt_verl
+from cobalt_verl.cpu.fork_server import SOCKET
+
+CLIENT = Path(cobalt_verl.__file__).parent / "cpu" / "fork_client.py"
+SERVER = """
+import sys
+from pathlib import Path
+from cobalt_verl.cpu.fork_server import serve
+serve(Path(sys.argv[1]), int(sys.argv[2]), ["colorsys"], ["chunk"])
+"""
+SCRIPT = """
+import json, os, random, signal, sys
+import numpy as np
+print(json.dumps({
+    "pid": os.getpid(),
+    "name": __name__,
+    "arguments": sys.argv,
+    "first_path": sys.path[0],
+    "variable": os.environ.get("GIVEN"),
+    "home": os.environ.get("HOME"),
+    "folder": os.getcwd(),
+    "imported": {"colorsys", "chunk"} <= set(sys.modules),
+    "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)],
+    "child": os.waitstatus_to_exitcode(os.system("exit 3")),
+    "draws": [random.random(), float(np.random.rand())],
+}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    # The name of a socket has at most 107 characters.
+    return tmp_path_factory.mktemp("f")
+
+
+@pytest.fixture
+def server(folder):
+    process = subprocess.Popen([sys.executable, "-c", SERVER, str(folder), str(os.getpid())])
+    try:
+        wait_for(folder / SOCKET, process)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(file: Path, process: subprocess.Popen) -> None:
+    """Until the server listens; its end would be a failure of the test."""
+    while not file.exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.02)
+
+
+def ask(folder, script, *arguments, cwd, **variables):
+    """What the worker prints that a client asks for, and its error output."""
+    command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(script), *arguments]
+    environment = {"PATH": os.environ["PATH"], **variables}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def script(tmp_path):
+    file = tmp_path / "scripts" / "worker.py"
+    file.parent.mkdir()
+    file.write_text(SCRIPT, encoding="utf-8")
+    return file
+
+
+def test_a_fork_is_the_process_that_its_client_would_have_been(server, folder, script, tmp_path):
+    said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
+    assert said["imported"] and said["pid"] != server.pid
+    assert said["name"] == "__main__"
+    assert said["arguments"] == [str(script), "a b", ""]
+    assert said["first_path"] == str(script.parent)
+    assert (said["variable"], said["home"]) == ("é\n", None)
+    assert said["folder"] == str(tmp_path)
+    assert said["signals"] == [str(signal.SIG_DFL)] * 2 and said["child"] == 3
+    assert errors == ""
+
+
+def test_no_two_forks_draw_the_same_random_numbers(server, folder, script, tmp_path):
+    first, second = (ask(folder, script, cwd=tmp_path)[0] for _ in range(2))
+    assert first["pid"] != second["pid"]
+    assert not set(first["draws"]) & set(second["draws"])
+
+
+def test_without_a_server_the_client_becomes_python(folder, script, tmp_path):
+    said, _ = ask(folder, script, "x", cwd=tmp_path, GIVEN="1")
+    assert not said["imported"]
+    assert (said["arguments"], said["variable"]) == ([str(script), "x"], "1")
+
+
+def test_a_client_of_another_job_becomes_python(server, folder, script, tmp_path):
+    """What the server imported has read the first job's environment."""
+    first = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="01")[0]
+    other = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="02")[0]
+    again = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="01")[0]
+    assert [said["imported"] for said in (first, other, again)] == [True, False, True]
+
+
+def test_a_request_that_breaks_off_does_not_end_the_server(server, folder, script, tmp_path):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(folder / SOCKET))
+        client.sendall(b'{"argum')
+    assert ask(folder, script, cwd=tmp_path)[0]["imported"]
+
+
+def test_a_fork_that_fails_shows_its_traceback_and_does_not_end_the_server(server, folder, script, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
+    command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(broken)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "ValueError: of the fork" in done.stderr
+    assert ask(folder, script, cwd=tmp_path)[0]["imported"]
+
+
+def test_the_server_ends_with_the_process_that_started_it_and_removes_its_folder(folder):
+    starter = (
+        "import os, subprocess, sys; command = [sys.executable, '-c', sys.argv[2], sys.argv[1], str(os.getpid())];"
+        " print(subprocess.Popen(command, stdout=subprocess.DEVNULL).pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", starter, str(folder), SERVER], capture_output=True, text=True, timeout=60, check=True
+    )
+    try:
+        descriptor = os.pidfd_open(int(done.stdout))
+    except ProcessLookupError:
+        pass
+    else:
+        assert select.select([descriptor], [], [], 30)[0]
+        os.close(descriptor)
+    assert not folder.exists()
