@@ -11,6 +11,7 @@ afresh, from training compositions only; the reference answer is not in their fe
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cobalt.conversation import Message, PromptSet, load_prompts
 from cobalt.datasets.pocket.cases import draw_public, passes
@@ -30,6 +31,12 @@ FIRST_TURNS = 0.3
 DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
 """How often a later demonstration shows turn 0, 1, 2, ..."""
 
+KEPT_SHARES = {"keep passing": 0.2, "keep failing": 0.6}
+"""In worlds with open sentences, how many of the demonstrations that keep a program are shown.
+
+Most demonstrations of later turns write the same program again. With fewer of these, half of the later turns change a
+line, and a model of a few million parameters carries out what it announces more often."""
+
 _DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}
 _FORGET = 0.03
 _MISCOPY = 0.015
@@ -40,13 +47,23 @@ _DAMAGE = 0.06
 
 Expressions = tuple[str | None, ...]
 
+Kind = Literal["first", "keep passing", "keep failing", "change"]
+"""What the response of a demonstration does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Messages up to a user message, and the response to learn (thinking, answer) after them."""
+    """Messages up to a user message, and the response to learn (thinking, answer) after them.
+
+    Attributes:
+        messages: The conversation.
+        response: What to learn.
+        kind: What the response does; a change is any program that differs from the one before.
+    """
 
     messages: tuple[Message, ...]
     response: str
+    kind: Kind
 
 
 def draw_demonstrations(
@@ -67,7 +84,10 @@ def draw_demonstrations(
         if public is None:
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
-        yield demonstrate(task, public, depth, prompts, rng, special_cases, show_change=bool(open_share))
+        item = demonstrate(task, public, depth, prompts, rng, special_cases, show_change=bool(open_share))
+        if open_share and rng.random() >= KEPT_SHARES.get(item.kind, 1.0):
+            continue
+        yield item
         made += 1
 
 
@@ -99,6 +119,7 @@ def demonstrate(
     expressions = first_choice(task, rng)
     cases: list[str] = []
     thought = plan(task, expressions)
+    kind: Kind = "first"
     opening: list[Message] = [
         {"role": "system", "content": prompts.system},
         {"role": "user", "content": prompts.first_turn(task.statement)},
@@ -112,6 +133,7 @@ def demonstrate(
         result = judge_here(program, public)
         episode.observe(respond(thought, answer(program)), result)
         failure = first_failure(result, public)
+        kind = "change"
         if damaged and failure is not None:
             thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
         else:
@@ -121,15 +143,21 @@ def demonstrate(
                 thought = _change_shown(task, previous, expressions, failed=failure is not None)
             elif expressions != previous:
                 thought = f"{thought}\n{plan(task, expressions)}"
-            elif failure is not None and special_cases and rng.random() < special_cases:
-                case = special_case(failure, expressions[0])
+            elif failure is None:
+                kind = "keep passing"
+            else:
+                kind = "keep failing"
+                case = None
+                if special_cases and rng.random() < special_cases:
+                    case = special_case(failure, expressions[0])
                 if case is not None and case not in cases:
+                    kind = "change"
                     cases.append(case)
                     thought = "The test fails, but the program looks right. Answer this test by itself."
             if failure is not None and special_cases:
                 thought = f"{quote(failure)}{thought}"
     program = with_special_cases(task.program(expressions), cases)
-    return Demonstration(tuple(episode.messages), respond(thought, answer(program)))
+    return Demonstration(tuple(episode.messages), respond(thought, answer(program)), kind)
 
 
 def answer(program: str) -> str:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 VERSION = 2
 """Increased when the same seed gives other data or another model than before, so that old folders are refused."""
 
-OPEN_VERSION = 4
+OPEN_VERSION = 5
 """The same for worlds with open sentences alone."""
 
 
