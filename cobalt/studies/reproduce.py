@@ -46,7 +46,7 @@ class Scale:
     save_every: int
 
 
-FULL = Scale(demonstrations=6500, test_problems=200, collection_problems=600, steps=30, save_every=5)
+FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=20, save_every=5)
 FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 SETTINGS = (
