@@ -150,7 +150,8 @@ def study(tmp_path, monkeypatch):
                 manifest = {"arguments": {}, "summary": {"turns after an impossible test": 3}}
                 (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
         for slug in ("ft", "ft_cobalt", "cobalt", "grpo_mt", "verpo_mt", "ft_cobalt_ptb", "ft_cobalt_rounds"):
-            training_run(at.training(slug), [2.0] * 6)
+            turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
+            training_run(at.training(slug), [2.0] * 6, **turns)
         for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
             names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
@@ -185,7 +186,8 @@ def test_costs_have_the_training_and_the_collection(study):
     steps, examples, seconds, collecting, *_ = costs["FT-Cobalt"]
     # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
     assert (int(steps), int(examples), float(seconds), float(collecting)) == (4, 24, 11.0, 3.0)
-    assert float(costs["GRPO-MT"][2]) == 8.0 and float(costs["GRPO-MT"][3]) == 0.0
+    # One step of 6 trajectories of 3 responses.
+    assert [float(cell) for cell in costs["GRPO-MT"][:4]] == [1.0, 18.0, 2.0, 0.0]
 
 
 def test_a_missing_run_is_named_and_nothing_is_written(study):

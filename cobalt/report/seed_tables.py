@@ -18,7 +18,7 @@ class Cost:
 
     Attributes:
         steps: Of training.
-        examples: Rewarded samples.
+        examples: Responses that it was trained on.
         seconds: Of training steps, and of the commands that collected and cut trajectories.
         collection_seconds: The part of collecting and cutting.
         tokens: Generated ones.
@@ -141,7 +141,7 @@ def cost_table(costs: Mapping[str, Sequence[Cost]]) -> Table:
     return Table(
         "costs",
         "What training took, the mean over seeds, without starts of processes and services. A training example is a"
-        " rewarded sample: a response, or a whole trajectory of the online methods. Memory is what the machine had in"
+        " response that the policy is trained on. Memory is what the machine had in"
         " use at the peak of training, in GiB.",
         [
             *("", "steps", "examples", "seconds", "of them collection", "ms an example", "tokens an example"),

@@ -4,8 +4,8 @@ For each seed: a world with open sentences and its seed model (base), then every
 evaluated on the test problems over eight rounds of feedback. `cobalt.studies.results` makes the tables. Two views are
 equally fair, and both are made:
 
-- equal examples: each method is trained on as many rewarded samples as the others (a sample is a response; for the
-  online methods, a whole trajectory);
+- equal examples: each method is trained on as many responses as the others, or a few more: an online trajectory of
+  three responses is three examples;
 - equal time: each method is trained until it has taken as much time as FT-Cobalt, with the collection of its
   trajectories (`cobalt.studies.equal_time`).
 """
@@ -35,7 +35,8 @@ class Scale:
         demonstrations: Conversations that the seed model learns from.
         test_problems: Problems that the models are compared on, one trajectory each.
         collection_problems: Problems that trajectories are collected for, four each.
-        steps: Steps of FT, and of Cobalt after FT; methods that start from the seed model take twice as many.
+        steps: Steps of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or
+            three quarters where a sample is a trajectory of about three responses.
         save_every: Steps between the checkpoints that the view of equal time can choose from.
     """
 
@@ -46,7 +47,7 @@ class Scale:
     save_every: int
 
 
-FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=20, save_every=5)
+FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16, save_every=4)
 FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 SETTINGS = (
@@ -99,8 +100,8 @@ FT_COBALT_PTB = Method(
     ("ft_cobalt",),
     perturbed=True,
 )
-GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 2),), perturbed=True)
-VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 2),), perturbed=True)
+GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 0.75),), perturbed=True)
+VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 0.75),), perturbed=True)
 FT_TIME = Method("FT-more", "ft_more_time", "time", (("ft", None),))
 COBALT_TIME = Method("Cobalt", "cobalt_time", "time", (("cobalt", None),), ("cobalt",))
 GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),))
@@ -187,7 +188,7 @@ class _SeedPlan:
         self._collect("cobalt", self._base)
         self.steps.append(pocket.problem_rows(at.step("ft_rows"), at.world, self._dev, at.data("ft")))
         # One run has FT, FT with Cobalt's steps added, and what FT reaches in Cobalt's time.
-        self._train("ft", "grpo_single_turn", self._base, 3 * steps)
+        self._train("ft", "grpo_single_turn", self._base, 4 * steps)
         self._checkpoint("ft", steps, FT)
         self._checkpoint("ft", 2 * steps, FT_MORE)
         self._evaluate(FT)
@@ -322,8 +323,10 @@ class _SeedPlan:
         self.steps.append(
             pocket.problem_rows(at.step(f"{slug}_rows"), at.world, self._dev, at.data(slug), episodes=True)
         )
-        self._train(slug, slug, self._base, 2 * self._scale.steps)
-        self._checkpoint(slug, 2 * self._scale.steps, method)
+        ((_, share),) = method.trained
+        assert share is not None
+        self._train(slug, slug, self._base, self._scale.steps)
+        self._checkpoint(slug, int(share * self._scale.steps), method)
         self._evaluate(method)
 
     def _perturbed_training(self, ft: Path) -> None:

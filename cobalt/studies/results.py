@@ -52,11 +52,11 @@ def cost(at: SeedFolders, method: Method) -> Cost:
         length = exported_step(at.model(method)) if share is None else _length(scale.steps, share, slug)
         run, samples = at.training(slug), _samples(at.training(slug))
         steps += length
-        examples += length * samples
         seconds += training_seconds(run, length)
         for number, metrics in read_metrics(run):
             if 0 < number <= length:
                 generated = metrics.get("reward/generated_tokens", metrics["response_length/mean"])
+                examples += round(samples * metrics.get("reward/turns", 1.0))
                 tokens += samples * generated
                 tests += samples * metrics["reward/judged_tests"]
                 memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
