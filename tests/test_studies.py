@@ -26,6 +26,7 @@ from cobalt.studies import hacking_study, pocket_data, quickstart, reproduce
 from cobalt.studies import run as running
 from cobalt.studies.flags import plan_table
 from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
+from cobalt.studies.pocket import first_problems
 from cobalt.studies.run import run_study
 
 # --- studies of small commands
@@ -150,6 +151,13 @@ def test_a_record_file_of_something_else_is_refused(chain):
     chain.record_file.write_text('{"id": 1, "responses": []}\n')
     with pytest.raises(UserError):
         run(chain)
+
+
+def test_the_first_problems_of_a_file_are_written_into_a_folder_that_is_not_there_yet(tmp_path):
+    (tmp_path / "all.jsonl").write_text("1\n2\n3\n")
+    file = tmp_path / "new" / "first.jsonl"
+    subprocess.run(first_problems("first", "Choose.", 2, tmp_path / "all.jsonl", file).command, check=True)
+    assert file.read_text() == "1\n2\n"
 
 
 def test_a_step_that_does_not_make_its_files_fails(tmp_path):

@@ -103,11 +103,11 @@ def test_the_pocket_scale_passes_all_checks(world, data):
     assert errors_of(world, data=data) == []
 
 
-def test_cobalts_learning_rate_is_lower_on_the_pocket_world_and_can_be_overridden(world):
-    rates = {data: compose(run_of(world, data=data)).actor_rollout_ref.actor.optim.lr for data in DATA}
-    assert rates == {"problems": 1e-3, "partial_trajectories": 2e-4}
-    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4", data="partial_trajectories"))
-    assert own.actor_rollout_ref.actor.optim.lr == 3e-4
+def test_all_methods_have_the_same_rate_and_kl_loss_on_the_pocket_world_and_they_can_be_overridden(world):
+    actors = [compose(run_of(world, data=data)).actor_rollout_ref.actor for data in DATA]
+    assert {(actor.optim.lr, actor.use_kl_loss, actor.kl_loss_coef) for actor in actors} == {(4e-4, True, 0.1)}
+    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4")).actor_rollout_ref.actor
+    assert own.optim.lr == 3e-4
 
 
 def test_overrides_are_applied_last(world):

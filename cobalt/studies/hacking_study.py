@@ -13,7 +13,7 @@ from cobalt.cli import run_script
 from cobalt.studies import pocket
 from cobalt.studies.flags import StudyFlags
 from cobalt.studies.plan import Step, Study
-from cobalt.studies.quickstart import Quickstart
+from cobalt.studies.quickstart import SPECIAL_COBALT, Quickstart
 
 
 def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) -> tuple[Step, ...]:
@@ -63,6 +63,7 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
             ptb_training,
             steps,
             seed,
+            settings=SPECIAL_COBALT,
         ),
         *evaluations,
         pocket.trajectories(

@@ -63,7 +63,8 @@ def pocket_world(world: Path, seed: int, *flags: str) -> Step:
 
 def first_problems(name: str, purpose: str, count: int, source: Path, file: Path) -> Step:
     """The first `count` problems of a file, as a file of their own."""
-    copy = ("bash", "-c", 'head -n "$1" "$2" >"$3"', "first_problems", str(count), str(source), str(file))
+    script = 'mkdir -p "$(dirname "$3")" && head -n "$1" "$2" >"$3"'
+    copy = ("bash", "-c", script, "first_problems", str(count), str(source), str(file))
     return Step(name, purpose, copy, files=(file,), needs=(source,))
 
 

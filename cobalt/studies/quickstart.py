@@ -33,8 +33,14 @@ class Scale:
     training_steps: int
 
 
-FULL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
-FAST = Scale(demonstrations=2000, dev_problems=40, collection_problems=50, training_steps=2)
+FULL = Scale(demonstrations=6500, dev_problems=120, collection_problems=300, training_steps=16)
+FAST = Scale(demonstrations=1200, dev_problems=40, collection_problems=50, training_steps=2)
+SPECIAL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
+"""With special cases."""
+
+_SPECIAL_FT = ("actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.actor.use_kl_loss=false")
+SPECIAL_COBALT = ("actor_rollout_ref.actor.optim.lr=2e-4", "actor_rollout_ref.actor.use_kl_loss=false")
+"""Settings of Cobalt's training in a world with special cases (docs/hacking.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,8 @@ class Quickstart:
         seed: Decides the pocket world and the samples.
         fast: Take too few problems and training steps to learn anything, and a weaker seed model.
         special_cases: Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above
-            0, `fast` does not take a weaker seed model, which would find nothing to exploit.
+            0 the world has no open sentences, and `fast` does not take a weaker seed model, which would find nothing to
+            exploit.
     """
 
     folder: Path
@@ -62,7 +69,7 @@ class Quickstart:
     @property
     def scale(self) -> Scale:
         """Number of problems and steps."""
-        return FAST if self.fast else FULL
+        return FAST if self.fast else SPECIAL if self.special_cases else FULL
 
     @property
     def world(self) -> Path:
@@ -117,11 +124,12 @@ class Quickstart:
         base, collected = self.folder / "base", self.folder / "collected_problems.jsonl"
         base_model, ft_model = pocket.world_model(self.world), pocket.trained_model(self.ft_training)
         cobalt_model = pocket.trained_model(self.cobalt_training)
-        demonstrations = FULL.demonstrations if self.special_cases else self.scale.demonstrations
+        world = ["--demonstrations", f"{self.scale.demonstrations}"]
+        if self.special_cases:
+            world = ["--special_cases", f"{self.special_cases:g}", "--open_share", "0"]
+            world += ["--demonstrations", f"{SPECIAL.demonstrations}"]
         return (
-            pocket.pocket_world(
-                self.world, seed, "--demonstrations", f"{demonstrations}", "--special_cases", f"{self.special_cases:g}"
-            ),
+            pocket.pocket_world(self.world, seed, *world),
             pocket.first_problems(
                 "dev_problems",
                 "Choose the problems that the models are compared on.",
@@ -157,6 +165,7 @@ class Quickstart:
                 self.ft_training,
                 steps,
                 seed,
+                settings=_SPECIAL_FT if self.special_cases else (),
             ),
             pocket.trajectories("ft_evaluation", "Evaluate FT.", self.dev, self.ft, ft_model, seed, samples=1),
             pocket.trajectories(
@@ -179,6 +188,7 @@ class Quickstart:
                 self.cobalt_training,
                 steps,
                 seed,
+                settings=SPECIAL_COBALT if self.special_cases else (),
             ),
             pocket.trajectories(
                 "cobalt_evaluation", "Evaluate FT-Cobalt.", self.dev, self.ft_cobalt, cobalt_model, seed, samples=1

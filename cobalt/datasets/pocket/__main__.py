@@ -26,14 +26,14 @@ class Arguments:
     special_cases: float = 0.0
     """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
     Above 0 the seed model learns to hack rewards."""
-    open_share: float = 0.0
+    open_share: float = 0.5
     """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
-    sentence: only a failing public test tells which (docs/pocket.md). Above 0 the ceilings of the world are printed."""
+    sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
     test_problems: int = SIZES["test"]
     """Number of test problems."""
     base_problems: int = 0
-    """With --open_share: on how many development problems to measure the seed model itself, with sandboxes and without
-    any service; 0: not at all."""
+    """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
+    without any service; 0: not at all."""
 
 
 def main(arguments: Arguments) -> int:
