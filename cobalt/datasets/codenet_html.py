@@ -1,0 +1,362 @@
+"""Problem pages of Project CodeNet (HTML of AtCoder and AIZU) to statements as text, with their samples.
+
+A page becomes a list of blocks (headings, paragraphs, list items, tables, preformatted texts), and the blocks become
+markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, sub- and superscripts `_` and `^`. Preformatted texts stay
+as they are, in fences. Where a page has an English and a Japanese version, the English one is kept. Tags that are
+misspelt, nested wrongly or never closed lose no text. Nothing here reads files.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Literal
+
+Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
+
+FIGURE = "[figure]"
+"""What stands in a statement in the place of a figure."""
+
+_SKIPPED = frozenset({"script", "style", "title"})
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_LISTS = frozenset({"ul", "ol", "dir"})
+_INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
+_BREAKS = frozenset(
+    {"p", "div", "section", "blockquote", "center", "hr", "dl", "dt", "dd", "details", "summary", "figure"}
+    | {"figcaption", "address", "body", "html", "head", "caption", "legend"}
+)
+_SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
+_OPEN_SCRIPT_END = re.compile(r"</script\s*(?![\s>])")  # the parser would take the whole page as the script
+_SCRIPT_AFTER = re.compile(r"\$([^$\n]+)\$((?:[_^](?:\w+|\{[^{}$\n]*\}))+)")  # of <var>h</var><sub>1</sub>
+_ORDINAL = re.compile(r"\d(st|nd|rd|th)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a page.
+
+    Attributes:
+        kind: What it is.
+        text: Its text. A table has a row of cells in each line, a preformatted text its lines as they are.
+        level: 1 to 6 for a heading, depth of nesting from 0 for a list item, else 0.
+    """
+
+    kind: Kind
+    text: str
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A problem statement.
+
+    Attributes:
+        text: Markdown, samples included; "" for a page without text.
+        samples: Pairs of an input and its output, each ending with a newline.
+        has_constraints: Whether a section is headed as the constraints.
+        figures: Number of figures, which are lost; the text has `FIGURE` in their place.
+    """
+
+    text: str
+    samples: tuple[tuple[str, str], ...]
+    has_constraints: bool
+    figures: int
+
+
+def read_statement(page: str) -> Statement:
+    """The statement of a problem page."""
+    blocks = page_blocks(page)
+    return Statement(
+        text=markdown(blocks),
+        samples=find_samples(blocks),
+        has_constraints=any(_CONSTRAINTS.match(_title(block)) for block in blocks),
+        figures=sum(block.text.count(FIGURE) for block in blocks),
+    )
+
+
+# --- page to blocks -----------------------------------------------------------------------------------------------
+
+
+def page_blocks(page: str) -> list[Block]:
+    """The blocks of a page, in order, without empty ones."""
+    parser = _PageParser(both_languages="lang-en" in page and "lang-ja" in page)
+    parser.feed(_OPEN_SCRIPT_END.sub("</script>", page))
+    parser.close()
+    parser.end_table()  # what is still open
+    return parser.blocks
+
+
+class _PageParser(HTMLParser):
+    """Collects blocks while tags go by. A block ends where the next begins, whether its tag is closed or not."""
+
+    def __init__(self, *, both_languages: bool) -> None:
+        super().__init__(convert_charrefs=True)
+        self.blocks: list[Block] = []
+        self._both_languages = both_languages
+        self._skipped = ""  # the open tag whose content is skipped
+        self._skipped_depth = 0
+        self._kind: Kind = "paragraph"  # of the block that is being read
+        self._level = 0
+        self._marker = ""
+        self._parts: list[str] = []
+        self._inline: list[tuple[str, int]] = []  # open inline tags, and where in the parts their content begins
+        self._lists: list[int | None] = []  # for each open list the number of its next item; None without numbers
+        self._quote = False  # directly within <blockquote>, where the pages of AIZU set input formats line by line
+        self._rows: list[list[str]] | None = None  # of the open table
+        self._cell: list[str] | None = None  # paragraphs of the open cell
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._skipped:
+            self._skipped_depth += tag == self._skipped
+        elif tag in _SKIPPED or (self._both_languages and "lang-ja" in (dict(attrs).get("class") or "")):
+            self._skipped, self._skipped_depth = tag, 1
+        elif tag == "br":
+            self._parts.append("\n")
+        elif tag == "img":
+            self._parts.append(f" {FIGURE} ")
+        elif tag == "pre":
+            self._begin("preformatted")
+        elif tag in _HEADINGS:
+            self._begin("heading", _HEADINGS[tag])
+        elif self._kind == "preformatted":
+            if tag in ("sub", "sup"):
+                self._inline.append((tag, len(self._parts)))
+        elif tag in _INLINE:
+            self._inline.append((tag, len(self._parts)))
+        elif tag in _LISTS:
+            self._end_block()
+            self._lists.append(1 if tag == "ol" else None)
+        elif tag == "li":
+            self._begin_item()
+        elif tag == "table":
+            self._end_block()
+            self._rows = [] if self._rows is None else self._rows
+        elif tag == "tr":
+            self._end_cell()
+            if self._rows is not None:
+                self._rows.append([])
+        elif tag in ("td", "th"):
+            self._end_cell()
+            if self._rows is not None:
+                self._cell = []
+        elif tag in _BREAKS:
+            self._break(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._skipped:
+            self._skipped_depth -= tag == self._skipped
+            if self._skipped_depth == 0:
+                self._skipped = ""
+        elif tag == "br":  # browsers take </br> as <br>
+            self._parts.append("\n")
+        elif tag in _INLINE:
+            self._end_inline(tag)
+        elif tag == "pre" or tag in _HEADINGS:
+            self._end_block()
+        elif self._kind == "preformatted":
+            return
+        elif tag in _LISTS:
+            self._end_block()
+            if self._lists:
+                self._lists.pop()
+        elif tag == "li":
+            self._end_block()
+        elif tag == "table":
+            self.end_table()
+        elif tag in ("td", "th", "tr"):
+            self._end_cell()
+        elif tag in _BREAKS:
+            self._break("/" + tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipped:
+            self._parts.append(data if self._kind == "preformatted" or self._quote else _SPACE.sub(" ", data))
+
+    def end_table(self) -> None:
+        """End the open block, and the open table if there is one."""
+        self._end_cell()
+        rows = [row for row in self._rows or [] if any(row)]
+        self._rows = None
+        if rows:
+            self.blocks.append(Block("table", "\n".join(f"| {' | '.join(row)} |" for row in rows)))
+
+    def _begin(self, kind: Kind, level: int = 0) -> None:
+        self._end_block()
+        self._kind, self._level = kind, level
+
+    def _begin_item(self) -> None:
+        number = self._lists[-1] if self._lists else None
+        if number is not None:
+            self._lists[-1] = number + 1
+        self._begin("item", max(0, len(self._lists) - 1))
+        self._marker = "- " if number is None else f"{number}. "
+
+    def _break(self, tag: str) -> None:
+        if self._kind == "item":  # its paragraphs are lines of it
+            self._parts.append("\n")
+        elif self._kind != "heading" or any(part.strip() for part in self._parts):
+            self._end_block()
+            self._quote = tag == "blockquote"
+
+    def _end_block(self) -> None:
+        while self._inline:
+            self._end_inline(self._inline[-1][0])
+        text = "".join(self._parts)
+        text = _preformatted(text) if self._kind == "preformatted" else _flowing(text)
+        if text and self._rows is not None and self._kind in ("paragraph", "item"):
+            self._cell = [*(self._cell or []), self._marker + text.replace("\n", "<br>")]
+        elif text:
+            text = text.replace("\n", " ") if self._kind == "heading" else text
+            self.blocks.append(Block(self._kind, self._marker + text, self._level))
+        self._kind, self._level, self._marker, self._parts, self._quote = "paragraph", 0, "", [], False
+
+    def _end_cell(self) -> None:
+        self._end_block()
+        if self._cell is None:
+            return
+        cell, self._cell = " ".join(self._cell), None
+        if self._rows is not None:
+            self._rows = self._rows or [[]]
+            self._rows[-1].append(cell)
+
+    def _end_inline(self, tag: str) -> None:
+        if tag not in (name for name, _ in self._inline):
+            return
+        name, begin = self._inline.pop()
+        while name != tag:
+            name, begin = self._inline.pop()
+        content = "".join(self._parts[begin:])
+        before = self._parts[begin - 1] if begin else ""
+        within_formula = any(name == "var" for name, _ in self._inline)
+        if tag in ("sub", "sup"):
+            content = _script(tag, content, before)
+        elif self._kind != "preformatted" and not within_formula:
+            content = _marked("$" if tag == "var" else "`", content)
+        self._parts[begin:] = [content]
+
+
+def _script(tag: str, content: str, before: str) -> str:
+    r"""A sub- or superscript: `_i`, `^5`, `_{i+1}`; the letters of "1st" stay as they are."""
+    core = content.strip().replace("$", "")
+    if not core or (tag == "sup" and _ORDINAL.fullmatch(before[-1:] + core)):
+        return core
+    return ("_" if tag == "sub" else "^") + (core if len(core) == 1 or core.isdigit() else f"{{{core}}}")
+
+
+def _marked(mark: str, content: str) -> str:
+    """The content between marks; white space stays outside of them."""
+    core = content.strip()
+    if not core or mark in core or core.startswith(r"\("):
+        return content
+    begin = content.index(core)
+    return content[:begin] + mark + core + mark + content[begin + len(core) :]
+
+
+def _flowing(text: str) -> str:
+    """Text of a paragraph: white space is one blank, line breaks are those of `<br>`, and `$h$_1` is `$h_1$`."""
+    lines = (_SPACE.sub(" ", line).strip() for line in text.split("\n"))
+    return _SCRIPT_AFTER.sub(r"$\1\2$", "\n".join(line for line in lines if line))
+
+
+def _preformatted(text: str) -> str:
+    """Text of `<pre>`: without the line end after the tag, and without white space at its end."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").split("\n")
+    if lines and not lines[0].strip():
+        del lines[0]
+    return "\n".join(line.rstrip() for line in lines).rstrip()
+
+
+# --- blocks to text -----------------------------------------------------------------------------------------------
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    """The blocks as markdown, with an empty line between them, but none between the items of a list."""
+    text = ""
+    for place, block in enumerate(blocks):
+        together = place > 0 and block.kind == "item" and blocks[place - 1].kind == "item"
+        text += ("\n" if together else "\n\n" if text else "") + _markdown(block)
+    return text
+
+
+def _markdown(block: Block) -> str:
+    if block.kind == "heading":
+        return f"{'#' * block.level} {block.text}"
+    if block.kind == "item":
+        return "\n".join("  " * (block.level + (place > 0)) + line for place, line in enumerate(block.text.split("\n")))
+    if block.kind == "preformatted":
+        longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        return f"{fence}\n{block.text}\n{fence}"
+    return block.text
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
+
+Role = Literal["input", "output", "both", "none"]
+
+_CONSTRAINTS = re.compile(r"constra?i?nts?\b|limits?$|input constraints?|制約|制限|入力の制約")
+_SAMPLE = re.compile(r"sa[mp]+le|example|例|サンプル")
+_INPUT = re.compile(r"input|入力")
+_OUTPUT = re.compile(r"ou[tp]*put|出力")
+# A paragraph is a title only if it is nothing else, because "for example:" can be a paragraph, too.
+_TITLE_PARAGRAPH = re.compile(
+    r"(sample |example )?(input|output)( sample| example)?( for (the )?sample input)? ?#?\d*"
+    r"|(サンプル)?(入力|出力)の?例? ?\d*( ?に対する出力の?例?)?( ?\d+)?"
+)
+_INTERACTIVE = re.compile(r"flush|interactive|reactive|std::endl|インタラクティブ|リアクティブ", re.IGNORECASE)
+
+
+def find_samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a sample input and its output: the first preformatted texts under headings that name them.
+
+    Under one heading for both ("Samples", "Example 1"), inputs and outputs take turns. Interactive problems have none,
+    because what they show is a conversation.
+    """
+    if any(_INTERACTIVE.search(block.text) for block in blocks):
+        return ()
+    samples = []
+    waiting: str | None = None  # an input whose output has not come yet
+    role: Role = "none"
+    together = False  # under a heading for both
+    for block in blocks:
+        title = _title(block)
+        if title:
+            found = _role(title)
+            if found == "none" and together and _is_side(title):
+                found = "input" if _INPUT.search(title) else "output"
+            if found != "none" or block.kind == "heading":
+                role = found
+                together = found == "both" or (together and found != "none")
+        elif block.kind == "preformatted" and role != "none":
+            if role == "input" or (role == "both" and waiting is None):
+                waiting = block.text
+            elif waiting is not None:
+                samples.append((waiting + "\n", block.text + "\n"))
+                waiting = None
+            role = "both" if together else "none"
+    return tuple(samples)
+
+
+def _title(block: Block) -> str:
+    """A heading, or a paragraph that can only be meant as one, in lower case and plain letters; "" for other blocks."""
+    if block.kind not in ("heading", "paragraph"):
+        return ""
+    title = unicodedata.normalize("NFKC", block.text).lower().strip(" .:()[]<>【】「」・■*$")
+    return title if block.kind == "heading" or _TITLE_PARAGRAPH.fullmatch(title) else ""
+
+
+def _role(title: str) -> Role:
+    """What the preformatted text under a title is."""
+    has_input, has_output = _INPUT.search(title), _OUTPUT.search(title)
+    numbered = re.search(r"\d$", title) is not None
+    if not _SAMPLE.search(title) and not (numbered and (has_input or has_output)):
+        return "none"
+    if has_input and has_output:
+        answers = re.search(r"ou[tp]*put (for|of|to|corresponding)|対する出力|対応する出力", title)
+        return "output" if answers else "both"
+    return "input" if has_input else "output" if has_output else "both"
+
+
+def _is_side(title: str) -> bool:
+    return re.fullmatch(r"(the )?(input|output|入力|出力)", title) is not None
