@@ -11,6 +11,7 @@ from cobalt.conversation.turns import (
     TruncatedThinking,
     first_messages,
     history_text,
+    opening_messages,
     program_of,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "first_messages",
     "history_text",
     "load_prompts",
+    "opening_messages",
     "program_of",
     "split_thinking",
 ]

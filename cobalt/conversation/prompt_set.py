@@ -1,9 +1,9 @@
 """Prompt templates: three files a set, rendered by Jinja.
 
 A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`, `fn_name`) and `feedback.jinja`
-(`feedback`). Two sets come with the package: `paper` (the paper's structure, in our words) and `pocket`
-(short, for the seed model). Any other folder can be named instead. A variable that a template uses and does not
-get is an error, not a blank.
+(`feedback`). Three sets come with the package: `paper` (the paper's structure, in our words), `pocket` (short, for the
+seed model) and `program` (asks for a program without reasoning, for offline training). Any other folder can be named
+instead. A variable that a template uses and does not get is an error, not a blank.
 """
 
 from collections.abc import Mapping

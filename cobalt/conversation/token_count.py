@@ -71,11 +71,36 @@ class PromptTokenCounter:
         """
         if not conversations:
             return []
-        texts = self._render(conversations)
+        return self._count_texts(self._render(conversations))
+
+    def _count_texts(self, texts: Sequence[str]) -> list[int]:
         if self._fast is not None:
             # Not the tokenizer's own call, which makes lists of Python integers and takes twice as long.
-            return [len(encoding) for encoding in self._fast.encode_batch_fast(texts, add_special_tokens=False)]
-        return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
+            return [len(encoding) for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+
+    def count_responses(self, responses: Sequence[str]) -> list[int]:
+        """The number of tokens of each response as the model would write it, with the token that marks its end.
+
+        Raises:
+            UserError: the tokenizer has no such token.
+        """
+        self.check_end()
+        if not responses:
+            return []
+        return [tokens + 1 for tokens in self._count_texts(responses)]
+
+    def check_end(self) -> None:
+        """Raise if the model cannot end a response.
+
+        Raises:
+            UserError: the tokenizer has no token that marks the end of a text.
+        """
+        if self._tokenizer.eos_token_id is None:
+            raise UserError(
+                f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
+                " give another model, or set eos_token in a copy of its tokenizer_config.json"
+            )
 
     def opens_thinking(self) -> bool:
         """Whether the template ends its prompts with `<think>`, so that responses start inside their thinking.

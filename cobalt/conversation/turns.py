@@ -37,6 +37,11 @@ def first_messages(problem: Problem, prompts: PromptSet) -> list[Message]:
     instruction = problem.instruction
     if instruction is None:
         instruction = prompts.first_turn(problem.question, problem.tests.fn_name)
+    return opening_messages(instruction, prompts)
+
+
+def opening_messages(instruction: str, prompts: PromptSet) -> list[Message]:
+    """System message, unless the prompt set's is empty, and the instruction as the user's message."""
     messages: list[Message] = [{"role": "user", "content": instruction}]
     if prompts.system:
         messages.insert(0, {"role": "system", "content": prompts.system})

@@ -1,0 +1,316 @@
+"""Python submissions of IBM Project CodeNet, as groups for offline training.
+
+Rows of the metadata say what became of each submission. Each row ends in exactly one count of the run's summary, and so
+does each problem. Nothing is run and nothing is judged.
+"""
+
+import csv
+import hashlib
+import logging
+import re
+import tempfile
+import warnings
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.conversation import PromptSet, load_prompts, opening_messages
+from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, read_sources
+from cobalt.datasets.codenet_html import Statement, read_statement
+from cobalt.datasets.offline.contrast import Candidate, Refuse
+from cobalt.datasets.offline.settings import CodeNetSettings
+from cobalt.datasets.offline.writing import (
+    EVALUATED,
+    READ,
+    Counts,
+    JudgedProblem,
+    Summary,
+    close_results,
+    open_results,
+    split_problems,
+    write_groups,
+)
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status
+from cobalt.problem import TestSuite
+
+logger = logging.getLogger(__name__)
+
+STATUSES = {
+    "Accepted": Status.ACCEPTED,
+    "WA: Presentation Error": Status.PRESENTATION_ERROR,
+    "Wrong Answer": Status.WRONG_ANSWER,
+    "Time Limit Exceeded": Status.TIME_LIMIT,
+    "Memory Limit Exceeded": Status.MEMORY_LIMIT,
+    "Output Limit Exceeded": Status.OUTPUT_LIMIT,
+    "Runtime Error": Status.RUNTIME_ERROR,
+    "Compile Error": Status.COMPILE_ERROR,
+}
+"""CodeNet's statuses of submissions that were judged."""
+
+NOT_JUDGED = frozenset(
+    {"Judge Not Available", "Waiting for Judging", "Waiting for Re-judging", "Internal Error", "Judge System Error"}
+)
+"""CodeNet's statuses of submissions of whose programs nothing is known."""
+
+_COLUMNS = (
+    "submission_id", "problem_id", "language", "original_language", "filename_ext", "status", "cpu_time", "memory",
+    "code_size",
+)  # fmt: skip
+_LANGUAGE = "Python"
+# "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
+_PYTHON_2 = re.compile(r"(Python|PyPy) ?2|Python \(2")
+_PYTHON_3 = re.compile(r"(Python|PyPy) ?3|Python \(3")
+
+# What becomes of a problem or of a submission, besides the counts of cobalt.datasets.offline; keys of a run's counts.
+NO_PAGE = "dropped: no problem page"
+NO_SAMPLE = "dropped: the page shows no sample"
+FIGURES = "dropped: the page has figures"
+UNJUDGED = "dropped: not judged"
+UNKNOWN_STATUS = "dropped: unknown status"
+EMPTY_FIELD = "dropped: a field is empty"
+NEGATIVE_FIELD = "dropped: a field is negative or not a number"
+PYTHON_2 = "dropped: Python 2"
+NO_SOURCE = "dropped: no source file"
+BAD_SOURCE = "dropped: the source is empty, too large or not UTF-8"
+NOT_PYTHON_3 = "dropped: this Python does not compile it"
+COMPILES = "dropped: a compile error that this Python compiles"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A judged Python submission.
+
+    Attributes:
+        id: `sNNNNNNNNN`.
+        status: What became of it.
+        cpu_time: In milliseconds; 0 for a compile error.
+        names_python_3: Whether its language is certainly Python 3.
+    """
+
+    id: str
+    status: Status
+    cpu_time: int
+    names_python_3: bool
+
+
+def preprocess_codenet(settings: CodeNetSettings) -> Summary:
+    """Make the groups of CodeNet's Python submissions, and count what became of problems and submissions.
+
+    Raises:
+        UserError: bad input, or results that cannot be written or that other settings made.
+    """
+    if not settings.input_paths:
+        raise UserError("no input is named: give the folder or archive of Project CodeNet by --input_paths")
+    for path in settings.input_paths:
+        if not path.exists():
+            raise UserError(f"cannot read {path}: there is no such file or folder")
+    prompts = load_prompts(settings.prompts)
+    given = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
+    archives = [path for path in settings.input_paths if not path.is_dir()]
+    counter = open_results(settings, "codenet", archives, prompts, given)
+    run = _Run(settings, prompts, Counts())
+    with tempfile.TemporaryDirectory(prefix="codenet-") as scratch:
+        files = find_files(settings.input_paths, Path(scratch))
+        statements = {name: _statement(page) for name, page in files.pages.items()}
+        splits = split_problems(settings, {name: found.text for name, found in statements.items()})
+        problems = _problems(run, files, statements, splits)
+        write_groups(settings, "codenet", problems, splits, counter, run.counts)
+    return close_results(settings, run.counts, content=f"{run.content:064x}")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run, and a digest of the rows and sources that it has read, which does not depend on their order."""
+
+    settings: CodeNetSettings
+    prompts: PromptSet
+    counts: Counts
+    content: int = 0
+
+
+def _statement(page: Path) -> Statement:
+    try:
+        return read_statement(page.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise UserError(f"cannot read {page}: {error.strerror}") from None
+
+
+def _problems(
+    run: _Run, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
+) -> Iterator[JudgedProblem]:
+    """The problems that have a statement, each with its programs; the others are counted."""
+    wanted = []
+    for problem, metadata in sorted(files.metadata.items()):
+        run.counts.problems[READ] += 1
+        why = _why_dropped(run.settings, problem, statements.get(problem), splits)
+        if why is None:
+            wanted.append(problem)
+        else:
+            run.counts.problems[why] += 1
+            judged = read_submissions(_python_rows(metadata), run.settings, run.counts.programs)
+            run.counts.programs[why] += len(judged)
+    for problem, sources in read_sources(files, wanted):
+        rows = list(_python_rows(files.metadata[problem]))
+        submissions = read_submissions(rows, run.settings, run.counts.programs)
+        run.content ^= _digest(problem, rows, sources)
+        statement = statements[problem]
+        instruction = run.prompts.first_turn(statement.text)
+        candidates = _candidates(submissions, sources, run.settings, run.counts.programs)
+        record = _record(problem, statement, instruction) if statement.samples else None
+        refuse = _refusal(submissions) if run.settings.python_2 == "drop" else None
+        yield JudgedProblem(problem, opening_messages(instruction, run.prompts), candidates, record, refuse)
+
+
+def _why_dropped(
+    settings: CodeNetSettings, problem: str, statement: Statement | None, splits: Mapping[str, str]
+) -> str | None:
+    if statement is None or not statement.text:
+        return NO_PAGE
+    if not statement.samples and settings.without_samples == "drop":
+        return NO_SAMPLE
+    if statement.figures and settings.figures == "drop":
+        return FIGURES
+    return None if problem in splits else EVALUATED
+
+
+def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
+    """The problem as the judge and the rollout scripts read it; its tests are its samples."""
+    inputs, outputs = zip(*statement.samples, strict=True)
+    tests = TestSuite(inputs, outputs).to_json()
+    return {
+        "id": problem,
+        "question": statement.text,
+        "instruction": instruction,
+        "test_cases": tests,
+        "source": "codenet",
+    }
+
+
+def read_submissions(
+    rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, counts: Counter[str]
+) -> list[Submission]:
+    """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted.
+
+    A field that is empty or negative drops its row. A compile error ran nothing, so its time and memory are not read;
+    AtCoder's rows have no accuracy, so it is not read at all.
+    """
+    found = []
+    for row in rows:
+        counts[READ] += 1
+        submission = _submission(row, settings)
+        if isinstance(submission, Submission):
+            found.append(submission)
+            continue
+        counts[submission] += 1
+        if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
+            logger.warning("%s: unknown status %r: such submissions are left out", row["problem_id"], row["status"])
+    return found
+
+
+def _python_rows(metadata: Path) -> Iterator[dict[str, str]]:
+    try:
+        with metadata.open(encoding="utf-8", errors="replace", newline="") as handle:
+            header = next(csv.reader(handle), [])
+            missing = [name for name in _COLUMNS if name not in header]
+            if missing:
+                raise UserError(f"{metadata}: there is no column {', '.join(missing)}: this is not CodeNet's metadata")
+            # Most rows are of other languages, and telling them takes less than reading them.
+            rows = csv.reader(line for line in handle if f",{_LANGUAGE}," in line)
+            for row in rows:
+                fields = dict(zip(header, row, strict=False))
+                if fields.get("language") == _LANGUAGE:
+                    yield fields
+    except OSError as error:
+        raise UserError(f"cannot read {metadata}: {error.strerror}") from None
+    except csv.Error as error:
+        raise UserError(f"{metadata} is not a CSV file ({error})") from None
+
+
+def _submission(row: Mapping[str, str], settings: CodeNetSettings) -> Submission | str:
+    """The submission of a row, or why the row is left out."""
+    text = {name: row.get(name, "").strip() for name in _COLUMNS}
+    measured: tuple[str, ...] = ("cpu_time", "memory", "code_size")
+    if text["status"] in NOT_JUDGED:
+        return UNJUDGED
+    if text["status"] and text["status"] not in STATUSES:
+        return f"{UNKNOWN_STATUS} {text['status']!r}"
+    if text["status"] == "Compile Error":
+        measured = ("code_size",)
+    if not all(text[name] for name in ("submission_id", "problem_id", "original_language", "status", *measured)):
+        return EMPTY_FIELD
+    if not all(text[name].isdecimal() for name in measured):
+        return NEGATIVE_FIELD
+    if settings.python_2 == "drop" and _PYTHON_2.match(text["original_language"]):
+        return PYTHON_2
+    time = int(text["cpu_time"]) if "cpu_time" in measured else 0
+    names_python_3 = _PYTHON_3.match(text["original_language"]) is not None
+    return Submission(text["submission_id"], STATUSES[text["status"]], time, names_python_3)
+
+
+def _candidates(
+    submissions: Sequence[Submission], sources: Sources, settings: CodeNetSettings, counts: Counter[str]
+) -> list[Candidate]:
+    """The programs of a problem's submissions, with their rewards."""
+    times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
+    candidates = []
+    for one in submissions:
+        if one.id not in sources:
+            counts[NO_SOURCE] += 1
+            continue
+        program = _program(sources[one.id])
+        if program is None:
+            counts[BAD_SOURCE] += 1
+            continue
+        reward = settings.rewards.of(one.status)
+        if one.status is Status.ACCEPTED:
+            slower = len(times) - bisect_right(times, one.cpu_time)
+            reward += settings.rewards.runtime_bonus * slower / len(times)
+        candidates.append(Candidate(program, one.status, reward, one.id))
+    return candidates
+
+
+def _program(source: bytes | None) -> str | None:
+    """The text of a source, without a byte-order mark and with plain line ends; None if it is not one."""
+    if source is None:
+        return None
+    try:
+        text = source.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return text.replace("\r\n", "\n").rstrip() or None
+
+
+def _refusal(submissions: Sequence[Submission]) -> Refuse:
+    """Why a program is left out after all: it may be in Python 2, or its compile error was that of another Python."""
+    python_3 = frozenset(one.id for one in submissions if one.names_python_3)
+
+    def refuse(candidate: Candidate) -> str | None:
+        if candidate.status is Status.COMPILE_ERROR:
+            return COMPILES if _compiles(candidate.program) else None
+        return None if candidate.origin in python_3 or _compiles(candidate.program) else NOT_PYTHON_3
+
+    return refuse
+
+
+def _compiles(program: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of programs, not of ours
+            compile(program, "<submission>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _digest(problem: str, rows: Iterable[Mapping[str, str]], sources: Sources) -> int:
+    """A digest of a problem's Python rows and sources."""
+    content = hashlib.sha256(problem.encode())
+    for row in rows:
+        content.update("\0".join(row.values()).encode())
+    for name in sorted(sources):
+        content.update(name.encode() + b"\0" + hashlib.sha256(sources[name] or b"").digest())
+    return int.from_bytes(content.digest(), "big")

@@ -1,0 +1,1 @@
+"""Groups of judged programs for offline training: selection, writing, and the sources besides CodeNet."""

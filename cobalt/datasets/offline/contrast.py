@@ -1,0 +1,188 @@
+"""Choose programs of a problem and put them into groups that each hold an accepted one and one that is not.
+
+Every program ends in exactly one count. The order is seeded: all programs are shuffled, and the first that fit are
+taken, so that looking at more programs than are needed would not change the result.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cobalt.conversation import program_of
+from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
+from cobalt.datasets.offline.settings import GroupSettings
+from cobalt.offline_groups import OfflineResponse, Status
+
+_CHUNK = 32
+"""Responses measured at a time; more would measure many that are not needed."""
+
+# What becomes of a program, in the order in which it is decided; the keys of a run's counts.
+DUPLICATE = "dropped: exact duplicate"
+CONTRADICTED = "dropped: the same program has different statuses"
+NO_CONTRAST = "dropped: of a problem without contrast"
+TOO_LONG = "dropped: over max_tokens"
+NEAR_DUPLICATE = "dropped: near duplicate"
+UNWRITABLE = "dropped: not writable as a fenced block"
+NOT_NEEDED = "not used: beyond the most that groups need"
+LEFT_OVER = "not used: left over"
+USED = "in groups"
+
+Fits = Callable[[Sequence[str]], Sequence[bool]]
+"""Which of some responses are short enough to follow the prompt."""
+Refuse = Callable[["Candidate"], str | None]
+"""Why a program is left out after all, as a key for the counts; None if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A judged program that may get into a group.
+
+    Attributes:
+        program: The program; "" for a response without one.
+        status: What became of it.
+        reward: Its reward.
+        origin: Where it comes from, unique among the candidates of its problem.
+        text: The response as it was written; None: the program alone, in a fenced block.
+    """
+
+    program: str
+    status: Status
+    reward: float
+    origin: str
+    text: str | None = None
+
+    @property
+    def response(self) -> str:
+        """The text that a policy is trained to write."""
+        return fenced(self.program) if self.text is None else self.text
+
+
+def fenced(program: str) -> str:
+    """A response that holds the program alone: one fenced block, whose fence the program does not contain."""
+    longest = max((len(run) for run in re.findall("`+", program)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{program}\n{fence}"
+
+
+def make_groups(
+    problem_id: str,
+    candidates: Sequence[Candidate],
+    settings: GroupSettings,
+    fits: Fits | None = None,
+    refuse: Refuse | None = None,
+) -> tuple[list[tuple[OfflineResponse, ...]], Counter[str]]:
+    """Groups of one problem's programs, each program in at most one, and what became of each candidate.
+
+    A group has as many responses as `settings.group_size` says. It gets one accepted program and one that is not; its
+    other places are drawn from what is left of both kinds. Near duplicates are looked for among the accepted and among
+    the others, not between the two: a wrong program that resembles a right one is the contrast that training wants.
+
+    Args:
+        problem_id: Decides the seeded choice, with the settings' seed.
+        candidates: The problem's programs, in an order that does not change from run to run.
+        settings: Sizes, thresholds and seed.
+        fits: See `Fits`; None: there is no limit of length.
+        refuse: See `Refuse`; called for the programs that would be taken only.
+    """
+    counts: Counter[str] = Counter()
+    rng = random.Random(f"{settings.seed} {problem_id}")
+    distinct = _without_duplicates(candidates, counts)
+    accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
+    others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
+    if not accepted or not others:
+        counts[NO_CONTRAST] += len(distinct)
+        return [], counts
+    rng.shuffle(accepted)
+    rng.shuffle(others)
+    most = settings.max_accepted
+    accepted = _take(accepted, most, settings.near_duplicates, fits, refuse, counts)
+    # More would be left over: each group needs an accepted one.
+    most = len(accepted) * (settings.group_size - 1)
+    others = _take(others, most, settings.near_duplicates, fits, refuse, counts)
+    groups = _deal(accepted, others, settings, rng)
+    if not groups:
+        counts[NO_CONTRAST] += len(accepted) + len(others)
+        return [], counts
+    used = len(groups) * settings.group_size
+    counts[USED] += used
+    counts[LEFT_OVER] += len(accepted) + len(others) - used
+    return [tuple(map(_response, group)) for group in groups], counts
+
+
+def _without_duplicates(candidates: Sequence[Candidate], counts: Counter[str]) -> list[Candidate]:
+    """The first of each program; none of a program whose copies have different statuses, whose reward is not known."""
+    first: dict[str, Candidate] = {}
+    contradicted: set[str] = set()
+    copies: Counter[str] = Counter()
+    for candidate in candidates:
+        # Without a program, the text is what is compared.
+        source = normalised_source(candidate.program) or f"{candidate.text}"
+        copies[source] += 1
+        if first.setdefault(source, candidate).status is not candidate.status:
+            contradicted.add(source)
+    for source in contradicted:
+        counts[CONTRADICTED] += copies[source]
+        del first[source], copies[source]
+    counts[DUPLICATE] += copies.total() - len(first)
+    return list(first.values())
+
+
+def _is_writable(candidate: Candidate) -> bool:
+    """Whether the judge would read exactly this program in the response."""
+    return candidate.text is not None or program_of(candidate.response) == candidate.program
+
+
+def _take(
+    candidates: Sequence[Candidate],
+    most: int,
+    threshold: float,
+    fits: Fits | None,
+    refuse: Refuse | None,
+    counts: Counter[str],
+) -> list[Candidate]:
+    """The first candidates that are short enough, new and not refused; the rest is counted."""
+    taken: list[Candidate] = []
+    seen = NearDuplicates(threshold) if threshold <= 1 else None
+    for begin in range(0, len(candidates), _CHUNK):
+        if len(taken) == most:
+            counts[NOT_NEEDED] += len(candidates) - begin
+            break
+        chunk = candidates[begin : begin + _CHUNK]
+        short = [True] * len(chunk) if fits is None else fits([candidate.response for candidate in chunk])
+        for candidate, is_short in zip(chunk, short, strict=True):
+            if len(taken) == most:
+                counts[NOT_NEEDED] += 1
+            elif not is_short:
+                counts[TOO_LONG] += 1
+            elif seen is not None and not seen.add(candidate.program or candidate.response):
+                counts[NEAR_DUPLICATE] += 1
+            elif not _is_writable(candidate):
+                counts[UNWRITABLE] += 1
+            elif refuse is not None and (reason := refuse(candidate)) is not None:
+                counts[reason] += 1
+            else:
+                taken.append(candidate)
+    return taken
+
+
+def _deal(
+    accepted: Sequence[Candidate], others: Sequence[Candidate], settings: GroupSettings, rng: random.Random
+) -> list[list[Candidate]]:
+    """As many groups as the programs make, in which the place of a program says nothing about it."""
+    number = min(len(accepted), len(others), (len(accepted) + len(others)) // settings.group_size)
+    number = min(number, settings.max_groups or number)
+    rest = [*accepted[number:], *others[number:]]
+    rng.shuffle(rest)
+    more = settings.group_size - 2
+    groups = []
+    for place in range(number):
+        group = [accepted[place], others[place], *rest[place * more : (place + 1) * more]]
+        rng.shuffle(group)
+        groups.append(group)
+    return groups
+
+
+def _response(candidate: Candidate) -> OfflineResponse:
+    return OfflineResponse(candidate.response, candidate.status, candidate.reward, candidate.origin)

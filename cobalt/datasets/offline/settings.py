@@ -1,0 +1,144 @@
+"""The settings of the scripts that make groups for offline training; they are the scripts' flags, too.
+
+The paper's values are defaults where they are known; docs/offline_rl.md says which are not. This module imports nothing
+heavy, because `--help` reads it.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from cobalt.conversation import TemplateThinking
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardLevels:
+    """Reward of each status. The paper's are not known; these are CodeRL's four levels."""
+
+    accepted: float = 1.0
+    """All tests passed."""
+    presentation_error: float = -0.3
+    """Right but for white space or layout."""
+    wrong_answer: float = -0.3
+    """A wrong output."""
+    time_limit: float = -0.6
+    """Over the time limit."""
+    memory_limit: float = -0.6
+    """Over the memory limit."""
+    output_limit: float = -0.6
+    """Over the output limit."""
+    runtime_error: float = -0.6
+    """Ended by an error."""
+    compile_error: float = -1.0
+    """Not a program."""
+    no_code: float = -1.0
+    """A response without a program (only in results of models)."""
+    runtime_bonus: float = 0.0
+    """Added to an accepted submission of CodeNet, times the share of its problem's accepted ones that took longer."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a reward is not finite, the bonus negative, or another status worth the accepted one's."""
+        for level in fields(self):
+            if not math.isfinite(getattr(self, level.name)):
+                raise UserError(f"rewards.{level.name} is {getattr(self, level.name)}: it must be a finite number")
+        if self.runtime_bonus < 0:
+            raise UserError(f"rewards.runtime_bonus is {self.runtime_bonus}: it must be 0 or more")
+        for status in Status:
+            if status is not Status.ACCEPTED and self.of(status) >= self.accepted:
+                raise UserError(f"rewards.{status.value} is {self.of(status)}: it must be below rewards.accepted")
+
+    def of(self, status: Status) -> float:
+        """The reward of a status, without the bonus."""
+        reward: float = getattr(self, status.value)
+        return reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """What groups are made of, whatever their source."""
+
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Folder for train.jsonl and validation.jsonl (groups), each with its manifest next to it as .run.json."""
+    group_size: int = 4
+    """Responses of a group (paper: 4, which did better than 8)."""
+    max_accepted: int = 50
+    """Most accepted programs of a problem; a seeded choice (paper)."""
+    max_groups: int | None = None
+    """Most groups of a problem; default: as many as its programs make, each program used once."""
+    near_duplicates: float = 0.8
+    """From which similarity (Jaccard, of runs of five tokens) a program is left out as a near duplicate; above 1: none
+    is."""
+    model_name: str | None = None
+    """The policy, a Hugging Face id or a folder, whose tokenizer measures prompts and responses. Default: no limit of
+    length."""
+    chat_template_thinking: TemplateThinking = "default"
+    """With model_name, that template's switch enable_thinking: on, off, or default (not passed)."""
+    max_tokens: int = 2048
+    """With model_name, most tokens of a prompt with a response and its end token (paper: length 2048)."""
+    validation_share: float = 0.05
+    """Share of the problems for validation.jsonl, 0 to below 1; 0: no such file. Problems with similar statements are
+    in the same file."""
+    evaluation_files: tuple[Path, ...] = ()
+    """Problems (JSONL) that models will be evaluated on; problems with similar statements are left out."""
+    similarity: float = 0.5
+    """From which share of the shorter statement that is in the longer two statements are similar, above 0 to 1."""
+    prompts: str = "program"
+    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder."""
+    rewards: RewardLevels = field(default_factory=RewardLevels)
+    """Reward of each status."""
+    seed: int = 42
+    """Seed of the choice of programs, of the groups and of the split."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
+        for name, least in (("group_size", 2), ("max_accepted", 1), ("max_tokens", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
+        if self.max_groups is not None and self.max_groups < 1:
+            raise UserError(f"max_groups is {self.max_groups}: it must be 1 or more")
+        for name in ("near_duplicates", "similarity"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if not 0 <= self.validation_share < 1:
+            raise UserError(f"validation_share is {self.validation_share}: it must be 0 or more and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeNetSettings(GroupSettings):
+    """Make groups of judged programs from IBM Project CodeNet, for offline training.
+
+    Reads the Python submissions and the problem pages. Writes train.jsonl and validation.jsonl with the groups, and
+    problems.jsonl with their problems, whose tests are the samples of the pages.
+    """
+
+    input_paths: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i"])]
+    """The data set: a folder, a tar file (.tar, .tar.gz), or several that make it up together. Archives are read as
+    streams and not extracted."""
+    python_2: Literal["drop", "keep"] = "drop"
+    """Submissions in Python 2: those that name it as their language, and those that name neither 2 nor 3 and that this
+    Python does not compile. With them, compile errors that this Python does compile."""
+    without_samples: Literal["drop", "keep"] = "drop"
+    """Problems whose page shows no sample: interactive ones, and pages that are cut off or empty."""
+    figures: Literal["keep", "drop"] = "keep"
+    """Problems whose page has figures, which statements lose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedSettings(GroupSettings):
+    """Make groups of judged programs from results of this project or from APPS-like files, for offline training.
+
+    A file is recognised by the fields of its records: a single-turn result (exec_results), an evaluated multi-turn
+    result (hidden_verdicts), or problems with recorded programs (human_solutions, generated_solutions).
+    """
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """The judged programs (JSONL)."""
+    responses: Literal["as_written", "programs"] = "as_written"
+    """Of a result of a model: its first responses as it wrote them, or the programs of all its turns, alone."""
+    source: str = "judged"
+    """Name of the data set in the groups."""

@@ -1,0 +1,236 @@
+"""Write the groups of a source into files for training and validation, with their manifests and counts.
+
+This is what the sources share: problems with statements that models will be evaluated on are left out, problems with
+similar statements get into the same file, and prompts and responses over the limit of length are left out. Nothing is
+judged here.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cobalt.atomic import replacing
+from cobalt.conversation import Message, PromptSet
+from cobalt.conversation.chat_template import template_arguments
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
+from cobalt.datasets.offline.settings import GroupSettings
+from cobalt.datasets.offline.similar_statements import similar_pairs
+from cobalt.errors import UserError, tally
+from cobalt.files import check_files
+from cobalt.manifest import open_manifest, write_summary
+from cobalt.offline_groups import OfflineGroup
+from cobalt.problem import read_json_lines
+from cobalt.records import encode_record
+
+Summary = dict[str, dict[str, int]]
+
+TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
+
+# What becomes of a problem; keys of a run's counts.
+READ = "read"
+EVALUATED = "dropped: similar to an evaluation problem"
+LONG_PROMPT = "dropped: the prompt leaves no room for a response"
+NO_GROUP = "dropped: no accepted program, or no other, or too few in all"
+
+_DECIDING = (
+    "group_size", "max_accepted", "max_groups", "near_duplicates", "validation_share", "similarity", "seed",
+)  # fmt: skip
+"""Settings that decide the groups, besides those that are recorded in another form."""
+_QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
+"""Where problem files have statements: this project's and TACO's, LiveCodeBench's, the authors', MBPP's."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedProblem:
+    """A problem and its judged programs.
+
+    Attributes:
+        id: Unique in its source.
+        messages: The prompt.
+        candidates: The programs.
+        record: The problem in the schema of `cobalt.problem`; None: it is not written.
+        refuse: Why a program that would be used is left out after all.
+    """
+
+    id: str
+    messages: Sequence[Message]
+    candidates: Sequence[Candidate]
+    record: Mapping[str, Any] | None = None
+    refuse: Refuse | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a run counted: problems, programs and groups, each by what became of them."""
+
+    problems: Counter[str] = field(default_factory=Counter)
+    programs: Counter[str] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> Summary:
+        """The counts for a manifest and a table, each kind in the order in which it was first counted."""
+        return {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(self.groups)}
+
+
+def open_results(
+    settings: GroupSettings, stage: str, inputs: Sequence[Path], prompts: PromptSet, given: Mapping[str, Any]
+) -> PromptTokenCounter | None:
+    """Check the files, write the manifests of the results, and load what measures lengths.
+
+    Args:
+        settings: The run's settings.
+        stage: Name of the run's kind.
+        inputs: Files that the groups are made from, besides those of the settings.
+        prompts: The prompt set.
+        given: Settings of the source that decide the groups.
+
+    Returns:
+        What measures prompts and responses; None if there is no limit of length.
+
+    Raises:
+        UserError: a file cannot be read or written; a result was made with other settings; there is no such policy, or
+            its tokenizer has no chat template or no token that ends a response.
+    """
+    read = [*inputs, *settings.evaluation_files]
+    check_files(read, _results(settings).values())
+    counter = None
+    if settings.model_name is not None:
+        counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+        counter.check_end()
+    arguments = {
+        "stage": stage,
+        "prompts": dict(prompts.digests),
+        "rewards": asdict(settings.rewards),
+        "tokenizer": None if counter is None else counter.fingerprint,
+        "max_tokens": None if counter is None else settings.max_tokens,
+        **{name: getattr(settings, name) for name in _DECIDING},
+        **given,
+    }
+    for result in _results(settings).values():
+        open_manifest(result, arguments, read)
+    return counter
+
+
+def close_results(settings: GroupSettings, counts: Counts, **more: object) -> Summary:
+    """Add the counts, and more facts about the run, to the manifests of the results; returns the counts."""
+    summary = counts.summary()
+    for result in _results(settings).values():
+        write_summary(result, {**summary, **more})
+    return summary
+
+
+def _results(settings: GroupSettings) -> dict[str, Path]:
+    names = [TRAIN, *([VALIDATION] if settings.validation_share else []), PROBLEMS]
+    return {name: settings.output_dir / f"{name}.jsonl" for name in names}
+
+
+def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> dict[str, str]:
+    """The split of each problem; problems similar to one of the evaluation files have none.
+
+    Problems whose statements are similar, directly or by way of others, are in the same split. A split is drawn from
+    the seed and the first of these problems alone, so that it does not depend on what other problems there are.
+
+    Raises:
+        UserError: an evaluation file cannot be read, or a record of it has no statement.
+    """
+    ids = sorted(statements)
+    evaluated = [text for path in settings.evaluation_files for text in _evaluation_statements(path)]
+    pairs = similar_pairs([*(statements[name] for name in ids), *evaluated], settings.similarity)
+    leader = list(range(len(ids)))
+
+    def lead(place: int) -> int:
+        while leader[place] != place:
+            place = leader[place]
+        return place
+
+    dropped = set()
+    for first, second in pairs:
+        if first >= len(ids):
+            continue  # two of the evaluation's
+        if second >= len(ids):
+            dropped.add(first)
+            continue
+        one, other = sorted((lead(first), lead(second)))
+        leader[other] = one
+    return {name: _split(settings, ids[lead(place)]) for place, name in enumerate(ids) if place not in dropped}
+
+
+def _split(settings: GroupSettings, name: str) -> str:
+    drawn = hashlib.sha256(f"{settings.seed} {name}".encode()).digest()
+    return VALIDATION if int.from_bytes(drawn[:8], "big") / 2**64 < settings.validation_share else TRAIN
+
+
+def _evaluation_statements(path: Path) -> Iterable[str]:
+    for number, record in read_json_lines(path):
+        found = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+        if found is None:
+            raise UserError(f"{path}, line {number}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
+        yield found
+
+
+def write_groups(
+    settings: GroupSettings,
+    source: str,
+    problems: Iterable[JudgedProblem],
+    splits: Mapping[str, str],
+    counter: PromptTokenCounter | None,
+    counts: Counts,
+) -> None:
+    """Make the groups of each problem and write them; the files appear together, when all problems are read.
+
+    Args:
+        settings: Where to, and how groups are made.
+        source: Name of the data set in the groups.
+        problems: The problems, each with a split.
+        splits: The split of each problem.
+        counter: What measures lengths; None: there is no limit.
+        counts: What became of the problems, the programs and the groups is added to it.
+
+    Raises:
+        UserError: a file cannot be written, or no group is left for one of them.
+    """
+    with ExitStack() as stack:
+        handles = {name: stack.enter_context(replacing(path)) for name, path in _results(settings).items()}
+        for problem in problems:
+            fits, prompt_fits = _limit(settings, counter, problem.messages)
+            if not prompt_fits:
+                counts.problems[LONG_PROMPT] += 1
+                counts.programs[LONG_PROMPT] += len(problem.candidates)
+                continue
+            made, became = make_groups(problem.id, problem.candidates, settings, fits, problem.refuse)
+            counts.programs.update(became)
+            if not made:
+                counts.problems[NO_GROUP] += 1
+                continue
+            split = splits[problem.id]
+            counts.problems[f"in {split}.jsonl"] += 1
+            counts.groups[f"in {split}.jsonl"] += len(made)
+            for number, responses in enumerate(made):
+                identifier = f"{problem.id}/{number}"
+                group = OfflineGroup(identifier, problem.id, source, tuple(problem.messages), responses)
+                handles[split].write(encode_record(group.to_record()))
+            if problem.record is not None:
+                handles[PROBLEMS].write(encode_record(problem.record))
+        for split in (TRAIN, VALIDATION):
+            if split in handles and not counts.groups[f"in {split}.jsonl"]:
+                advice = "" if split == TRAIN else ": give --validation_share 0, or a larger one"
+                raise UserError(f"no group is left for {split}.jsonl (problems: {tally(counts.problems)}){advice}")
+
+
+def _limit(
+    settings: GroupSettings, counter: PromptTokenCounter | None, messages: Sequence[Message]
+) -> tuple[Fits | None, bool]:
+    """Which responses fit after a prompt, and whether the shortest one would."""
+    if counter is None:
+        return None, True
+    room = settings.max_tokens - counter.count([messages])[0]
+
+    def fits(responses: Sequence[str]) -> list[bool]:
+        return [tokens <= room for tokens in counter.count_responses(responses)]
+
+    return fits, room >= 1
