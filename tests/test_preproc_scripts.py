@@ -36,6 +36,9 @@ FLAGS = {
     "preproc/run_perturbation.py": "-i IN -o OUT",
     "preproc/process_multi_turn_taco.py": "-i IN -o OUT --model_name nobody/nothing",
     "preproc/verl_preproc_single_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
+    "preproc/preproc_codenet.py": "-i IN -o FOLDER",
+    "preproc/preproc_judged.py": "-i IN -o FOLDER",
+    "preproc/check_groups.py": "-i IN --problems_file IN -o OUT",
     "preproc/verl_preproc_multi_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
 }
 
@@ -43,7 +46,7 @@ FLAGS = {
 @pytest.mark.parametrize("script", FLAGS)
 def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_anything_slow(tmp_path, script):
     # Neither a problem nor ended by a newline: whoever reads or continues it shows.
-    results = [tmp_path / name for name in ("out.jsonl", "rows.jsonl", "train.parquet")]
+    results = [tmp_path / name for name in ("out.jsonl", "rows.jsonl", "train.parquet", "train.jsonl")]
     results[0].write_text("a last line without its newline")
     for link in results[1:]:
         link.symlink_to(results[0])

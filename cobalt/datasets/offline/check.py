@@ -111,7 +111,7 @@ def choose_programs(settings: CheckSettings, problems: frozenset[str]) -> list[d
 
 
 def agreement(judged: Sequence[tuple[Status, ExecResult]]) -> Summary:
-    """For each status, how many of its programs pass every sample, contradict the status, and fail first in which way."""
+    """For each status, how many programs pass every sample, contradict the status, and fail first in which way."""
     table: Summary = {}
     for status in Status:
         results = [result for recorded, result in judged if recorded is status]

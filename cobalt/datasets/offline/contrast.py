@@ -117,8 +117,8 @@ def _without_duplicates(candidates: Sequence[Candidate], counts: Counter[str]) -
     contradicted: set[str] = set()
     copies: Counter[str] = Counter()
     for candidate in candidates:
-        # Without a program, the text is what is compared.
-        source = normalised_source(candidate.program) or f"{candidate.text}"
+        # Of responses as they were written, the whole text is trained on, so it is what is compared.
+        source = normalised_source(candidate.program) if candidate.text is None else candidate.text
         copies[source] += 1
         if first.setdefault(source, candidate).status is not candidate.status:
             contradicted.add(source)
@@ -156,7 +156,7 @@ def _take(
                 counts[NOT_NEEDED] += 1
             elif not is_short:
                 counts[TOO_LONG] += 1
-            elif seen is not None and not seen.add(candidate.program or candidate.response):
+            elif seen is not None and not seen.add(candidate.text or candidate.program):
                 counts[NEAR_DUPLICATE] += 1
             elif not _is_writable(candidate):
                 counts[UNWRITABLE] += 1

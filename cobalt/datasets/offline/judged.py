@@ -199,7 +199,8 @@ def _of_turn(turn: Turn, verdicts: Sequence[VerdictKind], origin: str, settings:
     text = turn.response if settings.responses == "as_written" else None
     failed = next((kind for kind in verdicts if kind is not VerdictKind.PASSED), None)
     dropped = None
-    if turn.error or turn.finish_reason not in (None, "stop"):
+    # A response that was cut off has no end to learn, but its program is what was judged.
+    if turn.error or (text is not None and turn.finish_reason not in (None, "stop")):
         dropped = NOT_FINISHED
     elif code is None and text is None:
         dropped = NO_PROGRAM

@@ -1,0 +1,462 @@
+"""Groups from Project CodeNet's files: every submission is accounted for, and folders and archives give the same."""
+
+import io
+import json
+import logging
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from support import write_lines
+
+from cobalt.datasets import codenet, codenet_files
+from cobalt.datasets.codenet import preprocess_codenet
+from cobalt.datasets.offline import writing
+from cobalt.datasets.offline.settings import CodeNetSettings, RewardLevels
+from cobalt.datasets.offline.similar_statements import similar_pairs
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status, read_groups
+from cobalt.problem import load_problems
+
+HEADER = (
+    "submission_id,problem_id,user_id,date,language,original_language,filename_ext,status,cpu_time,memory,code_size,"
+    "accuracy"
+)
+STORY = (
+    "On day {0} the {0} foxes of village {0} count their {0} apples and ask for the sum of numbers {0} and {0}. " * 3
+)
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def row(submission, problem="p00000", status="Accepted", **fields):
+    values = {
+        "submission_id": submission,
+        "problem_id": problem,
+        "user_id": "u1",
+        "date": "1500000000",
+        "language": "Python",
+        "original_language": "PyPy3 (7.3.0)",
+        "filename_ext": "py",
+        "status": status,
+        "cpu_time": "20",
+        "memory": "9000",
+        "code_size": "20",
+        "accuracy": "",
+    } | fields
+    return ",".join(values.values())
+
+
+def page(number, extra=""):
+    samples = "<h3>Sample Input 1</h3><pre>1 2\n</pre><h3>Sample Output 1</h3><pre>3\n</pre>"
+    return f"<h1>Problem</h1><p>{STORY.format(WORDS[number % 10] * (1 + number // 10))}</p>{extra}{samples}"
+
+
+class DataSet:
+    """A small data set in the form of CodeNet."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def add(self, number, rows, sources=None, html=None):
+        """A problem; each submission's source prints its id unless `sources` has it."""
+        name = f"p{number:05}"
+        for folder in ("metadata", "problem_descriptions", f"data/{name}/Python", f"data/{name}/C++"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        (self.root / "metadata" / f"{name}.csv").write_text("\n".join([HEADER, *rows]) + "\n", newline="")
+        if html != "":
+            (self.root / "problem_descriptions" / f"{name}.html").write_text(html or page(number), encoding="utf-8")
+        for line in rows:
+            submission, language = line.split(",")[0], line.split(",")[4]
+            source = (sources or {}).get(submission, f"print('{submission}')\n".encode())
+            if source is not None:
+                folder = self.root / "data" / name / language
+                folder.mkdir(exist_ok=True)
+                (folder / f"{submission}.py").write_bytes(source)
+        return self
+
+    def fill(self, problems, accepted=3, wrong=5):
+        """Problems with accepted and wrong submissions."""
+        for number in range(problems):
+            good = [row(f"s{number:04}{place:05}", f"p{number:05}") for place in range(accepted)]
+            bad = [row(f"s{number:04}{place + 50:05}", f"p{number:05}", "Wrong Answer") for place in range(wrong)]
+            self.add(number, good + bad)
+        return self
+
+
+@pytest.fixture
+def data(tmp_path):
+    return DataSet(tmp_path / "Project_CodeNet")
+
+
+def run(data, tmp_path, name="out", **fields):
+    paths = fields.pop("input_paths", (data.root,))
+    chosen = {"validation_share": 0.0, "near_duplicates": 2.0, "group_size": 2} | fields
+    settings = CodeNetSettings(input_paths=paths, output_dir=tmp_path / name, **chosen)
+    return preprocess_codenet(settings), settings.output_dir
+
+
+def responses(folder, split="train"):
+    return {one.origin: one for group in read_groups(folder / f"{split}.jsonl") for one in group.responses}
+
+
+def test_every_status_has_its_reward_and_unjudged_submissions_are_counted(data, tmp_path, caplog):
+    judged = {f"s{place:09}": status for place, status in enumerate(codenet.STATUSES)}
+    rows = [row(submission, status=status) for submission, status in judged.items()]
+    # One accepted program is needed for each that is not.
+    rows += [row(f"s1{place:08}") for place in range(7)]
+    rows += [row(f"s2{place:08}", status=status) for place, status in enumerate(sorted(codenet.NOT_JUDGED))]
+    rows += [row("s300000000", status="Dreaming"), row("s300000001", status="Dreaming"), row("s300000002", status="")]
+    broken = {submission: b"print(" for submission, status in judged.items() if status == "Compile Error"}
+    data.add(0, rows, broken)
+    with caplog.at_level(logging.WARNING):
+        summary, folder = run(data, tmp_path)
+    found = responses(folder)
+    levels = RewardLevels()
+    assert {submission: found[submission].status for submission in judged if submission in found} == {
+        submission: codenet.STATUSES[status] for submission, status in judged.items() if submission in found
+    }
+    assert {found[submission].status for submission in found} == {*codenet.STATUSES.values()}
+    assert all(one.reward == levels.of(one.status) for one in found.values())
+    programs = summary["programs"]
+    assert programs[codenet.UNJUDGED] == len(codenet.NOT_JUDGED)
+    assert programs[codenet.EMPTY_FIELD] == 1
+    assert {key: count for key, count in programs.items() if "Dreaming" in key} == {
+        f"{codenet.UNKNOWN_STATUS} 'Dreaming'": 2
+    }
+    assert [record.levelname for record in caplog.records if "Dreaming" in record.getMessage()] == ["WARNING"]
+
+
+BAD_ROWS = [
+    ({"cpu_time": "-1"}, codenet.NEGATIVE_FIELD),
+    ({"memory": "-5"}, codenet.NEGATIVE_FIELD),
+    ({"code_size": "many"}, codenet.NEGATIVE_FIELD),
+    ({"cpu_time": ""}, codenet.EMPTY_FIELD),
+    ({"memory": ""}, codenet.EMPTY_FIELD),
+    ({"original_language": ""}, codenet.EMPTY_FIELD),
+    ({"original_language": "Python2"}, codenet.PYTHON_2),
+    ({"original_language": "Python (2.7.6)"}, codenet.PYTHON_2),
+    ({"original_language": "PyPy2 (5.6.0)"}, codenet.PYTHON_2),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), BAD_ROWS)
+def test_a_row_that_says_too_little_is_dropped_and_counted(data, tmp_path, fields, reason):
+    data.add(0, [row("s000000000"), row("s000000001", status="Wrong Answer"), row("s000000002", **fields)])
+    summary, folder = run(data, tmp_path)
+    assert summary["programs"][reason] == 1
+    assert set(responses(folder)) == {"s000000000", "s000000001"}
+
+
+@pytest.mark.parametrize("language", ["PyPy3 (2.4.0)", "Python (3.4.3)", "Python3", "Python"])
+def test_numbers_of_an_implementation_do_not_make_a_program_python_2(data, tmp_path, language):
+    rows = [row("s000000000", original_language=language), row("s000000001", status="Runtime Error")]
+    summary, folder = run(data.add(0, rows), tmp_path)
+    assert set(responses(folder)) == {"s000000000", "s000000001"}
+    assert codenet.PYTHON_2 not in summary["programs"]
+
+
+def test_a_compile_error_needs_no_time_and_must_be_one_here(data, tmp_path):
+    empty = {"status": "Compile Error", "cpu_time": "", "memory": ""}
+    rows = [row("s000000000"), row("s000000001"), row("s000000002", **empty), row("s000000003", **empty)]
+    data.add(0, rows, {"s000000002": b"print 'two'", "s000000003": b"print(f'{3}')"})
+    summary, folder = run(data, tmp_path)
+    assert responses(folder)["s000000002"].status is Status.COMPILE_ERROR
+    assert summary["programs"][codenet.COMPILES] == 1
+
+
+def test_a_program_of_no_named_version_must_compile(data, tmp_path):
+    unnamed = {"original_language": "Python"}
+    rows = [row("s000000000", **unnamed), row("s000000001", **unnamed), row("s000000002", status="Wrong Answer")]
+    data.add(0, rows, {"s000000000": b"print 1"})
+    summary, folder = run(data, tmp_path)
+    assert summary["programs"][codenet.NOT_PYTHON_3] == 1
+    assert set(responses(folder)) == {"s000000001", "s000000002"}
+    assert codenet.NOT_PYTHON_3 not in run(data, tmp_path, "kept", python_2="keep")[0]["programs"]
+
+
+def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
+    rows = [row(f"s00000000{place}", status="Accepted" if place else "Wrong Answer") for place in range(6)]
+    sources = {
+        "s000000001": None,
+        "s000000002": b"# \xff",
+        "s000000003": b" \n",
+        "s000000004": b"\xef\xbb\xbfprint(4)\r\n",
+    }
+    sources["s000000005"] = b"#" * (codenet_files.LARGEST_SOURCE + 1)
+    summary, folder = run(data.add(0, rows, sources), tmp_path)
+    assert summary["programs"][codenet.NO_SOURCE] == 1
+    assert summary["programs"][codenet.BAD_SOURCE] == 3
+    assert responses(folder)["s000000004"].program == "print(4)"
+
+
+def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):
+    everything = [row(f"s00000010{place}", **fields) for place, (fields, _) in enumerate(BAD_ROWS)]
+    everything += [row("s000000200", status="Odd"), row("s000000201", status="Internal Error"), row("s000000202")]
+    data.fill(3)
+    data.add(3, [*everything, row("s000000300"), row("s000000301", status="Wrong Answer")])
+    data.add(4, [row("s000000400"), row("s000000401", language="C++", original_language="C++14")], html="")
+    data.add(5, [row("s000000500")], html="<p>No sample.</p>")
+    data.add(6, [row("s000000600")], html=page(6, "<img src=a.png>"))
+    data.add(7, [row("s000000700")])
+    data.add(8, [])
+    summary, _ = run(data, tmp_path, figures="drop")
+    for kind in ("programs", "problems"):
+        counts = dict(summary[kind])
+        assert counts.pop(writing.READ) == sum(counts.values())
+    problems = summary["problems"]
+    assert problems[codenet.NO_PAGE] == problems[codenet.NO_SAMPLE] == problems[codenet.FIGURES] == 1
+    assert problems[writing.NO_GROUP] == 2
+    assert summary["programs"][codenet.NO_PAGE] == 1
+
+
+def tar(data, path, mode="w:gz", names=("metadata", "problem_descriptions", "data")):
+    with tarfile.open(path, mode) as archive:
+        for name in names:
+            archive.add(data.root / name, f"Project_CodeNet/{name}")
+    return path
+
+
+def content(folder):
+    manifest = json.loads((folder / "train.run.json").read_text())
+    groups = sorted((folder / "train.jsonl").read_text().splitlines())
+    return manifest["summary"], groups, sorted((folder / "problems.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "names", [("metadata", "problem_descriptions", "data"), ("data", "problem_descriptions", "metadata")]
+)
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_gives_the_same_as_its_folder_whatever_the_order_of_its_files(data, tmp_path, mode, names):
+    data.fill(4).add(
+        4, [row("s000400000", "p00004"), row("s000400001", "p00004", "Wrong Answer")], {"s000400000": None}
+    )
+    _, folder = run(data, tmp_path)
+    archive = tar(data, tmp_path / "codenet.tar", mode, names)
+    _, unpacked = run(data, tmp_path, "archive", input_paths=(archive,))
+    assert content(folder) == content(unpacked)
+    parts = [tar(data, tmp_path / f"{name}.tar.gz", names=(name,)) for name in names]
+    shutil.rmtree(data.root / "metadata")
+    shutil.rmtree(data.root / "problem_descriptions")
+    metadata = [path for path in parts if path.name != "data.tar.gz"]
+    _, together = run(data, tmp_path, "together", input_paths=(data.root, *metadata))
+    assert content(folder) == content(together)
+
+
+def test_an_archive_is_not_extracted_and_keeps_no_list_of_its_files(data, tmp_path, monkeypatch):
+    archive = tar(data.fill(3), tmp_path / "codenet.tar.gz")
+    kept = []
+    real = tarfile.TarFile.next
+
+    def watched(self):
+        member = real(self)
+        kept.append(len(self.members))
+        return member
+
+    monkeypatch.setattr(tarfile.TarFile, "next", watched)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    files = codenet_files.find_files([archive], scratch)
+    assert {name for name, sources in codenet_files.read_sources(files, ["p00001"]) if len(sources) == 8} == {"p00001"}
+    assert max(kept) == 1
+    assert {path.suffix for path in scratch.rglob("*") if path.is_file()} == {".csv", ".html"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda archive: archive.write_bytes(archive.read_bytes()[:-200]),
+        lambda archive: archive.write_bytes(b"not an archive"),
+        lambda archive: archive.unlink(),
+        lambda archive: archive.write_bytes(archive.read_bytes()[:600] + b"\0" * 99 + archive.read_bytes()[699:]),
+    ],
+)
+def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, tmp_path, damage):
+    archive = tar(data.fill(3), tmp_path / "codenet.tar.gz")
+    damage(archive)
+    with pytest.raises(UserError, match=r"codenet\.tar\.gz"):
+        run(data, tmp_path, input_paths=(archive,))
+    assert not list((tmp_path / "out").glob("*.jsonl*"))
+
+
+def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
+    archive = tar(data.fill(2), tmp_path / "codenet.tar.gz")
+    with pytest.raises(UserError, match="p0000"):
+        run(data, tmp_path, input_paths=(data.root, archive))
+    scattered = tmp_path / "scattered.tar"
+    with tarfile.open(scattered, "w") as output:
+        for place, name in enumerate(["p00000", "p00001", "p00000"]):
+            member = tarfile.TarInfo(f"data/{name}/Python/s00000000{place}.py")
+            output.addfile(member, io.BytesIO())
+    with pytest.raises(UserError, match="p00000"):
+        run(
+            data,
+            tmp_path,
+            input_paths=(scattered, tar(data, tmp_path / "m.tar", "w", ("metadata", "problem_descriptions"))),
+        )
+
+
+@pytest.mark.parametrize("missing", ["metadata", "data"])
+def test_a_folder_that_is_not_codenet_is_refused(data, tmp_path, missing):
+    shutil.rmtree(data.fill(1).root / missing)
+    with pytest.raises(UserError, match=missing):
+        run(data, tmp_path)
+
+
+def test_metadata_without_a_column_is_refused_by_its_name(data, tmp_path):
+    data.fill(1)
+    (data.root / "metadata" / "p00000.csv").write_text("submission_id,language\ns1,Python\n")
+    with pytest.raises(UserError, match="cpu_time"):
+        run(data, tmp_path)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(data, tmp_path):
+    data.fill(6, accepted=20, wrong=40)
+    names = ("train.jsonl", "validation.jsonl", "problems.jsonl")
+
+    def files(name, seed):
+        _, folder = run(data, tmp_path, name, seed=seed, validation_share=0.4, max_accepted=5, group_size=4)
+        return [(folder / file).read_bytes() for file in names]
+
+    first = files("one", 3)
+    assert files("two", 3) == first
+    assert files("three", 4)[0] != first[0]
+
+
+def test_problems_are_not_in_two_splits_and_neither_are_similar_ones(data, tmp_path):
+    data.fill(30)
+    for number in range(10, 20):  # the same statement as ten problems before, with another title
+        html = page(number - 10).replace("<h1>Problem</h1>", "<h1>Another contest</h1>")
+        (data.root / "problem_descriptions" / f"p{number:05}.html").write_text(html)
+    _, folder = run(data, tmp_path, validation_share=0.5)
+    splits = {
+        split: {int(group.problem_id[1:]) for group in read_groups(folder / f"{split}.jsonl")}
+        for split in ("train", "validation")
+    }
+    assert not splits["train"] & splits["validation"]
+    assert splits["train"] | splits["validation"] == set(range(30))
+    for members in splits.values():
+        assert {number for number in range(10) if number in members} == {n - 10 for n in range(10, 20) if n in members}
+    problems = {problem.id: problem for problem in load_problems(folder / "problems.jsonl")}
+    assert len(problems) == 30
+    assert problems["p00003"].tests.to_record() == {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+
+
+def test_problems_of_an_evaluation_are_left_out(data, tmp_path):
+    data.fill(6)
+    evaluated = write_lines(
+        tmp_path / "evaluated.jsonl",
+        [{"question": STORY.format("two").upper()}, {"text": "Something else entirely. " + STORY.format("five")}],
+    )
+    summary, folder = run(data, tmp_path, evaluation_files=(evaluated,))
+    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {
+        "p00000",
+        "p00001",
+        "p00003",
+        "p00004",
+    }
+    assert summary["problems"][writing.EVALUATED] == 2
+    assert summary["programs"][writing.EVALUATED] == 16
+    with pytest.raises(UserError, match="line 1"):
+        run(data, tmp_path, "bad", evaluation_files=(write_lines(tmp_path / "bad.jsonl", [{"id": 1}]),))
+
+
+def test_statements_are_similar_by_their_letters_and_not_by_boilerplate():
+    common = "The input is given from standard input in the following format, and the answer is printed in one line. "
+    statements = [common + STORY.format(word * 2) for word in WORDS] * 1
+    statements += [common + STORY.format("zerozero").replace(" ", "\n$")]
+    statements += [common + "".join(f"{number} cats. " for number in range(200, 230)) for _ in range(1)]
+    pairs = similar_pairs([*statements, *(common + str(number) for number in range(30))], 0.9)
+    assert pairs == [(0, 10)]
+    assert similar_pairs([], 0.5) == similar_pairs(["a"], 0.5) == similar_pairs(["", "a"], 0.5) == []
+
+
+def test_at_most_the_given_number_of_accepted_programs_is_used(data, tmp_path):
+    data.fill(1, accepted=30, wrong=90)
+    _, folder = run(data, tmp_path, max_accepted=7, group_size=4)
+    found = responses(folder).values()
+    assert sum(one.status is Status.ACCEPTED for one in found) == 7
+    assert len(found) == 28
+
+
+def test_faster_accepted_programs_can_be_worth_more(data, tmp_path):
+    rows = [row(f"s00000000{time}", cpu_time=str(time)) for time in (1, 2, 2, 4)]
+    rows = [f"{line.replace(line[:10], f's00000001{place}')}" for place, line in enumerate(rows)]
+    rows += [row(f"s00000002{place}", status="Wrong Answer", cpu_time="0") for place in range(4)]
+    _, folder = run(data.add(0, rows), tmp_path, rewards=RewardLevels(runtime_bonus=0.4))
+    rewards = {origin: round(one.reward, 6) for origin, one in responses(folder).items() if one.reward > 0}
+    assert rewards == {"s000000010": 1.3, "s000000011": 1.1, "s000000012": 1.1, "s000000013": 1.0}
+
+
+def test_what_is_too_long_for_the_policy_is_left_out(data, tmp_path, policy):
+    rows = [row(f"s00000000{place}", status="Accepted" if place < 4 else "Wrong Answer") for place in range(8)]
+    data.add(0, rows, {"s000000000": b"# " + b"xyzzy " * 3000 + b"\nprint(0)"})
+    data.add(
+        1, [row("s000100000", "p00001"), row("s000100001", "p00001", "Wrong Answer")], html=page(1) + "<p>xyzzy " * 4000
+    )
+    summary, folder = run(data, tmp_path, model_name=policy, max_tokens=2000)
+    assert len(responses(folder)) == 6
+    assert "s000000000" not in responses(folder)
+    assert summary["programs"]["dropped: over max_tokens"] == 1
+    assert summary["problems"][writing.LONG_PROMPT] == 1
+    assert summary["programs"][writing.LONG_PROMPT] == 2
+
+
+def test_the_limit_counts_prompt_response_and_end(data, tmp_path, policy):
+    from cobalt.conversation.token_count import PromptTokenCounter
+
+    data.add(0, [row("s000000000"), row("s000000001", status="Wrong Answer")])
+    _, folder = run(data, tmp_path)
+    (group,) = read_groups(folder / "train.jsonl")
+    counter = PromptTokenCounter(policy)
+    (prompt,) = counter.count([group.messages])
+    longest = prompt + max(counter.count_responses([one.text for one in group.responses]))
+    run(data, tmp_path, "fits", model_name=policy, max_tokens=longest)
+    with pytest.raises(UserError, match="train.jsonl"):
+        run(data, tmp_path, "cut", model_name=policy, max_tokens=longest - 1)
+
+
+def test_a_policy_that_cannot_end_a_response_is_refused_before_anything_is_read(tmp_path, policy, data):
+    folder = shutil.copytree(policy, tmp_path / "endless")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            settings = json.loads((folder / name).read_text())
+            settings.pop("eos_token", None)
+            (folder / name).write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="eos_token"):
+        run(data.fill(1), tmp_path, model_name=str(folder))
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_say_what_made_them_and_other_settings_are_refused(data, tmp_path):
+    _, folder = run(data.fill(3), tmp_path)
+    manifest = json.loads((folder / "train.run.json").read_text())
+    assert manifest["arguments"]["group_size"] == 2
+    assert manifest["arguments"]["rewards"]["accepted"] == 1.0
+    assert manifest["summary"]["groups"] == {"in train.jsonl": 9}
+    assert len(manifest["summary"]["content"]) == 64
+    assert (folder / "problems.run.json").exists()
+    with pytest.raises(UserError, match="seed"):
+        run(data, tmp_path, seed=1)
+    (data.root / "data" / "p00000" / "Python" / "s000000000.py").write_text("print('other')")
+    changed, again = run(data, tmp_path, "again")
+    assert changed["groups"] == manifest["summary"]["groups"]
+    assert content(again)[0]["content"] != manifest["summary"]["content"]
+
+
+def test_a_split_without_a_group_is_refused_and_nothing_is_left(data, tmp_path):
+    with pytest.raises(UserError, match="validation_share"):
+        run(data.fill(1), tmp_path, validation_share=0.001)
+    data.add(0, [row("s000000000")])
+    with pytest.raises(UserError, match=r"train\.jsonl"):
+        run(data, tmp_path, "none")
+    assert not list(Path(tmp_path).rglob("train.jsonl*"))
+
+
+def test_a_problem_has_the_prompt_of_the_set(data, tmp_path):
+    _, folder = run(data.fill(1), tmp_path)
+    (message,) = next(iter(read_groups(folder / "train.jsonl"))).messages
+    assert message["role"] == "user"
+    assert STORY.format("zero").strip() in message["content"]
+    _, folder = run(data, tmp_path, "paper", prompts="paper")
+    assert [one["role"] for one in next(iter(read_groups(folder / "train.jsonl"))).messages] == ["system", "user"]

@@ -1,0 +1,190 @@
+"""Groups of a problem's programs: each has contrast, no program is used twice, and nothing is lost uncounted."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobalt.conversation import program_of
+from cobalt.datasets.offline import contrast
+from cobalt.datasets.offline.contrast import Candidate, fenced, make_groups
+from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
+from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status
+
+FAILURES = [status for status in Status if status is not Status.ACCEPTED]
+
+
+def settings(**fields):
+    return GroupSettings(output_dir=Path("unused"), **({"near_duplicates": 2.0} | fields))
+
+
+def candidate(program, status=Status.ACCEPTED, origin=None):
+    return Candidate(program, status, RewardLevels().of(status), origin or program)
+
+
+def candidates(accepted, others):
+    """Programs that are all different."""
+    good = [candidate(f"print({place})") for place in range(accepted)]
+    return good + [candidate(f"print(-{place})", FAILURES[place % 5]) for place in range(others)]
+
+
+def origins(groups):
+    return [response.origin for group in groups for response in group]
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 8), st.integers(1, 10), st.none() | st.integers(1, 5))
+def test_groups_have_contrast_and_share_no_program(accepted, others, size, most, groups):
+    given_programs = candidates(accepted, others)
+    chosen = settings(group_size=size, max_accepted=most, max_groups=groups)
+    made, counts = make_groups("p", given_programs, chosen)
+    assert counts.total() == len(given_programs)
+    assert counts[contrast.USED] == len(made) * size
+    assert all(len(group) == size for group in made)
+    assert all(0 < sum(one.status is Status.ACCEPTED for one in group) < size for group in made)
+    assert len(set(origins(made))) == len(origins(made))
+    assert sum(one.status is Status.ACCEPTED for group in made for one in group) <= most
+    assert len(made) <= (groups or len(made))
+    # Nothing is left that would make another group.
+    possible = min(accepted, most, others, (min(accepted, most) + others) // size)
+    assert len(made) == min(possible, groups or possible)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_the_seed_and_the_problem_decide_the_choice(size):
+    programs = candidates(40, 80)
+
+    def made(seed, problem="p"):
+        return origins(make_groups(problem, programs, settings(group_size=size, max_accepted=10, seed=seed))[0])
+
+    assert made(1) == made(1)
+    assert made(1) != made(2)
+    assert made(1) != made(1, "q")
+
+
+def test_the_place_in_a_group_says_nothing_of_the_status():
+    made, _ = make_groups("p", candidates(200, 200), settings(max_accepted=200))
+    first = sum(group[0].status is Status.ACCEPTED for group in made)
+    assert 0.3 * len(made) < first < 0.7 * len(made)
+
+
+def test_copies_are_dropped_and_so_is_a_program_with_different_statuses():
+    programs = [
+        candidate("x = 1  # one\n\nprint(x)", origin="a"),
+        candidate("x = 1\nprint(x)   ", origin="b"),
+        candidate("print(2)", Status.WRONG_ANSWER, "c"),
+        candidate("print(3)", origin="d"),
+        candidate("print(3)#", Status.TIME_LIMIT, "e"),
+        candidate("print(3)", origin="f"),
+    ]
+    made, counts = make_groups("p", programs, settings(group_size=2))
+    assert sorted(origins(made)) == ["a", "c"]
+    assert counts == {contrast.DUPLICATE: 1, contrast.CONTRADICTED: 3, contrast.USED: 2, contrast.LEFT_OVER: 0}
+
+
+LONG = "\n".join(f"value_{place} = int(input()) + {place}" for place in range(30))
+
+
+def test_near_duplicates_are_dropped_among_equals_and_kept_as_contrast():
+    other = LONG.replace("+ 29", "- 29")
+    near = LONG.replace("+ 7", "+ 8")
+    programs = [candidate(LONG), candidate(near), candidate(other, Status.WRONG_ANSWER)]
+    made, counts = make_groups("p", programs, settings(group_size=2, near_duplicates=0.8))
+    assert len(made) == 1
+    assert counts[contrast.NEAR_DUPLICATE] == 1
+    assert other in origins(made)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("print(1) # a\n\n\n", "print(1)", True),
+        ("print('# a')", "print('# b')", False),
+        ('x = """\n# text\n"""', 'x = """\n"""', False),
+        ("if a:\n  b()", "if a:\n b()", False),
+        ("print(1)\r\nprint(2)", "print(1)\nprint(2)", True),
+        ("print('it''s') # \"", "print('it''s')", True),
+    ],
+)
+def test_comments_and_empty_lines_do_not_distinguish_programs_but_strings_do(one, other, same):
+    assert (normalised_source(one) == normalised_source(other)) is same
+
+
+def test_similarity_is_measured_against_the_threshold():
+    half = "\n".join(LONG.split("\n")[:15] + [f"print('{place}', other)" for place in range(15)])
+    changed = LONG.replace("value_1", "v")
+    assert not NearDuplicatesOf(LONG, 0.9).resembles(changed)
+    assert NearDuplicatesOf(LONG, 0.3).resembles(changed)
+    assert not NearDuplicatesOf(LONG, 0.6).resembles(half)
+    assert NearDuplicatesOf("", 0.9).resembles("")
+
+
+class NearDuplicatesOf:
+    """One remembered program."""
+
+    def __init__(self, program, threshold):
+        self.known = NearDuplicates(threshold)
+        assert self.known.add(program)
+
+    def resembles(self, other):
+        return not self.known.add(other)
+
+
+@given(st.text(st.sampled_from("ab`~\n \t#'\"xyz"), max_size=60))
+def test_a_program_is_found_again_in_its_response_or_left_out(program):
+    program = program.rstrip()
+    made, counts = make_groups("p", [candidate(program), candidate("other", Status.NO_CODE)], settings(group_size=2))
+    if made:
+        assert {program_of(one.text) for one in made[0]} == {program, "other"}
+    else:
+        assert counts[contrast.UNWRITABLE] == 1 or normalised_source(program) in ("", "other")
+
+
+def test_a_program_that_ends_thinking_is_left_out():
+    programs = [candidate("print('</think>')"), candidate("x", Status.WRONG_ANSWER)]
+    assert make_groups("p", programs, settings(group_size=2))[1][contrast.UNWRITABLE] == 1
+
+
+def test_a_fence_is_longer_than_any_in_the_program():
+    assert fenced("a = '```'").startswith("````python\n")
+    assert program_of(fenced("a = '''\n```python\n'''")) == "a = '''\n```python\n'''"
+
+
+def test_only_what_fits_and_is_not_refused_is_taken():
+    made, counts = make_groups(
+        "p",
+        candidates(5, 5),
+        settings(group_size=2),
+        fits=lambda responses: ["print(1)" not in response for response in responses],
+        refuse=lambda one: "refused" if one.program == "print(2)" else None,
+    )
+    assert counts[contrast.TOO_LONG] == 1
+    assert counts["refused"] == 1
+    assert not {"print(1)", "print(2)"} & set(origins(made))
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"group_size": 1}, "group_size"),
+        ({"max_accepted": 0}, "max_accepted"),
+        ({"max_groups": 0}, "max_groups"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"near_duplicates": 0.0}, "near_duplicates"),
+        ({"similarity": float("nan")}, "similarity"),
+        ({"validation_share": 1.0}, "validation_share"),
+    ],
+)
+def test_settings_out_of_their_range_are_named(fields, names):
+    with pytest.raises(UserError, match=names):
+        settings(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"wrong_answer": 1.0}, {"accepted": float("nan")}, {"runtime_bonus": -1.0}, {"no_code": 2.0}]
+)
+def test_rewards_that_do_not_set_the_accepted_apart_are_refused(fields):
+    with pytest.raises(UserError):
+        RewardLevels(**fields)

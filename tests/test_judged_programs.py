@@ -1,0 +1,202 @@
+"""Groups from programs that are judged already: APPS-like files, and results of this project."""
+
+import json
+
+import pytest
+from support import ROOT, square_problem, trajectory_record, write_lines
+
+from cobalt.conversation import load_prompts, program_of
+from cobalt.datasets.offline import judged
+from cobalt.datasets.offline.judged import convert_judged
+from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.errors import UserError
+from cobalt.manifest import open_manifest
+from cobalt.offline_groups import Status, read_groups
+from cobalt.problem import load_problems
+from cobalt.records import read_records
+
+RECORDED = ROOT / "tests" / "data" / "recorded_run"
+APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"
+
+
+def convert(file, tmp_path, name="out", **fields):
+    chosen = {"validation_share": 0.0, "group_size": 2, "near_duplicates": 2.0} | fields
+    settings = JudgedSettings(input_file=file, output_dir=tmp_path / name, **chosen)
+    return convert_judged(settings), list(read_groups(tmp_path / name / "train.jsonl"))
+
+
+def statuses(groups):
+    return {one.origin: one.status for group in groups for one in group.responses}
+
+
+def result(*kinds):
+    return {
+        "passing": [kind == "passed" for kind in kinds],
+        "feedback": ["" if kind == "passed" else "wrong" for kind in kinds],
+        "verdicts": [{"kind": kind} for kind in kinds],
+    }
+
+
+def apps(generated, solutions=("print(1)", "print(2)", "print(3)", "print(4)")):
+    return {"id": 7, "question": "Print.", "human_solutions": list(solutions), "generated_solutions": generated}
+
+
+def test_results_of_apps_become_statuses(tmp_path):
+    results = [
+        (True, ""),
+        (False, ""),
+        (-1, "nameerror"),
+        (-1, "timeoutexception"),
+        (-2, "syntaxerror"),
+        (None, ""),
+        (1, ""),
+    ]
+    generated = [
+        {"code": f"print('{place}')\r\n", "result": value, "error_type": kind}
+        for place, (value, kind) in enumerate(results)
+    ]
+    summary, groups = convert(write_lines(tmp_path / "a.jsonl", [apps(generated)]), tmp_path, source="apps")
+    found = {origin: status for origin, status in statuses(groups).items() if origin.startswith("generated")}
+    assert found | {"generated_solutions/0": Status.ACCEPTED} == {
+        "generated_solutions/0": Status.ACCEPTED,
+        "generated_solutions/1": Status.WRONG_ANSWER,
+        "generated_solutions/2": Status.RUNTIME_ERROR,
+        "generated_solutions/3": Status.TIME_LIMIT,
+        "generated_solutions/4": Status.COMPILE_ERROR,
+    }
+    assert summary["programs"][judged.UNKNOWN_RESULT] == 2
+    assert {group.source for group in groups} == {"apps"}
+    assert {group.problem_id for group in groups} == {"7"}
+    assert all(one.program in one.text and "\r" not in one.text for group in groups for one in group.responses)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"human_solutions": "print(1)"}, "human_solutions"),
+        ({"generated_solutions": [{"result": True}]}, "generated_solutions"),
+        ({"question": None}, "question"),
+        ({"test_cases": "{"}, "test_cases"),
+    ],
+)
+def test_a_malformed_record_is_refused_by_its_field(tmp_path, fields, names):
+    with pytest.raises(UserError, match=names):
+        convert(write_lines(tmp_path / "a.jsonl", [apps([]) | fields]), tmp_path)
+
+
+@pytest.mark.parametrize("records", [[], [{"id": 1, "question": "Print."}]])
+def test_a_file_without_judged_programs_is_refused(tmp_path, records):
+    with pytest.raises(UserError, match=r"a\.jsonl"):
+        convert(write_lines(tmp_path / "a.jsonl", records), tmp_path)
+
+
+KINDS = {
+    "wrong_answer": Status.WRONG_ANSWER,
+    "runtime_error": Status.RUNTIME_ERROR,
+    "compile_error": Status.COMPILE_ERROR,
+    "time_limit": Status.TIME_LIMIT,
+    "wall_limit": Status.TIME_LIMIT,
+    "memory_limit": Status.MEMORY_LIMIT,
+    "output_limit": Status.OUTPUT_LIMIT,
+}
+
+
+def single_turn(kinds, **fields):
+    """A single-turn record: one response for each list of verdicts."""
+    texts = [f"Thinking {place}.\n```python\nprint({place})\n```" for place in range(len(kinds))]
+    return square_problem(1, responses=texts, exec_results=[result(*verdicts) for verdicts in kinds], **fields)
+
+
+def test_a_single_turn_result_gives_the_responses_with_the_first_failure_as_status(tmp_path):
+    kinds = [["passed"] * 4] * 8 + [["passed", kind, "runtime_error", "passed"] for kind in KINDS]
+    _, groups = convert(write_lines(tmp_path / "s.jsonl", [single_turn(kinds)]), tmp_path, prompts="pocket")
+    found = statuses(groups)
+    for place, status in enumerate(KINDS.values(), 8):
+        assert found[f"{place}/0"] is status
+    texts = {one.origin: one.text for group in groups for one in group.responses}
+    assert texts["8/0"] == "Thinking 8.\n```python\nprint(8)\n```"
+    assert [message["role"] for message in groups[0].messages] == ["system", "user"]
+    (problem,) = load_problems(tmp_path / "out" / "problems.jsonl")
+    assert "responses" not in problem.record
+    assert len(problem.hidden_tests) == 2
+
+
+def test_responses_that_teach_nothing_are_left_out(tmp_path):
+    kinds = [["passed"] * 4, ["wrong_answer"] * 4, ["passed"] * 4, ["passed"] * 4, ["not_run"] * 4, ["no_code"] * 4]
+    record = single_turn(
+        kinds, finish_reasons=["stop", "stop", "length", "stop", "stop", "stop"], errors=["", "", "", "broken", "", ""]
+    )
+    record["responses"][5] = "I do not know."
+    source = write_lines(tmp_path / "s.jsonl", [record])
+    summary, groups = convert(source, tmp_path)
+    assert summary["programs"][judged.NOT_FINISHED] == 2
+    assert summary["programs"][judged.UNKNOWN_RESULT] == 1
+    assert set(statuses(groups)) <= {"0/0", "1/0", "5/0"}
+    summary, groups = convert(source, tmp_path, "programs", responses="programs")
+    assert summary["programs"][judged.NO_PROGRAM] == 1
+    assert summary["programs"][judged.NOT_FINISHED] == 1
+    assert "1/0" in statuses(groups)
+
+
+def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path):
+    file = tmp_path / "s.jsonl"
+    open_manifest(file, {"stage": "single_turn", "prompts": dict(load_prompts("pocket").digests)})
+    write_lines(file, [single_turn([["passed"] * 4, ["wrong_answer"] * 4])])
+    with pytest.raises(UserError, match="--prompts"):
+        convert(file, tmp_path)
+    convert(file, tmp_path, "programs", responses="programs")
+    convert(file, tmp_path, "pocket", prompts="pocket")
+
+
+def test_an_evaluated_run_gives_its_first_responses_and_the_prompt_that_the_model_saw(tmp_path):
+    samples = [[(2, 2), (0, 0)], [(2, 1), (2, 2)], [(2, 2), (2, 2)], [(0, 2), (2, 2)]]
+    record = trajectory_record("t", samples)
+    public = [result(*["passed"] * sample[0][0], *["time_limit"] * (2 - sample[0][0])) for sample in samples]
+    record["public_exec_results"] = [public, public]
+    _, groups = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path)
+    assert statuses(groups) == {
+        "0/0": Status.ACCEPTED,
+        "1/0": Status.WRONG_ANSWER,
+        "2/0": Status.ACCEPTED,
+        "3/0": Status.TIME_LIMIT,
+    }
+    assert {one.text for group in groups for one in group.responses} == set(record["raw_responses"][0])
+    assert list(groups[0].messages) == record["conversations"][0][:2]
+
+
+def test_an_evaluated_run_can_give_the_programs_of_all_its_turns(tmp_path):
+    file = RECORDED / "evaluation.jsonl"
+    records = {record["id"]: record for record in read_records(file)}
+    _, groups = convert(file, tmp_path, responses="programs")
+    places = {one.origin for group in groups for one in group.responses}
+    assert {place.split("/")[1] for place in places} > {"0"}
+    for group in groups:
+        record = records[group.problem_id]
+        for one in group.responses:
+            sample, turn = map(int, one.origin.split("/"))
+            passed = set(record["hidden_verdicts"][sample][turn]) == {"passed"}
+            passed = passed and record["public_pass_rates"][turn][sample] == 1
+            assert (one.status is Status.ACCEPTED) == passed
+            assert one.program == program_of(record["raw_responses"][turn][sample])
+
+
+@pytest.mark.parametrize("name", ["evaluation_perturbed.jsonl", "multi_turn.jsonl"])
+def test_a_run_that_does_not_say_which_programs_are_right_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match="p0"):
+        convert(RECORDED / name, tmp_path)
+
+
+def test_the_source_can_be_read_by_another_name_of_its_ids(tmp_path):
+    """Ids of problems are strings in groups, whatever they are in the source."""
+    _, groups = convert(write_lines(tmp_path / "a.jsonl", [apps([{"code": "x", "result": False}])]), tmp_path)
+    assert groups[0].id == "7/0"
+
+
+@pytest.mark.skipif(not APPS.exists(), reason="the recorded APPS programs are not on this machine")
+def test_real_apps_programs_become_groups(tmp_path):
+    summary, groups = convert(APPS, tmp_path, group_size=4, near_duplicates=0.8)
+    assert summary["problems"] == {"read": 3, "in train.jsonl": 3}
+    assert summary["programs"]["read"] == 79
+    assert sum(summary["programs"].values()) == 2 * 79
+    assert len(groups) == summary["groups"]["in train.jsonl"] > 3
+    assert json.loads((tmp_path / "out" / "train.run.json").read_text())["inputs"].keys() == {APPS.name}

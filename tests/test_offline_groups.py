@@ -1,0 +1,85 @@
+"""Groups of judged responses: a file of another schema is refused by the field that is wrong, never misread."""
+
+import json
+
+import pytest
+from support import write_lines
+
+from cobalt.errors import UserError
+from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status, read_groups
+
+
+def response(status="accepted", reward=1.0, **fields):
+    return {"text": "```python\nprint(1)\n```", "status": status, "reward": reward, "origin": "s1"} | fields
+
+
+def record(identifier="p1/0", **fields):
+    responses = [response(), response("wrong_answer", -0.3)]
+    return {
+        "id": identifier,
+        "problem_id": "p1",
+        "source": "codenet",
+        "messages": [{"role": "user", "content": "Print one."}],
+        "responses": responses,
+    } | fields
+
+
+def test_a_group_is_read_as_it_was_written(tmp_path):
+    group = OfflineGroup(
+        "p1/0",
+        "p1",
+        "codenet",
+        ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}),
+        (
+            OfflineResponse("```python\nprint(1)\n```", Status.ACCEPTED, 1.25, "s1"),
+            OfflineResponse("none", Status.NO_CODE, -1, "s2"),
+        ),
+    )
+    assert list(read_groups(write_lines(tmp_path / "g.jsonl", [group.to_record()]))) == [group]
+    assert json.loads(json.dumps(group.to_record())) == group.to_record() | {
+        "messages": list(group.messages),
+        "responses": [one | {} for one in group.to_record()["responses"]],
+    }
+
+
+def test_the_program_of_a_response_is_what_the_judge_would_run():
+    group = OfflineGroup.parse(record())
+    assert group.responses[0].program == "print(1)"
+    assert OfflineResponse("no block", Status.NO_CODE, -1.0, "s").program is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"reward": 1}, "reward"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "", "name": ""}]}, "name"),
+        ({"problem_id": 3}, "problem_id"),
+        ({"responses": [response()]}, "responses"),
+        ({"responses": [response(), response("accepted")]}, "responses"),
+        ({"responses": [response("time_limit", 0.0), response("no_code", 0.0)]}, "responses"),
+        ({"responses": [response(), response("wrong_answer", 1.0)]}, "responses"),
+        ({"responses": [response(reward=float("inf")), response("wrong_answer", 0.0)]}, "responses"),
+        ({"responses": [response(), response("passed", 0.0)]}, "status"),
+        ({"responses": [response(), response("wrong_answer", True)]}, "reward"),
+        ({"responses": [response(), response("wrong_answer", 0.0, code="")]}, "code"),
+        ({"responses": ["text"]}, "responses"),
+    ],
+)
+def test_a_malformed_group_is_refused_by_its_field(tmp_path, fields, names):
+    with pytest.raises(UserError, match=rf"p1/0.*{names}"):
+        list(read_groups(write_lines(tmp_path / "g.jsonl", [record(**fields)])))
+
+
+@pytest.mark.parametrize("name", record())
+def test_no_field_can_be_left_out(name):
+    with pytest.raises(UserError, match=name):
+        OfflineGroup.parse({key: value for key, value in record().items() if key != name})
+
+
+@pytest.mark.parametrize("records", [[], [record(), record()]])
+def test_a_file_without_groups_or_with_one_twice_is_refused(tmp_path, records):
+    with pytest.raises(UserError):
+        list(read_groups(write_lines(tmp_path / "g.jsonl", records)))
