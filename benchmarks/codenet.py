@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
         write_codenet(few, max(1, arguments.problems // 4), arguments.submissions, pages)
         write_codenet(many, arguments.problems, arguments.submissions, pages)
         packed = Path(name) / "many.tar.gz"
-        with tarfile.open(packed, "w:gz", compresslevel=1) as tar:
+        with tarfile.open(packed, "w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as tar:
             tar.add(many, "Project_CodeNet")
         for kind, source in (("folder", few), ("folder", many), ("tar.gz", packed)):
             _measure(kind, source, Path(name) / f"out-{source.name}", arguments.model_name)
