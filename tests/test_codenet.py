@@ -388,6 +388,7 @@ def test_faster_accepted_programs_can_be_worth_more(data, tmp_path):
     assert rewards == {"s000000010": 1.3, "s000000011": 1.1, "s000000012": 1.1, "s000000013": 1.0}
 
 
+@pytest.mark.slow
 def test_what_is_too_long_for_the_policy_is_left_out(data, tmp_path, policy):
     rows = [row(f"s00000000{place}", status="Accepted" if place < 4 else "Wrong Answer") for place in range(8)]
     data.add(0, rows, {"s000000000": b"# " + b"xyzzy " * 3000 + b"\nprint(0)"})
@@ -402,6 +403,7 @@ def test_what_is_too_long_for_the_policy_is_left_out(data, tmp_path, policy):
     assert summary["programs"][writing.LONG_PROMPT] == 2
 
 
+@pytest.mark.slow
 def test_the_limit_counts_prompt_response_and_end(data, tmp_path, policy):
     from cobalt.conversation.token_count import PromptTokenCounter
 
@@ -416,6 +418,7 @@ def test_the_limit_counts_prompt_response_and_end(data, tmp_path, policy):
         run(data, tmp_path, "cut", model_name=policy, max_tokens=longest - 1)
 
 
+@pytest.mark.slow
 def test_a_policy_that_cannot_end_a_response_is_refused_before_anything_is_read(tmp_path, policy, data):
     folder = shutil.copytree(policy, tmp_path / "endless")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
