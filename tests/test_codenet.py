@@ -131,6 +131,7 @@ BAD_ROWS = [
     ({"cpu_time": "-1"}, codenet.NEGATIVE_FIELD),
     ({"memory": "-5"}, codenet.NEGATIVE_FIELD),
     ({"code_size": "many"}, codenet.NEGATIVE_FIELD),
+    ({"cpu_time": "9" * 5000}, codenet.NEGATIVE_FIELD),
     ({"cpu_time": ""}, codenet.EMPTY_FIELD),
     ({"memory": ""}, codenet.EMPTY_FIELD),
     ({"original_language": ""}, codenet.EMPTY_FIELD),

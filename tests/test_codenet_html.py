@@ -62,6 +62,33 @@ def test_no_text_is_lost_by_tags_that_are_nested_wrongly_or_never_closed(pieces)
     assert sorted(re.findall("[a-h]", found)) == sorted(written)
 
 
+BROKEN = [
+    "<",
+    "</",
+    "<!",
+    "<![",
+    "<!--",
+    "-->",
+    "<?",
+    "]]>",
+    "CDATA[",
+    "&#",
+    "&lt;",
+    "'",
+    '"',
+    "=",
+    " ",
+    "\n",
+    "$",
+    "`",
+]
+
+
+@given(st.lists(PIECES | st.sampled_from([*BROKEN, "<script>", "</script", "if !IE]>", "pre>", ">"]), max_size=15))
+def test_no_page_is_too_broken_to_read(pieces):
+    read_statement("".join(pieces))
+
+
 @pytest.mark.parametrize(
     ("page", "expected"),
     [

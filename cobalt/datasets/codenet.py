@@ -60,6 +60,8 @@ _COLUMNS = (
     "submission_id", "problem_id", "language", "original_language", "filename_ext", "status", "cpu_time", "memory",
     "code_size",
 )  # fmt: skip
+_DIGITS = 12
+"""Most digits of a time, a memory or a size."""
 _LANGUAGE = "Python"
 # "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
 _PYTHON_2 = re.compile(r"(Python|PyPy) ?2|Python \(2")
@@ -207,7 +209,7 @@ def read_submissions(
             continue
         counts[submission] += 1
         if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
-            logger.warning("%s: unknown status %r: such submissions are left out", row["problem_id"], row["status"])
+            logger.warning("%s: unknown status %r: such submissions are left out", row.get("problem_id"), row["status"])
     return found
 
 
@@ -242,7 +244,7 @@ def _submission(row: Mapping[str, str], settings: CodeNetSettings) -> Submission
         measured = ("code_size",)
     if not all(text[name] for name in ("submission_id", "problem_id", "original_language", "status", *measured)):
         return EMPTY_FIELD
-    if not all(text[name].isdecimal() for name in measured):
+    if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
         return NEGATIVE_FIELD
     if settings.python_2 == "drop" and _PYTHON_2.match(text["original_language"]):
         return PYTHON_2

@@ -81,7 +81,8 @@ def read_statement(page: str) -> Statement:
 def page_blocks(page: str) -> list[Block]:
     """The blocks of a page, in order, without empty ones."""
     parser = _PageParser(both_languages="lang-en" in page and "lang-ja" in page)
-    parser.feed(_OPEN_SCRIPT_END.sub("</script>", page))
+    # The parser raises at most of what begins with "<!["; browsers take it for a comment, as they take "<!x".
+    parser.feed(_OPEN_SCRIPT_END.sub("</script>", page).replace("<![", "<!x["))
     parser.close()
     parser.end_table()  # what is still open
     return parser.blocks
