@@ -7,6 +7,7 @@ installed.
 
 import importlib.util
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +62,10 @@ def compose(settings: TrainingSettings) -> Any:
         UserError: veRL or this project is not installed, there is no such choice, or an override names a key that veRL
             does not have.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    _check_choices(settings)
+    for folder, name in settings.choices.items():
+        check_choice(folder, name)
     _installed("cobalt_verl")
     model = Path(settings.model)
     paths = {
@@ -79,34 +76,65 @@ def compose(settings: TrainingSettings) -> Any:
         "reward.custom_reward_function.path": VERL_FOLDER / "code_reward_func_think.py",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_FOLDER / "config" / "agent_loops.yaml",
     }
-    overrides = [
-        f"hydra.searchpath=[{_quoted(_verl_config().as_uri())}]",
-        *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
-        *(f"{key}={_quoted(str(path))}" for key, path in paths.items()),
-        *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
-        *settings.overrides,
-    ]
-    try:
-        with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
-            config = hydra_compose("train", overrides)
-            OmegaConf.to_container(config, resolve=True)  # an interpolation that leads nowhere is found here
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+    config = compose_file(
+        "train",
+        [
+            *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
+            *path_overrides(paths),
+            *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
+            *settings.overrides,
+        ],
+    )
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
         raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/config/common.yaml says which one should)")
     return config
 
 
-def _check_choices(settings: TrainingSettings) -> None:
-    for folder, name in settings.choices.items():
-        there = sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"))
-        if name not in there:
-            raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/config/{folder})")
+def compose_file(name: str, overrides: Sequence[str]) -> Any:
+    """A file of `verl/config` with the files that it names, some of them veRL's.
+
+    Args:
+        name: The file, without its ending.
+        overrides: Hydra overrides; later ones win.
+
+    Returns:
+        An OmegaConf mapping, in which every interpolation leads somewhere.
+
+    Raises:
+        UserError: veRL is not installed, or the configuration cannot be composed.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
+    try:
+        with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
+            config = hydra_compose(name, [search, *overrides])
+            OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+    return config
 
 
-def _verl_config() -> Path:
-    return _installed("verl") / "trainer" / "config"
+def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
+    """Overrides that set keys to paths, whatever characters these have."""
+    return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]
+
+
+def check_choice(folder: str, name: str) -> None:
+    """Check that a folder of `verl/config` has a file of this name.
+
+    Raises:
+        UserError: it has not; the message lists those that it has.
+    """
+    there = sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"))
+    if name not in there:
+        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/config/{folder})")
 
 
 def _installed(package: str) -> Path:

@@ -4,7 +4,6 @@
 metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
-
-METRICS_FILE = "COBALT_METRICS_FILE"
-"""Environment variable: the JSONL file for metrics, one line for each step."""
-
-
-class JsonlLogger:
-    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
-
-    def log(self, data: dict[str, Any], step: int) -> None:
-        """Write one line; values that are not numbers are left out."""
-        numbers = {
-            name: float(value)
-            for name, value in data.items()
-            if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
-        }
-        self._file.write(json.dumps({"step": step, "metrics": numbers}) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed

@@ -1,0 +1,128 @@
+"""Advantages of responses that were judged before training, from the rewards of their group (arXiv 2605.28409).
+
+The policy gradient of a group is sum over i of A_i grad log pi(y_i | x). The functions here give A; the loss is in
+`cobalt_verl.losses.offline`. Pure functions in float64, one group at a time, no tokens and no torch. The paper's text was
+not available in full: `docs/offline_rl.md` says which constants are assumed.
+"""
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from cobalt.errors import UserError
+
+Floats = npt.NDArray[np.float64]
+
+OfflineEstimator = Literal["sft", "rloo", "grpo", "exponential"]
+"""sft: accepted responses alone, each with the same weight (the paper's baseline). rloo: the reward less the mean of the
+others. grpo: the reward less the mean, over the standard deviation. exponential: exp(beta x grpo)."""
+
+EPSILON = 1e-6
+"""Added to the standard deviation, as veRL does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineSettings:
+    """What decides the loss of offline training.
+
+    Attributes:
+        estimator: See `OfflineEstimator`.
+        beta: Of the exponential advantages, above 0. The paper does not give it; 1.0 is this project's choice.
+        clip: Width of the importance ratio against the starting policy, above 0 and below 1: tokens outside
+            [1 - clip, 1 + clip] get no gradient that would move them further. None: no importance ratio, as the paper.
+        kl: Weight of the KL divergence from the starting policy, 0 or more; 0.0: none, as the paper.
+
+    Raises:
+        UserError: a value is out of range; the message names it.
+    """
+
+    estimator: OfflineEstimator = "rloo"
+    beta: float = 1.0
+    clip: float | None = None
+    kl: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.estimator not in get_args(OfflineEstimator):
+            raise UserError(f"offline.estimator is {self.estimator!r}: it must be {_either(OfflineEstimator)}")
+        for name in ("beta", "kl", "clip"):
+            value = getattr(self, name)
+            if value is None and name == "clip":
+                continue
+            if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)):
+                raise UserError(f"offline.{name} is {value!r}: it must be a number")
+        if self.beta <= 0:
+            raise UserError(f"offline.beta is {self.beta}: it must be above 0")
+        if self.kl < 0:
+            raise UserError(f"offline.kl is {self.kl}: it must be 0 or more")
+        if self.clip is not None and not 0 < self.clip < 1:
+            raise UserError(f"offline.clip is {self.clip}: it must be between 0 and 1, or null for no importance ratio")
+        if self.estimator == "sft" and self.clip is not None:
+            raise UserError("offline.clip belongs to policy gradients: leave it null with the estimator sft")
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether the loss needs the log-probs of the starting policy."""
+        return self.clip is not None or self.kl > 0
+
+
+def _either(kind: object) -> str:
+    return " or ".join(map(repr, get_args(kind)))
+
+
+def leave_one_out(rewards: Floats) -> Floats:
+    """A_i = R_i - mean of R_j over j != i (RLOO).
+
+    Args:
+        rewards: R, of shape (responses), at least two.
+
+    Returns:
+        A, of the same shape; they add up to 0.
+    """
+    return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+
+
+def group_normalised(rewards: Floats) -> Floats:
+    """A_i = (R_i - mean R) / (std R + 1e-6), the standard deviation with k - 1 in its denominator (GRPO, as veRL).
+
+    Args:
+        rewards: R, of shape (responses), at least two.
+
+    Returns:
+        A, of the same shape; they add up to 0.
+    """
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + EPSILON)
+
+
+def exponential(rewards: Floats, beta: float) -> Floats:
+    """A_i = exp(beta x GRPO's A_i), above 0: every response is imitated, better ones more.
+
+    Args:
+        rewards: R, of shape (responses), at least two.
+        beta: How much more, above 0.
+
+    Returns:
+        A, of the same shape.
+    """
+    return np.exp(beta * group_normalised(rewards))
+
+
+def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt.NDArray[np.bool_]) -> Floats:
+    """The advantages of a group's responses; 0 for those that are not trained on.
+
+    Args:
+        settings: Which ones.
+        rewards: R, of shape (responses), at least two.
+        accepted: Which responses are accepted, of the same shape.
+    """
+    match settings.estimator:
+        case "sft":
+            return accepted.astype(np.float64)
+        case "rloo":
+            return leave_one_out(rewards)
+        case "grpo":
+            return group_normalised(rewards)
+        case "exponential":
+            return exponential(rewards, settings.beta)

@@ -1,0 +1,30 @@
+"""The metrics file of a training run, which trainers append to."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+METRICS_FILE = "COBALT_METRICS_FILE"
+"""Environment variable: the JSONL file for metrics, one line for each step."""
+
+
+class JsonlLogger:
+    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        """Write one line; values that are not numbers are left out."""
+        numbers = {
+            name: float(value)
+            for name, value in data.items()
+            if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+        }
+        self._file.write(json.dumps({"step": step, "metrics": numbers}) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())

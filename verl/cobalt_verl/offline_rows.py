@@ -1,0 +1,138 @@
+"""Groups of judged responses as the tensors that veRL's engine trains on.
+
+A group's responses follow one another in a batch, so that an engine may compute their prompt once. A response ends with
+the tokenizer's end token, which the policy has to learn. Values about a token lie at the token before it, as veRL's
+log-probs do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cobalt.errors import UserError
+from cobalt.offline_groups import OfflineGroup, Status, read_groups
+from cobalt.reward.offline import OfflineSettings, offline_advantages
+
+_THINK = "<think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One response with its prompt.
+
+    Attributes:
+        prompt: Token ids of the prompt, up to where the policy begins to write.
+        response: Token ids of the response, its end token included.
+        advantage: Its weight in the policy gradient.
+        accepted: Whether its program is accepted.
+    """
+
+    prompt: npt.NDArray[np.int32]
+    response: npt.NDArray[np.int32]
+    advantage: float
+    accepted: bool
+
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return len(self.prompt) + len(self.response)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGroup:
+    """The rows of one group that are trained on, in the order of its responses."""
+
+    id: str
+    rows: tuple[Row, ...]
+
+
+def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_length: int) -> list[TokenGroup]:
+    """Read a file of groups and turn every response into tokens.
+
+    Args:
+        path: A file of `cobalt.offline_groups`.
+        tokenizer: The policy's, with a chat template.
+        settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
+        max_length: Most tokens of a prompt with its response.
+
+    Raises:
+        UserError: the file is not one of groups, the tokenizer has no chat template or no end token, or a response is
+            too long.
+    """
+    if tokenizer.eos_token_id is None:
+        raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
+    if not tokenizer.chat_template:
+        raise UserError("the policy's tokenizer has no chat template: give an instruction-tuned policy")
+    groups = []
+    too_long: list[str] = []
+    for group in read_groups(path):
+        rows = _rows(group, tokenizer, settings)
+        too_long += [f"{group.id} ({row.length})" for row in rows if row.length > max_length]
+        groups.append(TokenGroup(group.id, rows))
+    if too_long:
+        raise UserError(
+            f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such as"
+            f" in group {too_long[0]}: make the groups with a smaller --max_tokens"
+        )
+    return groups
+
+
+def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tuple[Row, ...]:
+    text = tokenizer.apply_chat_template(list(group.messages), tokenize=False, add_generation_prompt=True)
+    prompt = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+    texts = [response.text for response in group.responses]
+    if text.rstrip().endswith(_THINK):  # a response as a model wrote it may begin with the tag that the prompt ends with
+        texts = [text.removeprefix(_THINK) for text in texts]
+    responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
+    rewards = np.asarray([response.reward for response in group.responses], np.float64)
+    advantages = offline_advantages(settings, rewards, accepted)
+    return tuple(
+        Row(prompt, np.asarray([*ids, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
+        for ids, advantage, right in zip(responses, advantages, accepted, strict=True)
+        if right or settings.estimator != "sft"
+    )
+
+
+def batch(rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None = None) -> dict[str, torch.Tensor]:
+    """Rows as nested tensors (rows, tokens).
+
+    Args:
+        rows: At least one.
+        start: The log-probs of each response's tokens under the starting policy; None: not needed.
+
+    Returns:
+        `input_ids`, `position_ids`, `prompts`, and, placed like log-probs, `loss_mask`, `advantages` and
+        `start_log_probs` if they are given.
+    """
+    fields = {
+        "input_ids": [torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)) for row in rows],
+        "position_ids": [torch.arange(row.length) for row in rows],
+        "prompts": [torch.from_numpy(row.prompt.astype(np.int64)) for row in rows],
+        "loss_mask": [torch.from_numpy(_placed(row, np.ones(len(row.response), np.int64))) for row in rows],
+        "advantages": [
+            torch.from_numpy(_placed(row, np.full(len(row.response), row.advantage, np.float32))) for row in rows
+        ],
+    }
+    if start is not None:
+        fields["start_log_probs"] = [
+            torch.from_numpy(_placed(row, values)) for row, values in zip(rows, start, strict=True)
+        ]
+    return {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in fields.items()}
+
+
+def _placed(row: Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values about a response's tokens at the tokens before them, and 0 elsewhere."""
+    placed = np.zeros(row.length, values.dtype)
+    placed[len(row.prompt) - 1 : -1] = values
+    return placed
+
+
+def response_values(row: Row, values: torch.Tensor) -> npt.NDArray[np.float32]:
+    """The opposite of placing: the values about a response's tokens."""
+    return values[len(row.prompt) - 1 : row.length - 1].float().numpy()

@@ -1,0 +1,234 @@
+"""Training on judged responses with veRL's own engine: no sampling, no judge, no Ray (arXiv 2605.28409).
+
+Each rank runs this program (torchrun). A step takes `data.train_batch_size` groups in an order that the seed and the
+epoch decide, so that a run which goes on from a checkpoint trains on what is left. The log-probs of the starting policy
+are computed once, before the first step, and kept in the run's folder.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from verl.utils import tensordict_utils
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
+
+from cobalt.atomic import replacing
+from cobalt.reward.offline import OfflineSettings
+from cobalt_verl.losses.offline import offline_loss
+from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
+from cobalt_verl.offline_rows import Row, TokenGroup, batch, load_groups, response_values
+
+LogProbs = npt.NDArray[np.float32]
+
+
+class OfflineTrainer:
+    """One rank of a training run.
+
+    Args:
+        config: The whole configuration (`verl/config/offline.yaml`). The process group must exist.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._settings = OfflineSettings(**config.offline)
+        model = omega_conf_to_dataclass(config.model)
+        optimizer = omega_conf_to_dataclass(config.optim)
+        self._worker = TrainingWorker(
+            config=TrainingWorkerConfig(
+                model_type="language_model",
+                model_config=model,
+                engine_config=omega_conf_to_dataclass(config.engine),
+                optimizer_config=optimizer,
+                checkpoint_config=omega_conf_to_dataclass(config.checkpoint),
+                profiler_config=omega_conf_to_dataclass(config.profiler),
+            )
+        )
+        self._worker.set_loss_fn(partial(offline_loss, self._settings))
+        self._engine = self._worker.engine
+        self._rank: int = self._engine.get_data_parallel_rank()
+        self._ranks: int = self._engine.get_data_parallel_size()
+        load = partial(
+            load_groups, tokenizer=model.tokenizer, settings=self._settings, max_length=config.data.max_length
+        )
+        self._train = load(Path(config.data.train_files))
+        self._validation = load(Path(config.data.val_files)) if config.data.val_files else []
+        self._steps_per_epoch = len(self._train) // config.data.train_batch_size
+        most = self._steps_per_epoch * config.trainer.total_epochs
+        self._steps: int = min(config.trainer.total_training_steps or most, most)
+        optimizer.total_training_steps = self._steps
+        self._worker.reset()
+        self._folder = Path(config.trainer.default_local_dir)
+        path = os.environ.get(METRICS_FILE)
+        self._metrics = JsonlLogger(Path(path)) if path and self._is_first else None
+
+    @property
+    def _is_first(self) -> bool:
+        return bool(torch.distributed.get_rank() == 0)
+
+    def fit(self, step: int) -> None:
+        """Train to the end.
+
+        Args:
+            step: The step of the checkpoint to go on from; 0: the beginning.
+        """
+        start_of_validation = self._start("validation", self._validation)
+        start_of_training = self._start("train", self._train) if self._settings.needs_start else None
+        if step:
+            self._engine.load_checkpoint(str(self._folder / f"global_step_{step}" / "actor"))
+        elif self._validation:
+            self._log(0, self._validated(start_of_validation))
+        while step < self._steps:
+            step += 1
+            began = time.monotonic()
+            places = self._places(step)
+            metrics = self._updated(places, start_of_training)
+            metrics["timing_s/step"] = time.monotonic() - began
+            last = step == self._steps
+            if self._validation and (last or (self._test_every and step % self._test_every == 0)):
+                metrics |= self._validated(start_of_validation)
+            if last or (self._save_every and step % self._save_every == 0):
+                self._save(step)
+            self._log(step, metrics)
+
+    @property
+    def _test_every(self) -> int:
+        return max(0, int(self._config.trainer.test_freq))
+
+    @property
+    def _save_every(self) -> int:
+        return max(0, int(self._config.trainer.save_freq))
+
+    def _places(self, step: int) -> npt.NDArray[np.int64]:
+        """Which groups a step trains on."""
+        epoch, at = divmod(step - 1, self._steps_per_epoch)
+        order = np.random.default_rng([self._config.data.seed, epoch]).permutation(len(self._train))
+        size: int = self._config.data.train_batch_size
+        return order[at * size : (at + 1) * size]
+
+    def _updated(self, places: npt.NDArray[np.int64], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
+        """One update of the policy on some groups; what is known of it."""
+        groups = [self._train[place] for place in places]
+        mine = places[self._rank :: self._ranks]
+        rows = [row for place in mine for row in self._train[place].rows]
+        values = None if start is None else [value for place in mine for value in start[place]]
+        data = self._tensors(rows, values)
+        tokens = [row.length for group in groups for row in group.rows]
+        tensordict_utils.assign_non_tensor(
+            data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
+        )
+        found = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
+        named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
+        return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | {
+            "training/responses": float(len(tokens)),
+            "training/tokens": float(sum(tokens)),
+            "training/response_tokens": float(sum(len(row.response) for group in groups for row in group.rows)),
+        }
+
+    def _tensors(self, rows: Sequence[Row], start: Sequence[LogProbs] | None = None) -> Any:
+        config = self._config.data
+        return tensordict_utils.get_tensordict(
+            tensor_dict=batch(rows, start),
+            non_tensor_dict={
+                "temperature": 1.0,
+                "use_remove_padding": self._config.model.use_remove_padding,
+                "use_dynamic_bsz": True,
+                "max_token_len_per_gpu": config.max_token_len_per_gpu,
+                "pad_mode": "no_padding",
+                "global_batch_size": config.train_batch_size,
+            },
+        )
+
+    def _log_probs(self, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
+        """The policy's log-probs of each response's tokens, computed by all ranks, on each of them."""
+        size: int = self._config.data.train_batch_size
+        own: dict[int, list[LogProbs]] = {}
+        mine = range(self._rank, len(groups), self._ranks)
+        # Every rank takes part in each call of the engine; one that has no group left repeats another.
+        for begin in range(0, -(-len(groups) // self._ranks), size):
+            places = list(mine[begin : begin + size]) or [0]
+            rows = [row for place in places for row in groups[place].rows]
+            data = self._tensors(rows)
+            tensordict_utils.assign_non_tensor(data, compute_loss=False)
+            values = iter(
+                response_values(row, found)
+                for row, found in zip(rows, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True)
+            )
+            own |= {place: [next(values) for _ in groups[place].rows] for place in places}
+        gathered: list[dict[int, list[LogProbs]]] = [own]
+        if self._ranks > 1:
+            gathered = [{} for _ in range(self._ranks)]
+            torch.distributed.all_gather_object(gathered, own, self._engine.get_data_parallel_group())
+        merged = {place: values for part in gathered for place, values in part.items()}
+        return [merged[place] for place in range(len(groups))]
+
+    def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
+        """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""
+        path = self._folder.parent / f"start_{name}.npz"
+        lengths = [len(row.response) for group in groups for row in group.rows]
+        if not path.exists():
+            values = self._log_probs(groups)
+            if self._is_first:
+                flat = np.concatenate([value for group in values for value in group] or [np.zeros(0, np.float32)])
+                with replacing(path) as handle:
+                    np.savez(handle, log_probs=flat, lengths=np.asarray(lengths))
+            torch.distributed.barrier()
+            return values
+        with np.load(path) as kept:
+            if kept["lengths"].tolist() != lengths:
+                raise ValueError(f"{path} is of other data: remove it, and begin the run anew")
+            parts = iter(np.split(kept["log_probs"], np.cumsum(lengths)[:-1]))
+        return [[next(parts) for _ in group.rows] for group in groups]
+
+    def _validated(self, start: Sequence[Sequence[LogProbs]]) -> dict[str, float]:
+        """How the policy sees the responses of the validation groups."""
+        now = self._log_probs(self._validation)
+        return validation_metrics(self._validation, now, start)
+
+    def _save(self, step: int) -> None:
+        """Write a checkpoint; it counts as whole when the tracker names it."""
+        folder = self._folder / f"global_step_{step}"
+        keep = self._config.trainer.max_ckpt_to_keep
+        self._engine.save_checkpoint(local_path=str(folder / "actor"), global_step=step, max_ckpt_to_keep=keep)
+        torch.distributed.barrier()
+        if self._is_first:
+            with replacing(self._folder / "latest_checkpointed_iteration.txt") as handle:
+                handle.write(str(step).encode())
+
+    def _log(self, step: int, metrics: dict[str, float]) -> None:
+        if self._metrics is not None:
+            self._metrics.log(metrics, step)
+
+
+def validation_metrics(
+    groups: Sequence[TokenGroup], now: Sequence[Sequence[LogProbs]], start: Sequence[Sequence[LogProbs]]
+) -> dict[str, float]:
+    """Means over the validation groups' responses.
+
+    Args:
+        groups: The groups.
+        now: The policy's log-probs of each response's tokens.
+        start: The starting policy's.
+
+    Returns:
+        `validation/accepted_log_prob` and `validation/other_log_prob`, the mean of a token (nats; the second only where
+        there are such responses); `validation/kl`, the mean of exp(l0 - l) - (l0 - l) - 1 of a token, an estimate of the
+        KL divergence of the starting policy from the policy on these responses.
+    """
+    rows = [row for group in groups for row in group.rows]
+    values = [value for group in now for value in group]
+    starts = [value for group in start for value in group]
+    metrics = {}
+    for name, wanted in (("accepted", True), ("other", False)):
+        chosen = [value for row, value in zip(rows, values, strict=True) if row.accepted is wanted]
+        if chosen:
+            metrics[f"validation/{name}_log_prob"] = float(np.concatenate(chosen).mean())
+    change = np.concatenate(values).astype(np.float64) - np.concatenate(starts)
+    metrics["validation/kl"] = float((np.exp(-change) + change - 1).mean())
+    return metrics
