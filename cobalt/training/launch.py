@@ -331,5 +331,6 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 def _last_error(log: Path) -> str:
     """The last line of the log that names an error, as the end of a sentence."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    named = [line.strip() for line in lines if re.search(r"\b\w*(Error|Exception)\b", line)]
+    # torchrun reports that a rank failed after the rank itself has said why.
+    named = [line.strip() for line in lines if re.search(r"\b(?!ChildFailed)\w*(Error|Exception)\b", line)]
     return f"; its last error: {named[-1]}" if named else ""

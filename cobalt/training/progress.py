@@ -41,6 +41,14 @@ def _words(metrics: dict[str, Any]) -> list[str]:
         words.append(f"mean reward {metrics['reward/score']:.3f}")
         words.append(f"{100 * metrics['reward/acc']:.1f} % solved")
         words.append(f"{metrics['timing_s/step']:.1f} s")
+    if "training/response_tokens" in metrics:  # offline training
+        words.append(f"loss {metrics['actor/loss']:.4f}")
+        words.append(f"{metrics['training/response_tokens']:.0f} response tokens")
+        words.append(f"{metrics['timing_s/step']:.1f} s")
+    if "validation/accepted_log_prob" in metrics:
+        words.append(f"validation: accepted responses {metrics['validation/accepted_log_prob']:.4f} nats a token")
+    if "validation/other_log_prob" in metrics:
+        words.append(f"others {metrics['validation/other_log_prob']:.4f}")
     solved = validation_solved(metrics)
     if solved is not None:
         words.append(f"validation {100 * solved:.1f} % solved")

@@ -5,6 +5,7 @@ epoch decide, so that a run which goes on from a checkpoint trains on what is le
 are computed once, before the first step, and kept in the run's folder.
 """
 
+import io
 import os
 import time
 from collections.abc import Sequence
@@ -176,8 +177,10 @@ class OfflineTrainer:
             values = self._log_probs(groups)
             if self._is_first:
                 flat = np.concatenate([value for group in values for value in group] or [np.zeros(0, np.float32)])
+                content = io.BytesIO()
+                np.savez(content, log_probs=flat, lengths=np.asarray(lengths))
                 with replacing(path) as handle:
-                    np.savez(handle, log_probs=flat, lengths=np.asarray(lengths))
+                    handle.write(content.getvalue())
             torch.distributed.barrier()
             return values
         with np.load(path) as kept:
