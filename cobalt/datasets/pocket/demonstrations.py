@@ -59,8 +59,8 @@ class Demonstration:
     Attributes:
         messages: The conversation.
         response: What to learn.
-        kind: What the response does. A change is a program that is to differ from the one before; a damaged program that
-            is written whole again is one only if a test failed.
+        kind: What the response does. A change is a program that is to differ from the one before; a damaged program
+            that is written whole again is one only if a test failed.
     """
 
     messages: tuple[Message, ...]
