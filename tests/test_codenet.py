@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,47 @@ def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, t
     with pytest.raises(UserError, match=r"codenet\.tar\.gz"):
         run(data, tmp_path, input_paths=(archive,))
     assert not list((tmp_path / "out").glob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("cut", [lambda whole, place: whole[:place], lambda whole, place: whole[: place + 99]])
+def test_an_archive_that_is_cut_off_or_damaged_between_its_files_is_refused(data, tmp_path, cut):
+    archive = tar(data.fill(3), tmp_path / "codenet.tar", "w", ("metadata", "data", "problem_descriptions"))
+    with tarfile.open(archive) as whole:
+        place = whole.getmembers()[-1].offset
+    content = archive.read_bytes()
+    for damaged in (cut(content, place), content[:place] + b"\1" * 512 + content[place + 512 :]):
+        archive.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"codenet\.tar"):
+            codenet_files.find_files([archive], Path(tempfile.mkdtemp(dir=tmp_path)))
+
+
+def test_links_and_paths_out_of_the_archive_are_not_followed(data, tmp_path):
+    archive = tmp_path / "codenet.tar"
+    tar(data.fill(1), archive, "w")
+    secret = tmp_path / "secret.py"
+    secret.write_text("secret = 1\n")
+    with tarfile.open(archive, "a") as output:
+        for place, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE)):
+            link = tarfile.TarInfo(f"data/p00000/Python/s90000000{place}.py")
+            link.type, link.linkname = kind, str(secret)
+            output.addfile(link)
+        page = tarfile.TarInfo("../../problem_descriptions/p00009.html")
+        output.addfile(page)
+    scratch = tmp_path / "a" / "b" / "scratch"
+    scratch.mkdir(parents=True)
+    files = codenet_files.find_files([archive], scratch)
+    assert all(path.is_relative_to(scratch) for path in files.pages.values())
+    ((_, sources),) = codenet_files.read_sources(files, ["p00000"])
+    assert not any(name.startswith("s9") for name in sources)
+
+
+def test_other_files_among_the_sources_of_a_folder_are_passed_over(data, tmp_path):
+    folder = data.fill(1).root / "data" / "p00000" / "Python"
+    for name in ("s000000000.py.bak", "._s000000000.py", "notes"):
+        (folder / name).write_text("print('other')\n")
+    (folder / "cache").mkdir()
+    _, output = run(data, tmp_path)
+    assert responses(output)["s000000000"].program == "print('s000000000')"
 
 
 def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
