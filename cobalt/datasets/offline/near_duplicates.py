@@ -23,10 +23,13 @@ _STRING_OR_COMMENT = re.compile(
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
+Sketch = Any
+"""datasketch's LeanMinHash."""
+
 
 def normalised_source(source: str) -> str:
     """The program without comments, empty lines and white space at the end of lines."""
-    without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source)
+    without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source) if "#" in source else source
     return "\n".join(line for line in map(str.rstrip, without_comments.splitlines()) if line)
 
 
@@ -45,18 +48,22 @@ class NearDuplicates:
         self._sketch = MinHash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int)
         self._frozen = LeanMinHash
         self._index = MinHashLSH(num_perm=_PERMUTATIONS, params=_bands(threshold))
-        self._known: dict[int, Any] = {}
+        self._known: list[Sketch] = []
 
-    def add(self, source: str) -> bool:
-        """Remember a program, unless it is a near duplicate of one that is remembered; returns whether it was new."""
+    def sketch(self, source: str) -> Sketch:
+        """What is compared of a program."""
         self._sketch.clear()  # a new one would draw its permutations again
         self._sketch.update_batch(_features(source))
-        sketch = self._frozen(self._sketch)
-        if any(self._known[key].jaccard(sketch) >= self._threshold for key in self._index.query(sketch)):
-            return False
-        self._known[len(self._known)] = sketch
-        self._index.insert(len(self._known) - 1, sketch)
-        return True
+        return self._frozen(self._sketch)
+
+    def resembles(self, sketch: Sketch) -> bool:
+        """Whether a program is a near duplicate of one that is remembered."""
+        return any(self._known[place].jaccard(sketch) >= self._threshold for place in self._index.query(sketch))
+
+    def remember(self, sketch: Sketch) -> None:
+        """Remember a program."""
+        self._index.insert(len(self._known), sketch)
+        self._known.append(sketch)
 
 
 @lru_cache
