@@ -6,6 +6,7 @@ import logging
 import shutil
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from support import write_lines
 from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import preprocess_codenet
 from cobalt.datasets.offline import writing
-from cobalt.datasets.offline.settings import CodeNetSettings, RewardLevels
-from cobalt.datasets.offline.similar_statements import similar_pairs
+from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
+from cobalt.datasets.offline.similar_statements import letters, similar_pairs
+from cobalt.datasets.offline.writing import split_problems
 from cobalt.errors import UserError
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import load_problems
@@ -404,13 +406,26 @@ def test_problems_of_an_evaluation_are_left_out(data, tmp_path):
         run(data, tmp_path, "bad", evaluation_files=(write_lines(tmp_path / "bad.jsonl", [{"id": 1}]),))
 
 
+@pytest.mark.parametrize("statement", ["Print one.", STORY.format("two")])
+def test_equal_statements_are_never_in_two_splits_however_short_and_however_many(tmp_path, statement):
+    evaluated = write_lines(tmp_path / "e.jsonl", [{"question": f"{statement}!" * (1 + n % 2)} for n in range(50)])
+    chosen = GroupSettings(output_dir=tmp_path, validation_share=0.5)
+    problems = {f"p{number:02}": f"# {statement}" for number in range(50)}
+    others = {f"q{number:02}": STORY.format(WORDS[number % 10] * (5 + number // 10)) for number in range(30)}
+    splits = split_problems(chosen, problems | others)
+    assert len({splits[name] for name in problems}) == 1
+    assert len({splits[name] for name in others}) == 2
+    kept = split_problems(replace(chosen, evaluation_files=(evaluated,)), problems | others)
+    assert kept == {name: splits[name] for name in others}
+
+
 def test_statements_are_similar_by_their_letters_and_not_by_boilerplate():
     common = "The input is given from standard input in the following format, and the answer is printed in one line. "
-    statements = [common + STORY.format(word * 2) for word in WORDS] * 1
-    statements += [common + STORY.format("zerozero").replace(" ", "\n$")]
-    statements += [common + "".join(f"{number} cats. " for number in range(200, 230)) for _ in range(1)]
-    pairs = similar_pairs([*statements, *(common + str(number) for number in range(30))], 0.9)
-    assert pairs == [(0, 10)]
+    statements = [common + STORY.format(word * 2) for word in WORDS]
+    statements += [common + STORY.format("zerozero").replace(" ", "\n$") + "Again."]
+    statements += [common + "".join(f"{number} cats. " for number in range(200, 230))]
+    statements += [common + str(number) for number in range(30)]
+    assert similar_pairs(list(map(letters, statements)), 0.9) == [(0, 10)]
     assert similar_pairs([], 0.5) == similar_pairs(["a"], 0.5) == similar_pairs(["", "a"], 0.5) == []
 
 

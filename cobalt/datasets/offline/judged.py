@@ -66,10 +66,10 @@ def convert_judged(settings: JudgedSettings) -> Summary:
         UserError: bad input, or results that cannot be written or that other settings made.
     """
     prompts = load_prompts(settings.prompts)
-    given = {"responses": settings.responses, "source": settings.source}
     check_files([settings.input_file], [])
     _check_prompts(settings, prompts)
-    counter = open_results(settings, "judged", [settings.input_file], prompts, given)
+    arguments = {"responses": settings.responses, "source": settings.source}
+    counter = open_results(settings, "judged", [settings.input_file], prompts, arguments)
     splits = split_problems(settings, dict(_statements(settings.input_file)))
     counts = Counts()
     problems = _problems(settings, prompts, splits, counts)
