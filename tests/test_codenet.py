@@ -502,7 +502,10 @@ def test_results_say_what_made_them_and_other_settings_are_refused(data, tmp_pat
     (data.root / "data" / "p00000" / "Python" / "s000000000.py").write_text("print('other')")
     changed, again = run(data, tmp_path, "again")
     assert changed["groups"] == manifest["summary"]["groups"]
-    assert content(again)[0]["content"] != manifest["summary"]["content"]
+    second = content(again)[0]["content"]
+    (data.root / "problem_descriptions" / "p00001.html").write_text(page(1, "<p>More.</p>"))
+    third = content(run(data, tmp_path, "page")[1])[0]["content"]
+    assert len({manifest["summary"]["content"], second, third}) == 3
 
 
 def test_a_split_without_a_group_is_refused_and_nothing_is_left(data, tmp_path):

@@ -78,7 +78,12 @@ class Counts:
 
 
 def open_results(
-    settings: GroupSettings, stage: str, inputs: Sequence[Path], prompts: PromptSet, arguments: Mapping[str, Any]
+    settings: GroupSettings,
+    stage: str,
+    inputs: Sequence[Path],
+    prompts: PromptSet,
+    arguments: Mapping[str, Any],
+    streams: Sequence[Path] = (),
 ) -> PromptTokenCounter | None:
     """Check the files, write the manifests of the results, and load what measures lengths.
 
@@ -88,6 +93,7 @@ def open_results(
         inputs: Files that the groups are made from, besides those of the settings.
         prompts: The prompt set.
         arguments: Settings of the source that decide the groups.
+        streams: Inputs that are too large to be read once more for their digests, which the source makes itself.
 
     Returns:
         What measures prompts and responses; None if there is no limit of length.
@@ -97,7 +103,7 @@ def open_results(
             its tokenizer has no chat template or no token that ends a response.
     """
     read = [*inputs, *settings.evaluation_files]
-    check_files(read, _results(settings).values())
+    check_files([*read, *streams], _results(settings).values())
     counter = None
     if settings.model_name is not None:
         counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
