@@ -37,10 +37,10 @@ def origins(groups):
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 8), st.integers(1, 10), st.none() | st.integers(1, 5))
 def test_groups_have_contrast_and_share_no_program(accepted, others, size, most, groups):
-    given_programs = candidates(accepted, others)
+    programs = candidates(accepted, others)
     chosen = settings(group_size=size, max_accepted=most, max_groups=groups)
-    made, counts = make_groups("p", given_programs, chosen)
-    assert counts.total() == len(given_programs)
+    made, counts = make_groups("p", programs, chosen)
+    assert counts.total() == len(programs)
     assert counts[contrast.USED] == len(made) * size
     assert all(len(group) == size for group in made)
     assert all(0 < sum(one.status is Status.ACCEPTED for one in group) < size for group in made)

@@ -220,7 +220,7 @@ def _reading(archive: Path) -> Iterator[None]:
 
 
 def _root(path: Path) -> Path:
-    """The data set's own folder: the one given, or the only one within it that looks like it."""
+    """The data set's own folder: the path, or the only folder in it that looks like one."""
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path
