@@ -131,9 +131,8 @@ def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
 
 def _bytes(path: str) -> bytes | None:
     # Not by a Path: for millions of small files, making one takes as long as reading.
-    with open(path, "rb") as handle:  # noqa: PTH123
-        content = handle.read(LARGEST_SOURCE + 1)
-    return content if len(content) <= LARGEST_SOURCE else None
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
+        return handle.read() if os.fstat(handle.fileno()).st_size <= LARGEST_SOURCE else None
 
 
 def _archive_sources(archive: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Sources]]:
