@@ -15,7 +15,7 @@ from cobalt.records import read_records
 
 
 class SayingJudge:
-    """Gives each program the verdict that it says; fails as often as told before it answers."""
+    """Gives each program the verdict that it says, after a number of failures."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures

@@ -5,6 +5,8 @@ import json
 import logging
 import shutil
 import tarfile
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from support import write_lines
 from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import preprocess_codenet
 from cobalt.datasets.offline import writing
-from cobalt.datasets.offline.settings import CodeNetSettings, RewardLevels
-from cobalt.datasets.offline.similar_statements import similar_pairs
+from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
+from cobalt.datasets.offline.similar_statements import letters, similar_pairs
+from cobalt.datasets.offline.writing import split_problems
 from cobalt.errors import UserError
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import load_problems
@@ -280,6 +283,47 @@ def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, t
     assert not list((tmp_path / "out").glob("*.jsonl*"))
 
 
+@pytest.mark.parametrize("cut", [lambda whole, place: whole[:place], lambda whole, place: whole[: place + 99]])
+def test_an_archive_that_is_cut_off_or_damaged_between_its_files_is_refused(data, tmp_path, cut):
+    archive = tar(data.fill(3), tmp_path / "codenet.tar", "w", ("metadata", "data", "problem_descriptions"))
+    with tarfile.open(archive) as whole:
+        place = whole.getmembers()[-1].offset
+    content = archive.read_bytes()
+    for damaged in (cut(content, place), content[:place] + b"\1" * 512 + content[place + 512 :]):
+        archive.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"codenet\.tar"):
+            codenet_files.find_files([archive], Path(tempfile.mkdtemp(dir=tmp_path)))
+
+
+def test_links_and_paths_out_of_the_archive_are_not_followed(data, tmp_path):
+    archive = tmp_path / "codenet.tar"
+    tar(data.fill(1), archive, "w")
+    secret = tmp_path / "secret.py"
+    secret.write_text("secret = 1\n")
+    with tarfile.open(archive, "a") as output:
+        for place, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE)):
+            link = tarfile.TarInfo(f"data/p00000/Python/s90000000{place}.py")
+            link.type, link.linkname = kind, str(secret)
+            output.addfile(link)
+        page = tarfile.TarInfo("../../problem_descriptions/p00009.html")
+        output.addfile(page)
+    scratch = tmp_path / "a" / "b" / "scratch"
+    scratch.mkdir(parents=True)
+    files = codenet_files.find_files([archive], scratch)
+    assert all(path.is_relative_to(scratch) for path in files.pages.values())
+    ((_, sources),) = codenet_files.read_sources(files, ["p00000"])
+    assert not any(name.startswith("s9") for name in sources)
+
+
+def test_other_files_among_the_sources_of_a_folder_are_passed_over(data, tmp_path):
+    folder = data.fill(1).root / "data" / "p00000" / "Python"
+    for name in ("s000000000.py.bak", "._s000000000.py", "notes"):
+        (folder / name).write_text("print('other')\n")
+    (folder / "cache").mkdir()
+    _, output = run(data, tmp_path)
+    assert responses(output)["s000000000"].program == "print('s000000000')"
+
+
 def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
     archive = tar(data.fill(2), tmp_path / "codenet.tar.gz")
     with pytest.raises(UserError, match="p0000"):
@@ -362,13 +406,26 @@ def test_problems_of_an_evaluation_are_left_out(data, tmp_path):
         run(data, tmp_path, "bad", evaluation_files=(write_lines(tmp_path / "bad.jsonl", [{"id": 1}]),))
 
 
+@pytest.mark.parametrize("statement", ["Print one.", STORY.format("two")])
+def test_equal_statements_are_never_in_two_splits_however_short_and_however_many(tmp_path, statement):
+    evaluated = write_lines(tmp_path / "e.jsonl", [{"question": f"{statement}!" * (1 + n % 2)} for n in range(50)])
+    chosen = GroupSettings(output_dir=tmp_path, validation_share=0.5)
+    problems = {f"p{number:02}": f"# {statement}" for number in range(50)}
+    others = {f"q{number:02}": STORY.format(WORDS[number % 10] * (5 + number // 10)) for number in range(30)}
+    splits = split_problems(chosen, problems | others)
+    assert len({splits[name] for name in problems}) == 1
+    assert len({splits[name] for name in others}) == 2
+    kept = split_problems(replace(chosen, evaluation_files=(evaluated,)), problems | others)
+    assert kept == {name: splits[name] for name in others}
+
+
 def test_statements_are_similar_by_their_letters_and_not_by_boilerplate():
     common = "The input is given from standard input in the following format, and the answer is printed in one line. "
-    statements = [common + STORY.format(word * 2) for word in WORDS] * 1
-    statements += [common + STORY.format("zerozero").replace(" ", "\n$")]
-    statements += [common + "".join(f"{number} cats. " for number in range(200, 230)) for _ in range(1)]
-    pairs = similar_pairs([*statements, *(common + str(number) for number in range(30))], 0.9)
-    assert pairs == [(0, 10)]
+    statements = [common + STORY.format(word * 2) for word in WORDS]
+    statements += [common + STORY.format("zerozero").replace(" ", "\n$") + "Again."]
+    statements += [common + "".join(f"{number} cats. " for number in range(200, 230))]
+    statements += [common + str(number) for number in range(30)]
+    assert similar_pairs(list(map(letters, statements)), 0.9) == [(0, 10)]
     assert similar_pairs([], 0.5) == similar_pairs(["a"], 0.5) == similar_pairs(["", "a"], 0.5) == []
 
 
@@ -445,7 +502,10 @@ def test_results_say_what_made_them_and_other_settings_are_refused(data, tmp_pat
     (data.root / "data" / "p00000" / "Python" / "s000000000.py").write_text("print('other')")
     changed, again = run(data, tmp_path, "again")
     assert changed["groups"] == manifest["summary"]["groups"]
-    assert content(again)[0]["content"] != manifest["summary"]["content"]
+    second = content(again)[0]["content"]
+    (data.root / "problem_descriptions" / "p00001.html").write_text(page(1, "<p>More.</p>"))
+    third = content(run(data, tmp_path, "page")[1])[0]["content"]
+    assert len({manifest["summary"]["content"], second, third}) == 3
 
 
 def test_a_split_without_a_group_is_refused_and_nothing_is_left(data, tmp_path):

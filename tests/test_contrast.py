@@ -37,10 +37,10 @@ def origins(groups):
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 8), st.integers(1, 10), st.none() | st.integers(1, 5))
 def test_groups_have_contrast_and_share_no_program(accepted, others, size, most, groups):
-    given_programs = candidates(accepted, others)
+    programs = candidates(accepted, others)
     chosen = settings(group_size=size, max_accepted=most, max_groups=groups)
-    made, counts = make_groups("p", given_programs, chosen)
-    assert counts.total() == len(given_programs)
+    made, counts = make_groups("p", programs, chosen)
+    assert counts.total() == len(programs)
     assert counts[contrast.USED] == len(made) * size
     assert all(len(group) == size for group in made)
     assert all(0 < sum(one.status is Status.ACCEPTED for one in group) < size for group in made)
@@ -97,6 +97,18 @@ def test_near_duplicates_are_dropped_among_equals_and_kept_as_contrast():
     assert other in origins(made)
 
 
+def test_a_program_that_is_refused_does_not_make_another_one_a_near_duplicate():
+    versions = [candidate(LONG + f"\nprint({place})") for place in range(8)]
+    made, counts = make_groups(
+        "p",
+        [*versions, candidate("x", Status.WRONG_ANSWER)],
+        settings(group_size=2, near_duplicates=0.5),
+        refuse=lambda one: None if one.program in ("x", versions[3].program) else "refused",
+    )
+    assert sorted(origins(made)) == sorted(["x", versions[3].program])
+    assert counts["refused"] + counts[contrast.NEAR_DUPLICATE] == 7
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -126,10 +138,10 @@ class NearDuplicatesOf:
 
     def __init__(self, program, threshold):
         self.known = NearDuplicates(threshold)
-        assert self.known.add(program)
+        self.known.remember(self.known.sketch(program))
 
     def resembles(self, other):
-        return not self.known.add(other)
+        return self.known.resembles(self.known.sketch(other))
 
 
 @given(st.text(st.sampled_from("ab`~\n \t#'\"xyz"), max_size=60))

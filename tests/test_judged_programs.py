@@ -186,10 +186,19 @@ def test_a_run_that_does_not_say_which_programs_are_right_is_refused(tmp_path, n
         convert(RECORDED / name, tmp_path)
 
 
-def test_the_source_can_be_read_by_another_name_of_its_ids(tmp_path):
-    """Ids of problems are strings in groups, whatever they are in the source."""
-    _, groups = convert(write_lines(tmp_path / "a.jsonl", [apps([{"code": "x", "result": False}])]), tmp_path)
+def test_ids_of_problems_are_strings_in_groups_and_stay_unique(tmp_path):
+    record = apps([{"code": "x", "result": False}])
+    _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
     assert groups[0].id == "7/0"
+    with pytest.raises(UserError, match="id 7"):
+        convert(write_lines(tmp_path / "b.jsonl", [record, record | {"id": "7"}]), tmp_path, "two")
+
+
+def test_a_problem_that_has_an_instruction_in_place_of_its_question_is_worded_by_it(tmp_path):
+    record = apps([{"code": "x", "result": False}])
+    record["instruction"] = record.pop("question")
+    _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
+    assert "Print." in groups[0].messages[-1]["content"]
 
 
 @pytest.mark.skipif(not APPS.exists(), reason="the recorded APPS programs are not on this machine")

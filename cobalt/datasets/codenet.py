@@ -111,9 +111,9 @@ def preprocess_codenet(settings: CodeNetSettings) -> Summary:
         if not path.exists():
             raise UserError(f"cannot read {path}: there is no such file or folder")
     prompts = load_prompts(settings.prompts)
-    given = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
+    arguments = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     archives = [path for path in settings.input_paths if not path.is_dir()]
-    counter = open_results(settings, "codenet", archives, prompts, given)
+    counter = open_results(settings, "codenet", (), prompts, arguments, streams=archives)
     run = _Run(settings, prompts, Counts())
     with tempfile.TemporaryDirectory(prefix="codenet-") as scratch:
         files = find_files(settings.input_paths, Path(scratch))
@@ -126,7 +126,7 @@ def preprocess_codenet(settings: CodeNetSettings) -> Summary:
 
 @dataclass(slots=True)
 class _Run:
-    """A run, and a digest of the rows and sources that it has read, which does not depend on their order."""
+    """A run, and a digest of the statements, rows and sources that it has read, whatever the order of the problems."""
 
     settings: CodeNetSettings
     prompts: PromptSet
@@ -158,8 +158,8 @@ def _problems(
     for problem, sources in read_sources(files, wanted):
         rows = list(_python_rows(files.metadata[problem]))
         submissions = read_submissions(rows, run.settings, run.counts.programs)
-        run.content ^= _digest(problem, rows, sources)
         statement = statements[problem]
+        run.content ^= _digest(problem, statement, rows, sources)
         instruction = run.prompts.first_turn(statement.text)
         candidates = _candidates(submissions, sources, run.settings, run.counts.programs)
         record = _record(problem, statement, instruction) if statement.samples else None
@@ -308,9 +308,9 @@ def _compiles(program: str) -> bool:
     return True
 
 
-def _digest(problem: str, rows: Iterable[Mapping[str, str]], sources: Sources) -> int:
-    """A digest of a problem's Python rows and sources."""
-    content = hashlib.sha256(problem.encode())
+def _digest(problem: str, statement: Statement, rows: Iterable[Mapping[str, str]], sources: Sources) -> int:
+    """A digest of a problem's statement, Python rows and sources."""
+    content = hashlib.sha256(f"{problem}\0{statement}".encode())
     for row in rows:
         content.update("\0".join(row.values()).encode())
     for name in sorted(sources):

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from cobalt.errors import UserError
 
@@ -29,6 +30,7 @@ LARGEST_SOURCE = 1 << 20
 _METADATA = re.compile(r"(?:^|/)metadata/(p\d+)\.csv$")
 _PAGE = re.compile(r"(?:^|/)problem_descriptions/(p\d+)\.html$")
 _SOURCE = re.compile(r"(?:^|/)data/(p\d+)/Python/(s\d+)\.\w+$")
+_SOURCE_NAME = re.compile(r"(s\d+)\.\w+")
 
 Sources = Mapping[str, bytes | None]
 """The sources of a problem by submission; None for a file over `LARGEST_SOURCE`."""
@@ -118,18 +120,19 @@ def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
     for problem in wanted:
         folder = root / "data" / problem / "Python"
         if folder.is_dir():
-            with os.scandir(folder) as entries:
-                yield problem, {entry.name.partition(".")[0]: _bytes(entry.path) for entry in entries}
+            try:
+                with os.scandir(folder) as entries:
+                    found = ((_SOURCE_NAME.fullmatch(entry.name), entry.path) for entry in entries)
+                    sources = {name[1]: _bytes(path) for name, path in found if name is not None}
+            except OSError as error:
+                raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
+            yield problem, sources
 
 
 def _bytes(path: str) -> bytes | None:
-    try:
-        # Not by a Path: for millions of small files, making one takes as long as reading.
-        with open(path, "rb") as handle:  # noqa: PTH123
-            content = handle.read(LARGEST_SOURCE + 1)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return content if len(content) <= LARGEST_SOURCE else None
+    # Not by a Path: for millions of small files, making one takes as long as reading.
+    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
+        return handle.read() if os.fstat(handle.fileno()).st_size <= LARGEST_SOURCE else None
 
 
 def _archive_sources(archive: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Sources]]:
@@ -156,15 +159,44 @@ def _copy_small_files(archive: Path, folder: Path) -> bool:
             holds_sources = True
         elif found := _METADATA.search(name):
             header, *rows = content().splitlines(keepends=True) or [b""]
-            (folder / f"{found[1]}.csv").write_bytes(header + b"".join(row for row in rows if b",Python," in row))
+            _copy(folder / f"{found[1]}.csv", header + b"".join(row for row in rows if b",Python," in row))
         elif found := _PAGE.search(name):
-            (folder / f"{found[1]}.html").write_bytes(content())
+            _copy(folder / f"{found[1]}.html", content())
     return holds_sources
+
+
+def _copy(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}: set TMPDIR to a folder with more room") from None
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive, whose header must be whole.
+
+    The standard library takes a damaged header, and the end of a file that was cut off, for the end of the archive.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        """Read the next member.
+
+        Raises:
+            tarfile.HeaderError: the archive ends here, by its mark.
+            tarfile.ReadError: there is neither a member nor the mark of the end.
+        """
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Name, size and content of each regular file of an archive, in its order; the content only while it is current."""
-    with _reading(archive), tarfile.open(archive, "r|*") as tar:
+    with _reading(archive), tarfile.open(archive, "r|*", tarinfo=_Member) as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # it would grow with the number of files
             if member.isreg():
@@ -187,7 +219,7 @@ def _reading(archive: Path) -> Iterator[None]:
 
 
 def _root(path: Path) -> Path:
-    """The data set's own folder: the one given, or the only one within it that looks like it."""
+    """The data set's own folder: the path, or the only folder in it that looks like one."""
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path

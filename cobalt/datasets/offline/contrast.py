@@ -156,7 +156,7 @@ def _take(
                 counts[NOT_NEEDED] += 1
             elif not is_short:
                 counts[TOO_LONG] += 1
-            elif seen is not None and not seen.add(candidate.text or candidate.program):
+            elif seen is not None and seen.resembles(sketch := seen.sketch(candidate.text or candidate.program)):
                 counts[NEAR_DUPLICATE] += 1
             elif not _is_writable(candidate):
                 counts[UNWRITABLE] += 1
@@ -164,6 +164,8 @@ def _take(
                 counts[reason] += 1
             else:
                 taken.append(candidate)
+                if seen is not None:
+                    seen.remember(sketch)
     return taken
 
 

@@ -66,11 +66,11 @@ def convert_judged(settings: JudgedSettings) -> Summary:
         UserError: bad input, or results that cannot be written or that other settings made.
     """
     prompts = load_prompts(settings.prompts)
-    given = {"responses": settings.responses, "source": settings.source}
     check_files([settings.input_file], [])
     _check_prompts(settings, prompts)
-    counter = open_results(settings, "judged", [settings.input_file], prompts, given)
-    splits = split_problems(settings, dict(_statements(settings.input_file)))
+    arguments = {"responses": settings.responses, "source": settings.source}
+    counter = open_results(settings, "judged", [settings.input_file], prompts, arguments)
+    splits = split_problems(settings, _statements(settings.input_file))
     counts = Counts()
     problems = _problems(settings, prompts, splits, counts)
     write_groups(settings, settings.source, problems, splits, counter, counts)
@@ -94,16 +94,23 @@ def _check_prompts(settings: JudgedSettings, prompts: PromptSet) -> None:
         )
 
 
-def _statements(path: Path) -> Iterator[tuple[str, str]]:
-    empty = True
+def _statements(path: Path) -> dict[str, str]:
+    """The statement of each problem by its id, which is a string in groups."""
+    statements: dict[str, str] = {}
     for record in iterate_records(path):
-        empty = False
-        statement = record.get("question", record.get("instruction"))
+        identifier, statement = str(record["id"]), _statement(record)
         if not isinstance(statement, str):
             raise UserError(f"{path}: record {record['id']!r}: field 'question' is missing or not a string")
-        yield str(record["id"]), statement
-    if empty:
+        if identifier in statements:
+            raise UserError(f"{path}: id {identifier} is that of two problems, as a number and as a string: rename one")
+        statements[identifier] = statement
+    if not statements:
         raise UserError(f"{path}: the file holds no record")
+    return statements
+
+
+def _statement(record: Mapping[str, Any]) -> Any:
+    return record.get("question", record.get("instruction"))
 
 
 def _problems(
@@ -246,7 +253,7 @@ def _apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSe
         programs.append(_Program(_plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
     problem = Problem.parse(record) if "test_cases" in record else None
     fn_name = None if problem is None else problem.tests.fn_name
-    messages = opening_messages(prompts.first_turn(str(record.get("question")), fn_name), prompts)
+    messages = opening_messages(prompts.first_turn(_statement(record), fn_name), prompts)
     return _Read(messages, programs, None if problem is None else _without_results(problem))
 
 

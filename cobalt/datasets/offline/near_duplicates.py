@@ -6,10 +6,9 @@ of their runs of five tokens, as MinHash estimates it (datasketch). Nothing here
 
 import re
 import zlib
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _PERMUTATIONS = 128
 _RUN = 5
@@ -23,15 +22,20 @@ _STRING_OR_COMMENT = re.compile(
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
+Numbers = NDArray[np.uint64]
+
 
 def normalised_source(source: str) -> str:
     """The program without comments, empty lines and white space at the end of lines."""
-    without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source)
+    without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source) if "#" in source else source
     return "\n".join(line for line in map(str.rstrip, without_comments.splitlines()) if line)
 
 
 class NearDuplicates:
-    """Remembers programs, and tells which new ones resemble one of them."""
+    """Remembers programs, and tells which new ones resemble one of them.
+
+    Each new one is compared with all: the programs that a problem's groups can use are too few for an index to pay.
+    """
 
     def __init__(self, threshold: float) -> None:
         """Start without a program.
@@ -39,33 +43,30 @@ class NearDuplicates:
         Args:
             threshold: From which Jaccard similarity of their features two programs are near duplicates, above 0 to 1.
         """
-        from datasketch import LeanMinHash, MinHash, MinHashLSH
+        from datasketch import MinHash
 
         self._threshold = threshold
-        self._sketch = MinHash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int)
-        self._frozen = LeanMinHash
-        self._index = MinHashLSH(num_perm=_PERMUTATIONS, params=_bands(threshold))
-        self._known: dict[int, Any] = {}
+        self._minhash = MinHash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int)
+        self._known: Numbers = np.empty((64, _PERMUTATIONS), dtype=np.uint64)
+        self._number = 0
 
-    def add(self, source: str) -> bool:
-        """Remember a program, unless it is a near duplicate of one that is remembered; returns whether it was new."""
-        self._sketch.clear()  # a new one would draw its permutations again
-        self._sketch.update_batch(_features(source))
-        sketch = self._frozen(self._sketch)
-        if any(self._known[key].jaccard(sketch) >= self._threshold for key in self._index.query(sketch)):
-            return False
-        self._known[len(self._known)] = sketch
-        self._index.insert(len(self._known) - 1, sketch)
-        return True
+    def sketch(self, source: str) -> Numbers:
+        """What is compared of a program: the share of equal numbers estimates the similarity."""
+        self._minhash.clear()  # a new one would draw its permutations again
+        self._minhash.update_batch(_features(source))
+        return np.array(self._minhash.hashvalues, dtype=np.uint64)
 
+    def resembles(self, sketch: Numbers) -> bool:
+        """Whether a program is a near duplicate of one that is remembered."""
+        equal = np.count_nonzero(self._known[: self._number] == sketch, axis=1)
+        return bool((equal >= self._threshold * _PERMUTATIONS).any())
 
-@lru_cache
-def _bands(threshold: float) -> tuple[int, int]:
-    """Bands and rows of the index for a threshold; datasketch takes milliseconds to find them."""
-    from datasketch import MinHashLSH
-
-    index = MinHashLSH(threshold=threshold, num_perm=_PERMUTATIONS)
-    return index.b, index.r
+    def remember(self, sketch: Numbers) -> None:
+        """Remember a program."""
+        if self._number == len(self._known):
+            self._known = np.concatenate([self._known, np.empty_like(self._known)])
+        self._known[self._number] = sketch
+        self._number += 1
 
 
 def _features(source: str) -> set[int]:

@@ -1,7 +1,8 @@
-"""Pairs of problem statements that share much of their text, in any language and whatever their mark-up.
+"""Pairs of problem statements that share much of their text, whatever their mark-up.
 
 Letters and digits alone are compared, in runs of a fixed length. A run that many statements have is boilerplate ("The
-input is given from Standard Input in the following format") and does not count.
+input is given from Standard Input in the following format") and does not count. A translation is not similar, and
+neither is a statement in other words.
 """
 
 import unicodedata
@@ -21,11 +22,16 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Numbers = NDArray[np.uint64]
 
 
+def letters(statement: str) -> str:
+    """The letters and digits of a statement, in lower case: what is compared of it."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", statement).lower()))
+
+
 def similar_pairs(statements: Sequence[str], threshold: float) -> list[tuple[int, int]]:
     """The places (smaller first) of the statements of which the shorter shares at least a part with the longer.
 
     Args:
-        statements: The statements.
+        statements: The `letters` of the statements, all different: copies would make each other boilerplate.
         threshold: The part, above 0 to 1, of the features of the statement that has fewer.
     """
     if len(statements) < 2:
@@ -62,9 +68,7 @@ def _shared(
 
 def _features(statement: str) -> Numbers:
     """The distinct runs of letters of a statement, as numbers."""
-    folded = unicodedata.normalize("NFKC", statement).lower()
-    letters = "".join(filter(str.isalnum, folded))
-    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), dtype=np.uint32).astype(np.uint64)
+    codes = np.frombuffer(statement.encode("utf-32-le", "replace"), dtype=np.uint32).astype(np.uint64)
     if len(codes) < _RUN:
         return np.array([], dtype=np.uint64)
     runs = np.zeros(len(codes) - _RUN + 1, dtype=np.uint64)

@@ -19,7 +19,7 @@ from cobalt.conversation.chat_template import template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
 from cobalt.datasets.offline.settings import GroupSettings
-from cobalt.datasets.offline.similar_statements import similar_pairs
+from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, write_summary
@@ -78,7 +78,12 @@ class Counts:
 
 
 def open_results(
-    settings: GroupSettings, stage: str, inputs: Sequence[Path], prompts: PromptSet, given: Mapping[str, Any]
+    settings: GroupSettings,
+    stage: str,
+    inputs: Sequence[Path],
+    prompts: PromptSet,
+    arguments: Mapping[str, Any],
+    streams: Sequence[Path] = (),
 ) -> PromptTokenCounter | None:
     """Check the files, write the manifests of the results, and load what measures lengths.
 
@@ -87,7 +92,8 @@ def open_results(
         stage: Name of the run's kind.
         inputs: Files that the groups are made from, besides those of the settings.
         prompts: The prompt set.
-        given: Settings of the source that decide the groups.
+        arguments: Settings of the source that decide the groups.
+        streams: Inputs that are too large to be read once more for their digests, which the source makes itself.
 
     Returns:
         What measures prompts and responses; None if there is no limit of length.
@@ -97,22 +103,22 @@ def open_results(
             its tokenizer has no chat template or no token that ends a response.
     """
     read = [*inputs, *settings.evaluation_files]
-    check_files(read, _results(settings).values())
+    check_files([*read, *streams], _results(settings).values())
     counter = None
     if settings.model_name is not None:
         counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
         counter.check_end()
-    arguments = {
+    deciding = {
         "stage": stage,
         "prompts": dict(prompts.digests),
         "rewards": asdict(settings.rewards),
         "tokenizer": None if counter is None else counter.fingerprint,
         "max_tokens": None if counter is None else settings.max_tokens,
         **{name: getattr(settings, name) for name in _DECIDING},
-        **given,
+        **arguments,
     }
     for result in _results(settings).values():
-        open_manifest(result, arguments, read)
+        open_manifest(result, deciding, read)
     return counter
 
 
@@ -130,34 +136,36 @@ def _results(settings: GroupSettings) -> dict[str, Path]:
 
 
 def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> dict[str, str]:
-    """The split of each problem; problems similar to one of the evaluation files have none.
+    """The split of each problem; problems whose statements equal or resemble one of the evaluation files have none.
 
-    Problems whose statements are similar, directly or by way of others, are in the same split. A split is drawn from
-    the seed and the first of these problems alone, so that it does not depend on what other problems there are.
+    Problems whose statements are equal or similar, directly or by way of others, are in the same split. It is drawn
+    from the seed and the first of their ids.
 
     Raises:
         UserError: an evaluation file cannot be read, or a record of it has no statement.
     """
-    ids = sorted(statements)
-    evaluated = [text for path in settings.evaluation_files for text in _evaluation_statements(path)]
-    pairs = similar_pairs([*(statements[name] for name in ids), *evaluated], settings.similarity)
-    leader = list(range(len(ids)))
+    firsts: dict[str, str] = {}  # for each distinct statement the first problem that has it
+    own = {name: letters(statements[name]) for name in sorted(statements)}
+    for name, text in own.items():
+        firsts.setdefault(text, name)
+    evaluated = {letters(text): None for path in settings.evaluation_files for text in _evaluation_statements(path)}
+    texts = [*firsts, *(text for text in evaluated if text not in firsts)]
+    dropped = evaluated.keys() & firsts.keys()
+    leader = list(range(len(firsts)))
 
     def lead(place: int) -> int:
         while leader[place] != place:
             place = leader[place]
         return place
 
-    dropped = set()
-    for first, second in pairs:
-        if first >= len(ids):
-            continue  # two of the evaluation's
-        if second >= len(ids):
-            dropped.add(first)
-            continue
-        one, other = sorted((lead(first), lead(second)))
-        leader[other] = one
-    return {name: _split(settings, ids[lead(place)]) for place, name in enumerate(ids) if place not in dropped}
+    for first, second in similar_pairs(texts, settings.similarity):
+        if second < len(firsts):
+            one, other = sorted((lead(first), lead(second)))
+            leader[other] = one
+        elif first < len(firsts):
+            dropped.add(texts[first])
+    split = {text: _split(settings, firsts[texts[lead(place)]]) for place, text in enumerate(firsts)}
+    return {name: split[text] for name, text in own.items() if text not in dropped}
 
 
 def _split(settings: GroupSettings, name: str) -> str:
