@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError, last_line
@@ -63,8 +64,9 @@ def export(run: Path, step: int, output: Path) -> None:
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
-    # Small policies keep their precision; large ones are served in bfloat16, and written in it.
-    if _trained_on_cpu(run):
+    # Small policies keep their precision; large ones are served in bfloat16, and written in it. Adapters are merged.
+    config = _config(run)
+    if trains_on_cpu(config) or _has_adapters(config):
         arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
     else:
         arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
@@ -77,13 +79,20 @@ def export(run: Path, step: int, output: Path) -> None:
     temporary.rename(output)
 
 
-def _trained_on_cpu(run: Path) -> bool:
+def _config(run: Path) -> Any:
     from omegaconf import OmegaConf
 
     try:
-        return trains_on_cpu(OmegaConf.load(run / "config.yaml"))
+        return OmegaConf.load(run / "config.yaml")
     except OSError:
         raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
+
+
+def _has_adapters(config: Any) -> bool:
+    from omegaconf import OmegaConf
+
+    models = ("model", "actor_rollout_ref.model")
+    return any(OmegaConf.select(config, f"{model}.lora_rank", default=0) for model in models)
 
 
 def main(arguments: Arguments) -> int:

@@ -1,7 +1,7 @@
 """veRL's model merger in the precision of the checkpoint: `python -m cobalt_verl.merge CHECKPOINT FOLDER`.
 
-veRL's own merger rounds to bfloat16, which changes the responses of a policy of a few million parameters. Only
-checkpoints of FSDP can be merged.
+veRL's own merger rounds to bfloat16, which changes the responses of a policy of a few million parameters, and leaves
+low-rank adapters apart from the weights. Only checkpoints of FSDP can be merged.
 """
 
 import json
@@ -38,6 +38,14 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
                 merged[name] = merge_non_dtensor_shards(name, shards)
         return merged
 
+    def save_lora_adapter(self, state_dict: dict[str, torch.Tensor]) -> None:
+        """Add low-rank adapters to their weights, so that an engine serves the policy like any other.
+
+        veRL would write them into a folder of their own, beside the weights that they change.
+        """
+        meta = self._load_lora_train_meta()
+        merge_adapters(state_dict, None if meta is None else meta["lora_alpha"] / meta["r"])
+
     def save_hf_model_and_tokenizer(self, state_dict: dict[str, torch.Tensor]) -> None:
         """As veRL, but `config.json` names the precision that the weights have."""
         precision = str(next(iter(state_dict.values())).dtype).removeprefix("torch.")
@@ -46,6 +54,30 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         config = json.loads(path.read_text(encoding="utf-8"))
         config.pop("torch_dtype", None)
         path.write_text(json.dumps(config | {"dtype": precision}, indent=2) + "\n", encoding="utf-8")
+
+
+def merge_adapters(weights: dict[str, torch.Tensor], scale: float | None) -> None:
+    """W + scale x B A in the place of each weight W with an adapter, and the names of a model without adapters.
+
+    Args:
+        weights: By the names that PEFT gives them; changed in place. Without an adapter nothing happens.
+        scale: The adapters' alpha over their rank; None: not known.
+
+    Raises:
+        ValueError: there is an adapter, and the scale is not known.
+    """
+    adapted = [name.removesuffix(".lora_A.default.weight") for name in weights if name.endswith(".lora_A.default.weight")]
+    if not adapted:
+        return
+    if scale is None:
+        raise ValueError("the checkpoint has adapters, but no lora_train_meta.json with their rank and alpha")
+    for name in adapted:
+        low = weights.pop(f"{name}.lora_A.default.weight").float()
+        high = weights.pop(f"{name}.lora_B.default.weight").float()
+        weight = weights[f"{name}.base_layer.weight"]
+        weights[f"{name}.base_layer.weight"] = (weight.float() + scale * (high @ low)).to(weight.dtype)
+    for name in list(weights):
+        weights[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = weights.pop(name)
 
 
 def main(checkpoint: str, folder: str) -> None:
