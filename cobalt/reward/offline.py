@@ -1,8 +1,8 @@
 """Advantages of responses that were judged before training, from the rewards of their group (arXiv 2605.28409).
 
 The policy gradient of a group is sum over i of A_i grad log pi(y_i | x). The functions here give A; the loss is in
-`cobalt_verl.losses.offline`. Pure functions in float64, one group at a time, no tokens and no torch. The paper's text was
-not available in full: `docs/offline_rl.md` says which constants are assumed.
+`cobalt_verl.losses.offline`. Pure functions in float64, one group at a time, no tokens and no torch. The paper's text
+was not available in full: `docs/offline_rl.md` says which constants are assumed.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from cobalt.errors import UserError
 Floats = npt.NDArray[np.float64]
 
 OfflineEstimator = Literal["sft", "rloo", "grpo", "exponential"]
-"""sft: accepted responses alone, each with the same weight (the paper's baseline). rloo: the reward less the mean of the
-others. grpo: the reward less the mean, over the standard deviation. exponential: exp(beta x grpo)."""
+"""sft: accepted responses alone, each with the same weight (the paper's baseline). rloo: the reward less the mean of
+the others. grpo: the reward less the mean, over the standard deviation. exponential: exp(beta x grpo)."""
 
 EPSILON = 1e-6
 """Added to the standard deviation, as veRL does."""
@@ -93,7 +93,8 @@ def group_normalised(rewards: Floats) -> Floats:
     Returns:
         A, of the same shape; they add up to 0.
     """
-    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + EPSILON)
+    normalised: Floats = (rewards - rewards.mean()) / (rewards.std(ddof=1) + EPSILON)
+    return normalised
 
 
 def exponential(rewards: Floats, beta: float) -> Floats:
@@ -106,7 +107,8 @@ def exponential(rewards: Floats, beta: float) -> Floats:
     Returns:
         A, of the same shape.
     """
-    return np.exp(beta * group_normalised(rewards))
+    weights: Floats = np.exp(beta * group_normalised(rewards))
+    return weights
 
 
 def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt.NDArray[np.bool_]) -> Floats:

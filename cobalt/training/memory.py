@@ -62,7 +62,11 @@ def estimate(config: Any) -> MemoryEstimate:
         model = AutoModelForCausalLM.from_config(architecture)
     parameters = sum(weight.numel() for weight in model.parameters())
     rank = int(config.model.lora_rank)
-    linear = [module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and "lm_head" not in name]
+    linear = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and "lm_head" not in name
+    ]
     trained = sum(rank * (module.in_features + module.out_features) for module in linear) if rank else parameters
     stored = _BYTES[str(config.engine.model_dtype)]
     precision = config.engine.get("mixed_precision") or {}

@@ -1,7 +1,8 @@
 """Train a policy on judged responses: `python -m cobalt.training.offline`; scripts/train_offline_rl.sh calls it.
 
-Nothing is sampled or judged (arXiv 2605.28409). torchrun starts a process for each GPU of this machine, and veRL's engine
-trains (`cobalt_verl.trainers.offline`). The run's folder is that of every training run (`cobalt.training.run_folder`).
+Nothing is sampled or judged (arXiv 2605.28409). torchrun starts a process for each GPU of this machine, and veRL's
+engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of every training run
+(`cobalt.training.run_folder`).
 """
 
 import logging
@@ -37,7 +38,7 @@ class Arguments:
     """Train a policy on judged responses, without sampling or judging any."""
 
     data_dir: Path
-    """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc/preproc_judged.py)."""
+    """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc_judged.py)."""
     model: str
     """The policy to start from: a folder or a hub name."""
     output_dir: Path
@@ -107,8 +108,8 @@ def check_data(config: Any) -> int:
     """Check that the policy and the groups fit together; returns the number of training steps.
 
     Raises:
-        UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too long,
-            or there are fewer groups than a step takes.
+        UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
+            long, or there are fewer groups than a step takes.
     """
     from transformers import AutoTokenizer
 
@@ -117,7 +118,9 @@ def check_data(config: Any) -> int:
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.model.tokenizer_path or config.model.path)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot load the tokenizer of {config.model.path}: {' '.join(str(error).split())[:200]}") from None
+        raise UserError(
+            f"cannot load the tokenizer of {config.model.path}: {' '.join(str(error).split())[:200]}"
+        ) from None
     settings = OfflineSettings(**config.offline)
     counts = {}
     for name in ("train_files", "val_files"):

@@ -66,7 +66,9 @@ def merge_adapters(weights: dict[str, torch.Tensor], scale: float | None) -> Non
     Raises:
         ValueError: there is an adapter, and the scale is not known.
     """
-    adapted = [name.removesuffix(".lora_A.default.weight") for name in weights if name.endswith(".lora_A.default.weight")]
+    adapted = [
+        name.removesuffix(".lora_A.default.weight") for name in weights if name.endswith(".lora_A.default.weight")
+    ]
     if not adapted:
         return
     if scale is None:

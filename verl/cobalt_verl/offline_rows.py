@@ -76,8 +76,8 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
         groups.append(TokenGroup(group.id, rows))
     if too_long:
         raise UserError(
-            f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such as"
-            f" in group {too_long[0]}: make the groups with a smaller --max_tokens"
+            f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such"
+            f" as in group {too_long[0]}: make the groups with a smaller --max_tokens"
         )
     return groups
 
@@ -86,7 +86,9 @@ def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tup
     text = tokenizer.apply_chat_template(list(group.messages), tokenize=False, add_generation_prompt=True)
     prompt = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
     texts = [response.text for response in group.responses]
-    if text.rstrip().endswith(_THINK):  # a response as a model wrote it may begin with the tag that the prompt ends with
+    if text.rstrip().endswith(
+        _THINK
+    ):  # a response as a model wrote it may begin with the tag that the prompt ends with
         texts = [text.removeprefix(_THINK) for text in texts]
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
@@ -135,4 +137,5 @@ def _placed(row: Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def response_values(row: Row, values: torch.Tensor) -> npt.NDArray[np.float32]:
     """The opposite of placing: the values about a response's tokens."""
-    return values[len(row.prompt) - 1 : row.length - 1].float().numpy()
+    found: npt.NDArray[np.float32] = values[len(row.prompt) - 1 : row.length - 1].float().numpy()
+    return found

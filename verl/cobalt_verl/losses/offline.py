@@ -6,8 +6,8 @@ With the advantage A of a token's response, its log-prob l and its log-prob l0 u
     -min(r A, clip(r, 1 - c, 1 + c) A), r = exp(l - l0)     with one
     + kl (exp(l0 - l) - (l0 - l) - 1)                an estimate of the KL divergence from the starting policy
 
-and the loss is the mean over the response tokens of the whole batch, on all ranks. Without a ratio and a KL term nothing
-bounds the loss from below: log-probs of responses with a negative advantage may fall for ever.
+and the loss is the mean over the response tokens of the whole batch, on all ranks. Without a ratio and a KL term
+nothing bounds the loss from below: log-probs of responses with a negative advantage may fall for ever.
 """
 
 from typing import Any
@@ -54,8 +54,8 @@ def offline_loss(
     Args:
         settings: Which terms there are.
         model_output: `log_probs`, nested (samples, tokens); the value at a token is about the token after it.
-        data: The micro-batch, a TensorDict with `loss_mask` and `advantages`, and `start_log_probs` where they are needed,
-            placed like the log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and `dp_size`.
+        data: The micro-batch, a TensorDict with `loss_mask` and `advantages`, and `start_log_probs` where they are
+            needed, placed like the log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and `dp_size`.
         dp_group: Not used; veRL hands it to every loss.
 
     Returns:

@@ -220,9 +220,9 @@ def validation_metrics(
         start: The starting policy's.
 
     Returns:
-        `validation/accepted_log_prob` and `validation/other_log_prob`, the mean of a token (nats; the second only where
-        there are such responses); `validation/kl`, the mean of exp(l0 - l) - (l0 - l) - 1 of a token, an estimate of the
-        KL divergence of the starting policy from the policy on these responses.
+        `validation/accepted_log_prob` and `validation/other_log_prob`, the mean of a token (nats; the second only
+        where there are such responses); `validation/kl`, the mean of exp(l0 - l) - (l0 - l) - 1 of a token, an
+        estimate of the KL divergence of the starting policy from the policy on these responses.
     """
     rows = [row for group in groups for row in group.rows]
     values = [value for group in now for value in group]

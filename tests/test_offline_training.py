@@ -1,0 +1,227 @@
+"""Offline RL on veRL's engine: rows, and real runs of the pocket model that learn, go on exactly, and are exported."""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support import ROOT, write_lines
+
+pytest.importorskip("verl")
+
+from cobalt.errors import UserError
+from cobalt.reward.offline import OfflineSettings
+
+SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
+
+
+def group(identifier, right, wrong, question="Print one."):
+    def response(program, status, reward):
+        return {"text": f"```python\n{program}\n```", "status": status, "reward": reward, "origin": program[:9]}
+
+    return {
+        "id": f"{identifier}/0",
+        "problem_id": str(identifier),
+        "source": "test",
+        "messages": [SYSTEM, {"role": "user", "content": question}],
+        "responses": [
+            *(response(program, "accepted", 1.0) for program in right),
+            *(response(program, "wrong_answer", -0.3) for program in wrong),
+        ],
+    }
+
+
+def pocket_groups(count, seed):
+    """Right programs of pocket problems, and programs with one mistake."""
+    from cobalt.datasets.pocket.problems import draw_task
+
+    rng = random.Random(seed)
+    for number in range(count):
+        task = draw_task(rng, "EASY")
+        wrong = rng.sample(task.confusions(), 2)
+        yield group(f"{seed}-{number}", [task.program(task.solution)], map(task.program, wrong), task.statement)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("groups")
+    write_lines(folder / "train.jsonl", pocket_groups(24, 1))
+    write_lines(folder / "validation.jsonl", pocket_groups(8, 2))
+    return folder
+
+
+def train(data, model, output, *settings, estimator="grpo"):
+    """A run of six steps or fewer; returns the metrics of its steps."""
+    command = ["bash", "scripts/train_offline_rl.sh", "--data_dir", data, "--model", model, "--output_dir", output]
+    command += ["--estimator", estimator, "data.train_batch_size=8", "trainer.total_epochs=2", *settings]
+    finished = subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(len(lines)))
+    return [line["metrics"] for line in lines]
+
+
+def weights_of(run):
+    from safetensors.torch import load_file
+
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole_run(data, seed_model, tmp_path_factory):
+    run = tmp_path_factory.mktemp("offline") / "run"
+    return run, train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_training_raises_accepted_programs_above_the_others(whole_run):
+    _, metrics = whole_run
+    assert len(metrics) == 7
+    gap = [m["validation/accepted_log_prob"] - m["validation/other_log_prob"] for m in (metrics[0], metrics[-1])]
+    assert gap[1] > gap[0]
+    assert metrics[0]["validation/kl"] == 0 < metrics[-1]["validation/kl"]
+    assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run, data, seed_model, tmp_path):
+    import torch
+
+    settings = ["offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2"]
+    train(data, seed_model, tmp_path / "run", *settings, "trainer.total_training_steps=4")
+    train(data, seed_model, tmp_path / "run", *settings)
+    expected, found = weights_of(whole_run[0]), weights_of(tmp_path / "run")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_model, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    adapters = ["model.lora_rank=4", "model.lora_alpha=8", "trainer.n_gpus_per_node=2"]
+    metrics = train(data, seed_model, tmp_path / "run", *adapters, "trainer.total_training_steps=2", estimator="sft")
+    assert metrics[1]["training/responses"] == 8
+    before, after = load_file(seed_model / "model.safetensors"), weights_of(tmp_path / "run")
+    assert before.keys() == after.keys()
+    changed = {name.split(".")[-2] for name in before if not torch.equal(before[name], after[name])}
+    assert changed <= {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert "q_proj" in changed
+
+
+def test_merged_adapters_are_the_weights_with_their_product():
+    import torch
+
+    from cobalt_verl.merge import merge_adapters
+
+    weight, low, high = torch.ones(3, 2), torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0], [0.0], [2.0]])
+    name = "base_model.model.model.layers.0.q_proj"
+    weights = {
+        f"{name}.base_layer.weight": weight,
+        f"{name}.lora_A.default.weight": low,
+        f"{name}.lora_B.default.weight": high,
+        "base_model.model.model.norm.weight": torch.ones(2),
+    }
+    with pytest.raises(ValueError, match="adapters"):
+        merge_adapters(dict(weights), None)
+    merge_adapters(weights, 0.5)
+    assert weights.keys() == {"model.layers.0.q_proj.weight", "model.norm.weight"}
+    assert weights["model.layers.0.q_proj.weight"].tolist() == [[1.5, 2.0], [1.0, 1.0], [2.0, 3.0]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(policy):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy)
+
+
+def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import batch, load_groups, response_values
+
+    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
+    (tokens,) = load_groups(path, tokenizer, OfflineSettings("rloo"), 1000)
+    row = tokens.rows[0]
+    fields = batch(tokens.rows)
+    ids, mask = fields["input_ids"].unbind()[0].tolist(), fields["loss_mask"].unbind()[0].tolist()
+    predicted = [following for following, wanted in zip(ids[1:], mask[:-1], strict=True) if wanted]
+    assert predicted == row.response.tolist()
+    assert predicted[-1] == tokenizer.eos_token_id
+    assert mask[-1] == 0
+    assert tokenizer.decode(predicted[:-1]) == "```python\n0\n```"
+    assert tokenizer.decode(row.prompt) == tokenizer.apply_chat_template(
+        [SYSTEM, {"role": "user", "content": "Print one."}], add_generation_prompt=True, tokenize=False
+    )
+    values = fields["advantages"].unbind()[0]
+    assert response_values(row, values).tolist() == pytest.approx([1.3] * len(row.response))
+    assert values.count_nonzero() == len(row.response)
+
+
+def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import load_groups
+
+    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0", "00"], ["1", "2"])])
+    (tokens,) = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
+    assert [(row.advantage, row.accepted) for row in tokens.rows] == [(1, True), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"eos_token_id": None}, "eos_token"),
+        ({"chat_template": None}, "chat template"),
+    ],
+)
+def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names):
+    from cobalt_verl.offline_rows import load_groups
+
+    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
+    broken = SimpleNamespace(**{"eos_token_id": 1, "chat_template": "x"} | change)
+    with pytest.raises(UserError, match=names):
+        load_groups(path, broken, OfflineSettings("rloo"), 1000)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"estimator": "ppo"}, "estimator"),
+        ({"scale": "laptop"}, "offline_scale"),
+        ({"overrides": ["data.train_batch_size=0"]}, "train_batch_size"),
+        ({"overrides": ["data.train_batch_size=500"]}, "fewer than"),
+        ({"overrides": ["data.train_batch_size=5", "trainer.n_gpus_per_node=2"]}, "shared by 2"),
+        ({"overrides": ["data.max_length=20"]}, "longer"),
+        ({"overrides": ["trainer.total_training_steps=99"]}, "total_training_steps"),
+        ({"overrides": ["offline.gamma=1"]}, "gamma"),
+        ({"model": "no/such/folder"}, "tokenizer"),
+        ({"data_dir": Path("nowhere")}, "train.jsonl"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_path, change, names):
+    from cobalt.training.offline import Arguments, main
+
+    given = {"data_dir": data, "model": str(seed_model), "output_dir": tmp_path / "run", "overrides": []} | change
+    with pytest.raises(UserError, match=names):
+        main(Arguments(**given))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
+def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_path, scale, capsys):
+    from cobalt.training.memory import estimate
+    from cobalt.training.offline import Arguments, compose, main
+
+    given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, dry_run=True)
+    assert main(given) == 0
+    assert "estimator: rloo" in capsys.readouterr().out
+    found = estimate(compose(given))
+    assert found.weights > 4 * found.parameters * (0.4 if scale == "paper-7b" else 0.9)
+    assert (found.trained < found.parameters) == (scale == "paper-7b")
+    assert not (tmp_path / "run").exists()
