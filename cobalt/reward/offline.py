@@ -81,7 +81,8 @@ def leave_one_out(rewards: Floats) -> Floats:
     Returns:
         A, of the same shape; they add up to 0.
     """
-    return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+    advantages: Floats = (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+    return advantages
 
 
 def group_normalised(rewards: Floats) -> Floats:

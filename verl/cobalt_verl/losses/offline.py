@@ -55,7 +55,8 @@ def offline_loss(
         settings: Which terms there are.
         model_output: `log_probs`, nested (samples, tokens); the value at a token is about the token after it.
         data: The micro-batch, a TensorDict with `loss_mask` and `advantages`, and `start_log_probs` where they are
-            needed, placed like the log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and `dp_size`.
+            needed, placed like the log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and
+            `dp_size`.
         dp_group: Not used; veRL hands it to every loss.
 
     Returns:
