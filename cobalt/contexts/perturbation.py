@@ -7,7 +7,7 @@ problems can be left out by a list of ids. Hidden tests, and with them rewards, 
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cobalt.errors import UserError
@@ -107,10 +107,8 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
         return None
     left, right = list(first_with.values())[:2]
     rest = public.select(place for place in range(len(public)) if place not in (left, right))
-    swapped = TestSuite(
-        (public.inputs[left], public.inputs[right]), (public.outputs[right], public.outputs[left]), public.fn_name
-    )
-    return swapped, TestSuite(swapped.inputs + rest.inputs, swapped.outputs + rest.outputs, public.fn_name)
+    swapped = replace(public.select([left, right]), outputs=(public.outputs[right], public.outputs[left]))
+    return swapped, replace(public, inputs=swapped.inputs + rest.inputs, outputs=swapped.outputs + rest.outputs)
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
