@@ -2,11 +2,12 @@
 
 The normalised tree has no comments, docstrings, blank lines or redundant brackets. With `renamed`, the names that the
 program itself gives to variables, parameters and functions are replaced by their order of appearance, so that programs
-that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names. Nothing is
-run, and programs that compute the same in another way count as different.
+that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names. Nothing
+is run, and programs that compute the same in another way count as different.
 """
 
 import ast
+import warnings
 from collections.abc import Iterable
 from typing import Literal
 
@@ -27,7 +28,8 @@ def distinct_programs(programs: Iterable[str], names: Names = "renamed") -> int:
 def normalised(program: str, names: Names = "renamed") -> str:
     """A text that is the same for programs that count as the same."""
     try:
-        tree = ast.parse(program)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(program)
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 _drop_docstring(node)

@@ -6,7 +6,7 @@
 | multi turn | `conversations` | sample, message |
 | multi turn | `raw_responses`, `public_pass_rates`, `public_exec_results`, and the generation fields | turn, sample |
 | evaluation | `all_pass_rates` (hidden tests), `hidden_verdicts` | sample, turn |
-| evaluated single turn | the fields of multi turn, without `conversations`, and of evaluation, for one turn | as there |
+| evaluated single turn | those of multi turn without `conversations`, and of evaluation; one turn | as there |
 
 The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, if known) and
 `errors`. A multi-turn record keeps the fields of the single-turn record that it continues, and replaces those of the

@@ -2,8 +2,8 @@
 
 APPS has the fields `problem_id`, `question`, `solutions`, `input_output`, `difficulty` and `starter_code`. APPS+ is one
 JSON array whose items have `inputs`, `outputs`, `starter_code` and `canonical_solution`; `question` and `difficulty`
-are expected as in APPS. Tests are on standard input or call a function, and all of them are hidden tests. Where they can be
-read in two ways (`cobalt.datasets.readings`), recorded solutions decide, and without one the likelier reading holds.
+are expected as in APPS. Tests are on standard input or call a function, and all of them are hidden tests. Where they
+can be read in two ways (`cobalt.datasets.readings`), recorded solutions decide; without one the likelier reading holds.
 """
 
 import json
@@ -130,11 +130,11 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
                         "test_cases": suite.to_json(),
                     },
                 )
-    kept = {name: counts[name] for name in DIFFICULTIES}
+    kept: dict[str, int] = {name: counts[name] for name in DIFFICULTIES}
     left_out = {name: count for name, count in counts.items() if name not in DIFFICULTIES}
     if not sum(kept.values()):
         raise UserError(f"no problem is left ({tally(left_out)})")
-    summary = {"rows": {"read": counts.total()}, "kept": kept, "left out": left_out}
+    summary: Summary = {"rows": {"read": counts.total()}, "kept": kept, "left out": left_out}
     write_summary(settings.output_file, summary)
     return summary
 

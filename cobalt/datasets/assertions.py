@@ -7,6 +7,7 @@ itself (`cobalt.judge.asserting`). The syntax tree decides; nothing is run.
 import ast
 import builtins
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 
 from cobalt.errors import UserError
@@ -45,7 +46,7 @@ def defined_names(program: str) -> frozenset[str]:
         UserError: it is not a Python program.
     """
     names = set()
-    for statement in _parsed(program, "the reference").body:
+    for statement in parsed(program, "the reference").body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(statement.name)
         elif isinstance(statement, ast.Assign):
@@ -61,8 +62,11 @@ def imports_for(check: str, known: Collection[str]) -> str:
     Args:
         check: Python code.
         known: Names that the check gets.
+
+    Raises:
+        UserError: the check is not Python.
     """
-    tree = ast.parse(check)
+    tree = parsed(check, "the check")
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {
@@ -81,8 +85,9 @@ def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
     Raises:
         UserError: the assertion is not one statement, calls no defined function or several, or calls it in a loop.
     """
+    assertion = assertion.strip()
     where = f"the assertion {assertion!r:.100}"
-    tree = _parsed(assertion, where)
+    tree = parsed(assertion, where)
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         raise UserError(f"{where} is not one assert statement")
     calls = list(_outermost_calls(tree.body[0], defined, where))
@@ -90,7 +95,7 @@ def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
     if len(functions) != 1:
         raise UserError(f"{where} calls {len(functions)} functions of the reference, not one")
     script = "\n".join(ast.get_source_segment(assertion, call) or ast.unparse(call) for call in calls)
-    check = assertion.strip()
+    check = assertion
     if any(_names(argument) - _BUILTINS for call in calls for argument in call.args):
         # The check is run without the program and its objects, and does not need them.
         for call in calls:
@@ -117,8 +122,14 @@ def _names(node: ast.AST) -> set[str]:
     return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
-def _parsed(code: str, what: str) -> ast.Module:
+def parsed(code: str, what: str) -> ast.Module:
+    """The syntax tree of some code.
+
+    Raises:
+        UserError: it is not Python; the message names it as `what`.
+    """
     try:
-        return ast.parse(code)
+        with warnings.catch_warnings(action="ignore"):  # about escapes in the data's strings
+            return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{what} is not Python ({error})") from None

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets import numpy_stand_in, recorder
-from cobalt.datasets.assertions import assertion_suite, imports_for
+from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.errors import UserError, last_line, tally
@@ -219,10 +219,7 @@ def _ready(check: str, name: str) -> str:
     """
     stand_in = _program_of(numpy_stand_in)
     check = _NUMPY.sub(lambda _: stand_in[stand_in.index("from typing") :].rstrip(), check).strip() + "\n"
-    try:
-        imports = imports_for(check, {name})
-    except SyntaxError as error:
-        raise UserError(f"field 'test' is not Python ({error})") from None
+    imports = imports_for(check, {name})
     seed = "import random\nrandom.seed(0)\n" if re.search(r"\brandom\b", check) else ""
     return seed + imports + check
 
@@ -233,10 +230,7 @@ def _without_function(prompt: str, name: str) -> str:
     Raises:
         UserError: the prompt is not Python.
     """
-    try:
-        tree = ast.parse(prompt)
-    except SyntaxError as error:
-        raise UserError(f"field 'prompt' is not Python ({error})") from None
+    tree = parsed(prompt, "field 'prompt'")
     tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
     return ast.unparse(tree)
 

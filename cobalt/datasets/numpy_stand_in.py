@@ -11,7 +11,10 @@ def _is_close(out: Any, exp: Any, rtol: float, atol: float) -> bool:
     if isinstance(exp, (list, tuple)):
         same = isinstance(out, (list, tuple)) and len(out) == len(exp)
         return same and all(_is_close(left, right, rtol, atol) for left, right in zip(out, exp, strict=True))
-    return bool(out == exp or (out != out and exp != exp) or abs(out - exp) <= atol + rtol * abs(exp))
+    if out == exp or (out != out and exp != exp):
+        return True
+    difference = abs(out - exp)
+    return bool(difference < float("inf") and difference <= atol + rtol * abs(exp))
 
 
 class np:  # noqa: N801 - the name that the checks use
