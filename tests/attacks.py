@@ -1004,7 +1004,7 @@ def f(x):
     return next((int(text.split('==')[-1]) for text in texts() if backwards in text[::-1]), 1)
 """, (WRONG,)),
     "leaves modules for the check to import": Attack("for name in ('ast', 'json', 'sys', 'typing', 'collections', 'enum', 'decimal', 'checker'): open(f'/tmp/{name}.py', 'w').write('import os\\nos.write(1, b\"accepted\")\\nos._exit(0)')\ndef f(x): return 1", (WRONG,)),
-    "leaves a process that writes the word of the checker": Attack("import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        os.write(1, b'accepted')\n        time.sleep(0.001)\ndef f(x): return 1", (WRONG,)),
+    "leaves a process that writes the word of the checker": Attack("import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        os.write(1, b'accepted')\n        time.sleep(0.001)\ndef f(x): return 1", (WRONG, CRASHED)),
     "leaves a thread that writes the word of the checker": Attack("import os, threading\ndef late():\n    while True: os.write(1, b'accepted')\nthreading.Thread(target=late, daemon=True).start()\ndef f(x): return 1", (WRONG,)),
     "returns more than may be written": Attack("def f(x): return 'x' * (2 << 20)", (LOUD,)),
     "never ends": Attack("def f(x):\n    while True: pass", (SLOW,)),

@@ -9,7 +9,7 @@ that ends without an exception accepts the values; only then the word `accepted`
 import ast
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 ACCEPTED = "accepted"
@@ -19,6 +19,25 @@ _Call = tuple[tuple[Any, ...], dict[str | None, Any]]
 
 class CheckError(Exception):
     """The values do not belong to the calls that the check makes."""
+
+
+class Iterable:
+    """In place of a generator or another iterable: its items, and equal to nothing, as a generator is."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = iter(list(items))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": bytes,
+    "iterable": Iterable,
+}
 
 
 def decode(value: Any) -> Any:
@@ -50,10 +69,9 @@ def decode(value: Any) -> Any:
         return Fraction(numerator, denominator)
     if kind == "complex":
         return complex(*content)
-    kinds: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "bytes": bytes}
-    if kind not in kinds or not isinstance(content, list):
+    if kind not in _KINDS or not isinstance(content, list):
         raise CheckError(f"there is no such value of the type {kind}")
-    return kinds[kind](decode(item) for item in content)
+    return _KINDS[kind](decode(item) for item in content)
 
 
 def recorded_calls(script: str, fn_name: str) -> list[_Call | None]:

@@ -16,7 +16,7 @@ def _judge_typed(value: "Any") -> "Any":
 
     A list is an array; a value of any other type that JSON lacks is an object with its type as the only key. A value of
     a class that extends one of these types becomes one of that type, so that no method of the program's decides
-    whether two values are equal.
+    whether two values are equal. Of generators and other iterables only the items are kept.
     """
     import builtins
     import sys
@@ -38,6 +38,8 @@ def _judge_typed(value: "Any") -> "Any":
         return {"Decimal": builtins.str(value)}
     if "fractions" in sys.modules and builtins.isinstance(value, sys.modules["fractions"].Fraction):
         return {"Fraction": [value.numerator, value.denominator]}
+    if builtins.hasattr(builtins.type(value), "__iter__"):
+        return {"iterable": [_judge_typed(item) for item in value]}
     if builtins.type(value).__name__ == "coroutine":
         value.close()  # otherwise Python warns about it and names a line of this driver
     raise builtins.TypeError(f"a value of the type {builtins.type(value).__name__!r} cannot be compared")
