@@ -77,6 +77,6 @@ def f(a, *b, c=1, **d):
     assert normalised(program) == normalised(other)
 
 
-def test_text_that_is_no_program_is_compared_as_text():
+def test_text_that_is_not_a_program_is_compared_as_text():
     assert distinct_programs([" def f(", "def f(", "def g("]) == 2
     assert distinct_programs([]) == 0

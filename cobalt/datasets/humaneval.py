@@ -156,8 +156,8 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     Raises:
         InfrastructureError: the judge failed.
     """
-    given = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
-    run = await judge.execute(_program_of(recorder), given, judge.settings)
+    request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
+    run = await judge.execute(_program_of(recorder), request, judge.settings)
     if isinstance(run, str) or run.end != "exit" or run.status != 0:
         reason = run if isinstance(run, str) else last_line(run.stderr.decode("utf-8", "replace")) or run.end
         logger.warning("%s is left out: its check refuses its reference (%s)", task.id, reason)

@@ -19,6 +19,7 @@ from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.records import write_whole
 
 DATA_SET = "google-research-datasets/mbpp"
+CONFIG = "full"
 SPLITS: Mapping[str, range] = {
     "prompt": range(1, 11),
     "test": range(11, 511),
@@ -105,7 +106,7 @@ def _rows(settings: MbppSettings) -> dict[int, Row]:
         source: Iterator[Row] = local_rows(settings.input_file)
     else:
         advice = "give a copy of mbpp.jsonl by --input_file"
-        source = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice))
+        source = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
     rows: dict[int, Row] = {}
     for place, row in source:
         identifier = row.get("task_id")

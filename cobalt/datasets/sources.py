@@ -75,7 +75,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]:
+def hub_rows(name: str, split: str, revision: str, advice: str, config: str | None = None) -> Iterator[Row]:
     """The rows of a data set on the Hub, streamed.
 
     Args:
@@ -83,6 +83,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]
         split: Its split.
         revision: Branch, tag or commit.
         advice: What the error message advises where there is no network.
+        config: Its configuration; None: the only one, or the default one.
 
     Raises:
         UserError: no network, or no such data set.
@@ -95,7 +96,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]
         raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {advice}") from None
     _announce(f"{name} is streamed from the Hugging Face Hub")
     try:
-        rows = datasets.load_dataset(name, split=split, revision=revision, streaming=True)
+        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
             yield f"{name}, row {number}", dict(row)
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
