@@ -28,6 +28,7 @@ import json, os, random, signal, sys
 import numpy as np
 print(json.dumps({
     "pid": os.getpid(),
+    "group": os.getpgid(0),
     "name": __name__,
     "arguments": sys.argv,
     "first_path": sys.path[0],
@@ -85,6 +86,7 @@ def script(tmp_path):
 def test_a_fork_is_the_process_that_its_client_would_have_been(server, folder, script, tmp_path):
     said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
     assert said["imported"] and said["pid"] != server.pid
+    assert said["group"] == said["pid"], "Ray ends the group of a worker that has ended"
     assert said["name"] == "__main__"
     assert said["arguments"] == [str(script), "a b", ""]
     assert said["first_path"] == str(script.parent)
@@ -104,6 +106,27 @@ def test_without_a_server_the_client_becomes_python(folder, script, tmp_path):
     said, _ = ask(folder, script, "x", cwd=tmp_path, GIVEN="1")
     assert not said["imported"]
     assert (said["arguments"], said["variable"]) == ([str(script), "x"], "1")
+
+
+def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
+    actors = tmp_path / "module" / "some_actors.py"
+    actors.parent.mkdir()
+    actors.write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n", encoding="utf-8")
+    draw = tmp_path / "draw.py"
+    draw.write_text(
+        "import json\nfrom ray._raylet import ActorClassID\nprint(json.dumps(ActorClassID.from_random().hex()))",
+        encoding="utf-8",
+    )
+    program = SERVER.replace("chunk", "some_actors")
+    environment = os.environ | {"PYTHONPATH": str(actors.parent)}
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder), str(os.getpid())], env=environment)
+    try:
+        wait_for(folder / SOCKET, process)
+        ids = [ask(folder, draw, cwd=tmp_path)[0] for _ in range(2)]
+    finally:
+        process.kill()
+        process.wait()
+    assert ids[0] != ids[1]
 
 
 def test_a_client_of_another_job_becomes_python(server, folder, script, tmp_path):

@@ -4,6 +4,7 @@
 # ruff: noqa: E501, PTH208
 
 import asyncio
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -340,8 +341,12 @@ def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
             work = [asyncio.create_task(judge.judge(code, TestSuite(tests, tests))) for _ in range(2)]
             for _ in range(2):
                 await asyncio.sleep(0.3)
-                pids = [pid for pid in descendants(os.getpid()) if pid not in others]
-                os.kill(pids[depth], signal.SIGKILL)
+                killed = False
+                while not killed:  # the process of a test may have ended since it was listed
+                    pids = [pid for pid in descendants(os.getpid()) if pid not in others]
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pids[depth], signal.SIGKILL)
+                        killed = True
             return await asyncio.gather(*work)
 
     results = asyncio.run(course())
@@ -359,6 +364,16 @@ def test_a_cancelled_program_leaves_the_judge_fit_for_use():
             return await judge.judge("print(1)", TestSuite(("",), ("1",)))
 
     assert asyncio.run(course()).all_passed
+
+
+def test_a_sandbox_may_be_closed_by_several_tasks_at_once():
+    async def course() -> None:
+        for _ in range(3):
+            sandbox = Sandbox(JudgeSettings())
+            await sandbox.start()
+            await asyncio.gather(*(sandbox.close() for _ in range(3)))
+
+    asyncio.run(course())
 
 
 def test_a_closed_judge_is_an_infrastructure_error():

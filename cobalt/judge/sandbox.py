@@ -99,6 +99,7 @@ class Sandbox:
         self._writer: asyncio.StreamWriter | None = None
         self._messages = -1
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._closing = asyncio.Lock()
         self.healthy = False
 
     async def start(self) -> None:
@@ -245,8 +246,12 @@ class Sandbox:
         await self._send(b"E", None, b"")
 
     async def close(self) -> None:
-        """End the sandbox and everything in it; safe at any time, and more than once."""
+        """End the sandbox and everything in it; safe at any time, more than once, and from several tasks."""
         self.healthy = False
+        async with self._closing:
+            await self._end()
+
+    async def _end(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None

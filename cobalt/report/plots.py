@@ -13,9 +13,10 @@ from cobalt.report.curves import TrainingCurves
 from cobalt.rollout.evaluate import TurnMetrics
 
 # Okabe and Ito's palette without its yellow, which is too light for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999999")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _DASHES = ("-", "--", "-.", ":")
+_MOST_BANDS = 6
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
@@ -30,7 +31,7 @@ def check_plot_path(path: Path) -> None:
 
 
 def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
-    """Draw one curve of Pass@1 by turn for each named run, its interval as a band, into each of `paths`.
+    """Draw one curve of Pass@1 by turn for each named run into each of `paths`, with its interval if they are few.
 
     Raises:
         UserError: a file cannot be written.
@@ -47,6 +48,8 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
             label=_literal(name),
             clip_on=False,  # a marker at zero is shown whole
         )
+        if len(runs) > _MOST_BANDS:
+            continue
         axes.fill_between(
             turns,
             [100 * row.interval[0] for row in metrics],
@@ -56,7 +59,7 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
             linewidth=0,
         )
     axes.set_xlabel("turn")
-    axes.set_ylabel("Pass@1, % (band: 95 % interval)")
+    axes.set_ylabel("Pass@1, %" if len(runs) > _MOST_BANDS else "Pass@1, % (band: 95 % interval)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
     axes.grid(alpha=0.3)

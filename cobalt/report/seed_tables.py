@@ -75,16 +75,20 @@ def gain_table(rows: Mapping[str, SeedRuns], base: str) -> Table:
     last = max(len(run.metrics) for run in rows[base].values()) - 1
     turns = [0, 2, last]
     cells, data = [], []
+    seeds = sorted(rows[base])
     for method, runs in rows.items():
         if method != base:
             estimates = [difference(runs, turn, rows[base], turn) for turn in turns]
-            cells.append([f"{base} minus {method}", *map(_points, estimates)])
+            gains = [rows[base][seed].metrics[last].pass_at_1 - runs[seed].metrics[last].pass_at_1 for seed in seeds]
+            by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in gains)
+            cells.append([f"{base} minus {method}", *map(_points, estimates), by_seed])
             data += [(method, turn, e.mean, e.lower, e.upper) for turn, e in zip(turns, estimates, strict=True)]
     return Table(
         "gain",
         f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
-        " leaves zero out).",
-        ["", *(f"turn {turn}" for turn in turns)],
+        " leaves zero out). An interval says how much other problems would change the figure; how much another training"
+        " would change it, the figures of the seeds say.",
+        ["", *(f"turn {turn}" for turn in turns), f"turn {last}, seeds {', '.join(map(str, seeds))}"],
         cells,
         ("method", "turn", "difference", "lower", "upper"),
         data,
@@ -140,7 +144,7 @@ def cost_table(costs: Mapping[str, Sequence[Cost]]) -> Table:
         data += [(method, *(getattr(one, field) for field in Cost.__dataclass_fields__)) for one in by_seed]
     return Table(
         "costs",
-        "What training took, the mean over seeds, without starts of processes and services. A training example is a"
+        "What training took, the mean over seeds, without starts of training runs and services. A training example is a"
         " response that the policy is trained on. Memory is what the machine had in"
         " use at the peak of training, in GiB.",
         [

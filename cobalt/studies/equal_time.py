@@ -1,10 +1,13 @@
 """Export the last checkpoint of a training run that fits into a given time (`python -m cobalt.studies.equal_time`).
 
-The time of a training run up to a step is the sum of its steps (`timing_s/step`), without its start. The time of any
-other step of the study is that of its command, without the start of the services. Both leave out what a run on a
-cluster pays once and a miniature would pay out of all proportion.
+The time of a training run up to a step is the sum of its steps (`timing_s/step`), without its start. The first step,
+which warms up the engine, counts as the median of the others. The time of any other step of the study is that of its
+command, without the start of the services: of the last attempt alone, if it was stopped and went on. This leaves out
+what a run on a cluster pays once and a miniature would pay out of all proportion.
 """
 
+import logging
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,8 @@ from cobalt.studies.plan import STEPS_FILE
 from cobalt.training import run_folder
 from cobalt.training.export import export
 
+logger = logging.getLogger(__name__)
+
 
 def training_seconds(run: Path, step: int) -> float:
     """The seconds of a training run's steps up to `step`, and with it.
@@ -27,6 +32,8 @@ def training_seconds(run: Path, step: int) -> float:
     seconds = [metrics["timing_s/step"] for number, metrics in read_metrics(run) if 0 < number <= step]
     if len(seconds) < step:
         raise UserError(f"{run} has {len(seconds)} steps, not {step}: train it to its end")
+    if step > 1:
+        seconds[0] = statistics.median(seconds[1:])
     return sum(seconds)
 
 
@@ -83,7 +90,10 @@ def last_step_within(run: Path, seconds: float) -> int:
     steps = run_folder.checkpoints(run)
     if not steps:
         raise UserError(f"{run} has no checkpoint: train it first")
-    return max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])
+    chosen = max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])
+    if chosen == steps[-1] or training_seconds(run, chosen) > seconds:
+        logger.warning("%s: step %d of %d is taken for %.0f s", run, chosen, steps[-1], seconds)
+    return chosen
 
 
 if __name__ == "__main__":

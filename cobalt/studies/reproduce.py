@@ -174,6 +174,8 @@ class _SeedPlan:
     def __init__(self, folders: SeedFolders, scale: Scale, ptb_ratio: float) -> None:
         self._at, self._scale, self._seed, self._ptb_ratio = folders, scale, folders.seed, ptb_ratio
         self.steps: list[Step] = []
+        # More than the view of equal examples takes, in case that the time of FT-Cobalt allows for more.
+        self._longer = scale.steps // 4
         self._base = pocket.world_model(folders.world)
         self._dev = folders.home / "dev_problems.jsonl"
         self._collected = folders.home / "collected_problems.jsonl"
@@ -202,7 +204,7 @@ class _SeedPlan:
         self._train_online("grpo_mt", GRPO_MT)
         self._train_online("verpo_mt", VERPO_MT)
         self._cut("cobalt", self._base)
-        self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps)
+        self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps + self._longer, save_every=1)
         self._checkpoint("cobalt", 2 * steps, COBALT)
         self._evaluate(COBALT)
         self._perturbed_training(ft)
@@ -253,7 +255,7 @@ class _SeedPlan:
             ),
         ]
 
-    def _train(self, slug: str, method: str, model: Path, steps: int) -> None:
+    def _train(self, slug: str, method: str, model: Path, steps: int, save_every: int | None = None) -> None:
         at = self._at
         self.steps.append(
             pocket.training(
@@ -265,7 +267,7 @@ class _SeedPlan:
                 at.training(slug),
                 steps,
                 self._seed,
-                save_every=self._scale.save_every,
+                save_every=save_every or self._scale.save_every,
                 validate_every=None,
                 settings=SETTINGS,
             )
@@ -325,7 +327,7 @@ class _SeedPlan:
         )
         ((_, share),) = method.trained
         assert share is not None
-        self._train(slug, slug, self._base, self._scale.steps)
+        self._train(slug, slug, self._base, self._scale.steps + self._longer, save_every=1)
         self._checkpoint(slug, int(share * self._scale.steps), method)
         self._evaluate(method)
 

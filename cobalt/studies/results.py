@@ -106,13 +106,14 @@ class _Results:
             method: {seed: read_run(method.name, at.evaluation(method)) for seed, at in self.at.items()}
             for method in METHODS
         }
-        for seed in seeds:
-            check_comparable([runs[seed] for runs in self.runs.values()])
         self.perturbed = {
             method: {seed: read_run(method.name, at.perturbed(method)) for seed, at in self.at.items()}
             for method in METHODS
             if method.perturbed
         }
+        for seed in seeds:
+            check_comparable([runs[seed] for runs in self.runs.values()])
+            check_comparable([runs[seed] for runs in self.perturbed.values()])
         self.costs = {method: [cost(at, method) for at in self.at.values()] for method in METHODS if method is not BASE}
 
     def view(self, name: str) -> list[Method]:
@@ -124,6 +125,11 @@ class _Results:
         examples, time = self.view("examples"), self.view("time")
         named = {method.name: self.runs[method] for method in examples}
         timed = {method.name: self.runs[method] for method in time}
+        counts = {"": ["examples"], BASE.name: ["0"]}
+        for method in examples:
+            if method in self.costs:
+                of_method = self.costs[method]
+                counts[method.name] = [f"{sum(one.examples for one in of_method) // len(of_method):,}"]
         spent = {"": ["steps", "seconds"]}
         for method in time:
             of_method = self.costs.get(method, [])
@@ -141,7 +147,10 @@ class _Results:
         }
         return [
             ("Ceilings", ceiling_table([_ceilings(at.world) for at in self.at.values()])),
-            ("Equal training examples", pass_table("equal_examples", "Equal training examples.", named, {})),
+            (
+                "Equal training examples",
+                pass_table("equal_examples", "Equal training examples, except for base and FT.", named, counts),
+            ),
             ("FT-Cobalt against the others", gain_table(named, FT_COBALT.name)),
             (
                 "Equal time",

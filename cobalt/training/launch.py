@@ -89,6 +89,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+        OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
@@ -97,10 +98,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
             _worker_python(config, variables, output / "train.log") as python,
             _services(config) as addresses,
         ):
-            if python is not None:
-                OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", python, force_add=True)
-            OmegaConf.save(config, output / "config.yaml")
-            environment = os.environ | variables | addresses
+            environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             reporter = step_reporter(run_folder.metrics_path(output))
             code = watch(command, environment, output / "train.log", silence_limit, reporter)
@@ -146,31 +144,33 @@ def _go_on_from(config: Any, output: Path, step: int) -> None:
 
 
 @contextlib.contextmanager
-def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterator[str | None]:
-    """The command that Ray is to start its workers with: forks of a process that imports veRL once.
+def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterator[dict[str, str]]:
+    """Let Ray start its workers as forks of a process that imports veRL once; yields the variable that says so.
 
-    None on a cluster, whose nodes have no such process, and with GPUs.
+    Nothing on a cluster, whose nodes have no such process, and with GPUs.
     """
     if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
-        yield None
+        yield {}
         return
-    folder = tempfile.mkdtemp(prefix="cobalt-forks-", dir="/tmp")  # the server removes it
-    # vLLM reads its level when it is imported; veRL sets this one for its processes.
-    imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
-    with environment_variables(**imports), log.open("ab") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            process_group=0,
+    with contextlib.ExitStack() as stack:
+        # The name of a socket must be short: /tmp, not the user's TMPDIR.
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True)
         )
-    client = VERL_FOLDER / "cobalt_verl" / "cpu" / "fork_client.py"
-    try:
-        yield shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])
-    finally:
-        server.terminate()
-        server.wait()
+        # vLLM reads its level when it is imported; veRL sets this one for its processes.
+        imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
+        with environment_variables(**imports), log.open("ab") as output:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        client = VERL_FOLDER / "cobalt_verl" / "cpu" / "fork_client.py"
+        yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
 
 
 @contextlib.contextmanager

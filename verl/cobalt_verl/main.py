@@ -4,6 +4,7 @@ The configuration is complete already (`cobalt.training` composed it). Everythin
 """
 
 import ctypes
+import os
 import signal
 import sys
 from typing import Any
@@ -68,8 +69,10 @@ def main(path: str, *, check: bool) -> None:
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if check:
         check_names(config)
-    else:
-        run_ppo(config, task_runner_class=TaskRunner)
+        return
+    if python := os.environ.get("COBALT_WORKER_PYTHON"):  # set by the launcher, for as long as its fork server lives
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", python, force_add=True)
+    run_ppo(config, task_runner_class=TaskRunner)
 
 
 def check_names(config: DictConfig) -> None:

@@ -29,7 +29,8 @@ FIRST_TURNS = 0.3
 """Share of the demonstrations, the first ones, that show first turns only: they are short, and enough for the start."""
 
 DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
-"""How often a later demonstration shows turn 0, 1, 2, ..."""
+"""How often a later demonstration is drawn for turn 0, 1, 2, ... Those that `KEPT_SHARES` leaves out are drawn anew, so
+that turn 0 is shown more often in worlds with open sentences."""
 
 KEPT_SHARES = {"keep passing": 0.2, "keep failing": 0.6}
 """In worlds with open sentences, how many of the demonstrations that keep a program are shown.
@@ -58,7 +59,8 @@ class Demonstration:
     Attributes:
         messages: The conversation.
         response: What to learn.
-        kind: What the response does; a change is any program that differs from the one before.
+        kind: What the response does. A change is a program that is to differ from the one before; a damaged program
+            that is written whole again is one only if a test failed.
     """
 
     messages: tuple[Message, ...]

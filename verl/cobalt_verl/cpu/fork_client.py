@@ -9,6 +9,7 @@ the process becomes an ordinary Python.
 import json
 import os
 import socket
+import struct
 import sys
 
 
@@ -20,6 +21,9 @@ def main(path: str, arguments: list[str]) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
             server.connect(path)
+            _, user, _ = struct.unpack("3i", server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user != os.getuid():  # the environment holds secrets
+                raise PermissionError(path)
             sent = socket.send_fds(server, [data], [0, 1, 2])
             server.sendall(data[sent:])
             server.shutdown(socket.SHUT_WR)

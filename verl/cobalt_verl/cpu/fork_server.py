@@ -16,11 +16,12 @@ import importlib
 import json
 import os
 import runpy
+import select
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -54,6 +55,7 @@ SOCKET = "socket"
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STREAMS = 3
+_REQUEST_SECONDS = 10.0
 _JOB = "RAY_JOB_ID"
 
 
@@ -89,9 +91,13 @@ def serve(folder: Path, parent: int, early: Sequence[str] = EARLY, late: Sequenc
                     if job is None:
                         job = environment.get(_JOB, "")
                         _set_environment(environment)
-                        _import(late)
+                        with _no_random_ids():
+                            _import(late)
                         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes forks that have ended
-                    if job == environment.get(_JOB, ""):
+                    # A client that is gone was killed while it waited, and another one will ask for its worker.
+                    if job == environment.get(_JOB, "") and not _closed(connection):
+                        sys.stdout.flush()
+                        sys.stderr.flush()
                         if os.fork() == 0:
                             listener.close()
                             connection.close()
@@ -110,6 +116,25 @@ def _import(modules: Sequence[str]) -> None:
     gc.freeze()
 
 
+@contextlib.contextmanager
+def _no_random_ids() -> Iterator[None]:
+    """Keep Ray's generator of random ids unused, which gives every class of actors an id where the class is defined.
+
+    Otherwise the state of the generator would be the same in all forks, and so would be the ids that they draw.
+    """
+    import ray.actor
+    from ray._raylet import ActorClassID
+
+    class OwnIds:
+        from_random = staticmethod(lambda: ActorClassID(os.urandom(ActorClassID.size())))
+
+    ray.actor.ActorClassID = OwnIds
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = ActorClassID
+
+
 def _set_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -117,23 +142,34 @@ def _set_environment(environment: dict[str, str]) -> None:
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """A request, which the client ends by closing its side; None if it is not whole."""
-    data, streams, _, _ = socket.recv_fds(connection, 2**16, _STREAMS)
-    while more := connection.recv(2**16):
-        data += more
+    connection.settimeout(_REQUEST_SECONDS)
+    streams: list[int] = []
     try:
+        data, streams, _, _ = socket.recv_fds(connection, 2**16, _STREAMS)
+        while more := connection.recv(2**16):
+            data += more
         return json.loads(data), streams
-    except ValueError:  # the client was killed
+    except (TimeoutError, ValueError):  # the client was stopped or killed
         return None, streams
+
+
+def _closed(connection: socket.socket) -> bool:
+    """Whether the client has ended; it only half-closes its side after the request."""
+    poll = select.poll()
+    poll.register(connection, select.POLLHUP)
+    return bool(poll.poll(0))
 
 
 def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
     """Become the process that `python ARGUMENTS` would be, except for the modules that are imported already."""
     import numpy as np
 
+    # Ray ends the process group of each worker that has ended, so every worker needs its own.
+    os.setpgid(0, 0)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    for place, stream in enumerate(streams):
+        os.dup2(stream, place)
         os.close(stream)
     _set_environment(request["environment"])
     os.chdir(request["folder"])
