@@ -35,6 +35,11 @@ def call_input(arguments: list[Any]) -> str:
     return "".join(json.dumps(argument) + "\n" for argument in arguments)
 
 
+def module_name(fn_name: str | None) -> str:
+    """The `__name__` of a program: where a function is called, its own main block does not run, as in the graders."""
+    return "__main__" if fn_name is None else "main"
+
+
 def callable_program(code: str, fn_name: str | None, asserts: bool = False) -> str:
     """The program to run: `code` itself, or `code` followed by the driver's call of `fn_name`.
 

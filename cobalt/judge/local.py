@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, Self
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
-from cobalt.judge.calling import callable_program
+from cobalt.judge.calling import callable_program, module_name
 from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
@@ -395,7 +395,7 @@ async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(progress.source, progress.settings)
+        failure = await sandbox.open_program(progress.source, progress.settings, module_name(progress.suite.fn_name))
         if failure is not None:
             progress.fail_all(failure)
             index = None
