@@ -5,6 +5,7 @@
 
 import json
 import math
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from test_judge_programs import bench as bench
 
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.judge.asserting import check_suite, decided, shown_values
+from cobalt.judge.asserting import check_suite, decided, returned_values, shown_values
 from cobalt.judge.checker import CheckError, decode, recorded_calls, run_check, stand_in
 from cobalt.judge.script_driver import _judge_typed
 from cobalt.judge.wire import JudgeRequest
@@ -82,12 +83,21 @@ def test_other_objects_have_no_text(value):
         written(value)
 
 
-@pytest.mark.parametrize("value", [iter([0, 1]), range(2), {0: 1, 1: 2}.keys(), (n for n in (0, 1)), map(int, "01")])
+ITERATORS = [iter([0, 1]), (n for n in (0, 1)), map(int, "01")]
+COLLECTIONS = [range(2), {0: 1, 1: 2}.keys(), deque([0, 1])]
+
+
+@pytest.mark.parametrize("value", ITERATORS + COLLECTIONS)
 def test_of_other_iterables_the_items_are_kept_and_they_equal_nothing(value):
     [read] = decode(json.loads(written(value)))
     assert read != [0, 1]
     assert read != (0, 1)
     assert tuple(read) == (0, 1)
+    assert tuple(read) == ((0, 1) if value in COLLECTIONS else ())  # an iterator gives its items once
+    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (
+        hasattr(type(value), "__len__"),
+        hasattr(type(value), "__next__"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,14 @@ def test_forged_values_are_refused(text):
     with pytest.raises((CheckError, TypeError, ValueError, ArithmeticError)):
         decode(json.loads(text))
     assert isinstance(shown_values(f"[{text}]"), str)
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\0", b'"', b"\\", b"\n", b"\xc3\xa9"])
+def test_what_a_program_writes_as_values_does_not_grow_on_its_way_to_the_check(byte):
+    def size(values):
+        return len(check_suite(ONE, {0: returned_values(values)}).inputs[0].encode())
+
+    assert size(byte * 1000) <= size(b"") + len(byte * 1000)
 
 
 def test_literal_calls_are_read_from_a_script_and_others_are_not():
@@ -192,9 +210,11 @@ PROGRAMS = {
     "a method of Solution": ("class Solution:\n    def f(self, x): return (x, x + 1)", PASSED),
     "a class that extends the type": ("class A(tuple): pass\ndef f(x): return A((x, x + 1))", PASSED),
     "prints": ("print('top')\ndef f(x):\n    print('inside', flush=True)\n    return x, x + 1", PASSED),
-    "its own main block reads the input": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    input()", PASSED),
+    "its own main block is for another input": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    print(f(int(input())))", PASSED),
+    "its own main block ends the program": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    raise SystemExit", PASSED),
     "hides built-in names": ("list = dict = int = str = isinstance = compile = eval = exec = 0\ndef f(x): return x, x + 1", PASSED),
     "a future import": ("from __future__ import annotations\ndef f(x: Missing): return x, x + 1", PASSED),
+    "a method of Solution that calls a function of its name": ("def f(x): return x, x + 1\nclass Solution:\n    def f(self, x): return f(x)", PASSED),
     "a low limit on recursion": ("import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return x, x + 1", PASSED),
     "a generator for a tuple": ("def f(x): yield from (x, x + 1)", WRONG),
     "a list for a tuple": ("def f(x): return [x, x + 1]", WRONG),

@@ -40,11 +40,11 @@ def check_suite(suite: TestSuite, values: Mapping[int, str]) -> TestSuite:
         suite: A suite of assertion tests.
         values: For each of these tests, by its index, the text that the driver left.
     """
-    tests = [
-        {"fn_name": suite.fn_name, "script": suite.inputs[index], "check": suite.outputs[index], "values": text}
-        for index, text in values.items()
-    ]
-    return TestSuite(tuple(map(json.dumps, tests)), (checker.ACCEPTED,) * len(tests))
+    inputs = []
+    for index, text in values.items():
+        test = {"fn_name": suite.fn_name, "script": suite.inputs[index], "check": suite.outputs[index]}
+        inputs.append(f"{json.dumps(test)}\n{text}")
+    return TestSuite(tuple(inputs), (checker.ACCEPTED,) * len(inputs))
 
 
 def decided(
@@ -90,8 +90,11 @@ def _stopped(graded: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]
 
 
 def returned_values(stdout: bytes) -> str:
-    """The text that the driver left on standard output."""
-    return stdout.removeprefix(VALUE_MARK).decode("utf-8", "replace")
+    """The text that the driver left on standard output, which is ASCII; other bytes are not the driver's, and ignored.
+
+    So a text is never longer than what the program was allowed to write.
+    """
+    return stdout.removeprefix(VALUE_MARK).decode("ascii", "ignore")
 
 
 def shown_values(text: str) -> str:

@@ -1,15 +1,16 @@
 """The program that decides an assertion test: it runs the test's check on what another program's calls returned.
 
-The judge runs this file in a sandbox, in which the program that it decides about is not. Standard input is a JSON
-object: `fn_name`, `script` and `check` as in the test, and `values`, the text that `cobalt.judge.script_driver` left.
-The check is executed with `fn_name` bound to a stand-in, which returns the values one call after the other. A check
-that ends without an exception accepts the values; only then the word `accepted` is printed.
+The judge runs this file in a sandbox, in which the program that it decides about is not. The first line of standard
+input is a JSON object with `fn_name`, `script` and `check` as in the test. The rest is the text that
+`cobalt.judge.script_driver` left. The check is executed with `fn_name` bound to a stand-in, which returns the values
+one call after the other. A check that ends without an exception accepts the values; only then the word `accepted` is
+printed.
 """
 
 import ast
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 ACCEPTED = "accepted"
@@ -21,14 +22,17 @@ class CheckError(Exception):
     """The values do not belong to the calls that the check makes."""
 
 
-class Iterable:
-    """In place of a generator or another iterable: its items, and equal to nothing, as a generator is."""
+class Collection(Sequence[Any]):
+    """In place of a range, a deque, a view of a dictionary or the like: its items, and equal to nothing."""
 
-    def __init__(self, items: Iterator[Any]) -> None:
-        self._items = iter(list(items))
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = list(items)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._items
+    def __getitem__(self, place: Any) -> Any:
+        return self._items[place]
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {
@@ -36,7 +40,8 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "bytes": bytes,
-    "iterable": Iterable,
+    "collection": Collection,
+    "iterable": lambda items: iter(list(items)),  # as a generator: its items once, equal to nothing
 }
 
 
@@ -135,9 +140,9 @@ def run_check(fn_name: str, script: str, check: str, values: str) -> None:
 def main() -> None:
     """Read the test, run its check, and say whether the check accepts the values."""
     sys.set_int_max_str_digits(0)
-    test = json.loads(sys.stdin.buffer.read())
+    test, values = sys.stdin.read().split("\n", 1)
     answer, sys.stdout = sys.stdout, sys.stderr  # what the check prints is not the answer
-    run_check(**test)
+    run_check(**json.loads(test), values=values)
     answer.write(ACCEPTED)
 
 

@@ -312,11 +312,11 @@ class _Progress:
         verdict = graded[0]
         if verdict.kind is not VerdictKind.PASSED:
             return graded
-        self._room -= len(stdout)
-        if self._room < 0:
+        if len(stdout) > self._room:
             limit = f"{VALUES_BYTES} bytes in all tests"
             text = failure_text(VerdictKind.OUTPUT_LIMIT, self.suite.inputs[index], "", "", "", limit)
             return replace(verdict, kind=VerdictKind.OUTPUT_LIMIT), text
+        self._room -= len(stdout)
         self.values[index] = returned_values(stdout)
         return graded
 

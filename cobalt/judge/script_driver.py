@@ -16,7 +16,7 @@ def _judge_typed(value: "Any") -> "Any":
 
     A list is an array; a value of any other type that JSON lacks is an object with its type as the only key. A value of
     a class that extends one of these types becomes one of that type, so that no method of the program's decides
-    whether two values are equal. Of generators and other iterables only the items are kept.
+    whether two values are equal. Of other iterables only the items are kept, and whether they have a length.
     """
     import builtins
     import sys
@@ -39,7 +39,8 @@ def _judge_typed(value: "Any") -> "Any":
     if "fractions" in sys.modules and builtins.isinstance(value, sys.modules["fractions"].Fraction):
         return {"Fraction": [value.numerator, value.denominator]}
     if builtins.hasattr(builtins.type(value), "__iter__"):
-        return {"iterable": [_judge_typed(item) for item in value]}
+        sized = builtins.hasattr(builtins.type(value), "__len__")
+        return {"collection" if sized else "iterable": [_judge_typed(item) for item in value]}
     if builtins.type(value).__name__ == "coroutine":
         value.close()  # otherwise Python warns about it and names a line of this driver
     raise builtins.TypeError(f"a value of the type {builtins.type(value).__name__!r} cannot be compared")
@@ -48,7 +49,8 @@ def _judge_typed(value: "Any") -> "Any":
 def _judge_script(name: "str") -> "None":
     """Run the script on standard input in the program's namespace, and leave the values of its expressions.
 
-    The values are those of the expression statements at the script's top level, in order.
+    The values are those of the expression statements at the script's top level, in order. The program's own names stay
+    as they are: where the script's function is a method of `Solution`, the script gets a namespace of its own.
 
     Args:
         name: The function that the script calls.
@@ -65,7 +67,9 @@ def _judge_script(name: "str") -> "None":
         syntax_tree_only = 0x400  # ast.PyCF_ONLY_AST, without the module's import
         script = builtins.compile(_judge_input(), "<test>", "exec", syntax_tree_only, True)
         calling = True
-        names[name] = _judge_function(names, name)
+        function = _judge_function(names, name)
+        if names.get(name) is not function:
+            names = {**names, name: function}
         values = []
         for statement in script.body:
             if builtins.isinstance(statement, _ast.Expr):
