@@ -35,6 +35,8 @@ def test_a_check_does_not_need_the_objects_of_the_program():
     suite = assertion_suite(["assert (depth(root)) == 1"], program, "root = Node()\r\n")
     assert suite.inputs == ("root = Node()\ndepth(root)",)
     assert suite.outputs == ("assert depth(...) == 1",)
+    one_of_two = assertion_suite(["assert depth(key=root) == depth(1)"], program, "root = Node()")
+    assert one_of_two.outputs == ("assert depth(...) == depth(1)",)
     built_in = assertion_suite(["assert add(int, 2) == 1"], ADD)
     assert built_in.outputs == ("assert add(int, 2) == 1",)
 

@@ -96,10 +96,11 @@ def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
         raise UserError(f"{where} calls {len(functions)} functions of the reference, not one")
     script = "\n".join(ast.get_source_segment(assertion, call) or ast.unparse(call) for call in calls)
     check = assertion
-    if any(_names(argument) - _BUILTINS for call in calls for argument in call.args):
+    foreign = [call for call in calls if any(_names(part) - _BUILTINS for part in (*call.args, *call.keywords))]
+    if foreign:
         # The check is run without the program and its objects, and does not need them.
-        for call in calls:
-            call.args = [ast.Constant(...)] if call.args else []
+        for call in foreign:
+            call.args, call.keywords = [ast.Constant(...)], []
         check = ast.unparse(tree)
     name = functions.pop()
     return name, script, imports_for(check, {name}) + check

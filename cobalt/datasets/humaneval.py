@@ -158,7 +158,8 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     """
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(_program_of(recorder), request, judge.settings)
-    if isinstance(run, str) or run.end != "exit" or run.status != 0:
+    too_long = not isinstance(run, str) and run.output_bytes > judge.settings.output_bytes
+    if isinstance(run, str) or run.end != "exit" or run.status != 0 or too_long:
         reason = run if isinstance(run, str) else last_line(run.stderr.decode("utf-8", "replace")) or run.end
         logger.warning("%s is left out: its check refuses its reference (%s)", task.id, reason)
         return None
