@@ -50,18 +50,21 @@ def _rename(tree: ast.Module) -> None:
     """Replace the names that the program defines, each by the same number everywhere."""
     bound = _bound_names(tree)
     numbers: dict[str, str] = {}
+    own: set[int] = set()  # keywords in calls of the program's functions; those in other calls are not its own names
 
     def number(name: str) -> str:
         return numbers.setdefault(name, f"_{len(numbers)}") if name in bound else name
 
     for node in _in_order(tree):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in bound:
+            own |= set(map(id, node.keywords))
+        elif isinstance(node, ast.Name):
             node.id = number(node.id)
         elif isinstance(node, ast.arg):
             node.arg = number(node.arg)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             node.name = number(node.name)
-        elif isinstance(node, ast.keyword) and node.arg is not None:
+        elif isinstance(node, ast.keyword) and node.arg is not None and id(node) in own:
             node.arg = number(node.arg)
         elif isinstance(node, ast.alias) and node.asname is not None:
             node.asname = number(node.asname)

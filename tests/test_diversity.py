@@ -56,6 +56,11 @@ def test_built_in_names_and_methods_keep_their_names():
     assert normalised(method) != normalised(method.replace("run", "go"))
 
 
+def test_keywords_of_built_in_functions_keep_their_names():
+    program = "key = input()\nprint(sorted(key, key=lambda key: -ord(key)))"
+    assert normalised(program) == normalised("t = input()\nprint(sorted(t, key=lambda t: -ord(t)))")
+
+
 def test_every_kind_of_binding_is_renamed():
     program = """
 import numpy as np
