@@ -58,6 +58,11 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
                 " 'public_test_cases') to perturb"
             )
+        if problem.public_tests.asserts:
+            raise UserError(
+                f"{settings.input_file}: problem {problem.id!r} has assertions as public tests, and these have no"
+                " expected outputs to swap: give problems whose tests have inputs and outputs"
+            )
     counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
     with RecordFile(settings.output_file) as output:
         complete = read_summary(settings.output_file) is not None
