@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -159,9 +160,8 @@ def running_services(
             # If parts of Ray have died, an orderly shutdown would wait for them; the watcher then ends what is left.
             if ray.is_initialized() and _ray_lives(folder):
                 # Not `serve.shutdown`, after which Ray logs that the controller was killed during its shutdown.
-                with contextlib.suppress(Exception):
-                    for name, _ in apps:
-                        serve.delete(name)
+                with contextlib.suppress(Exception), ThreadPoolExecutor() as pool:
+                    list(pool.map(serve.delete, [name for name, _ in apps]))
                 ray.shutdown()
 
 

@@ -314,6 +314,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         max_ongoing_requests=settings.max_ongoing_requests,
         ray_actor_options=resources,
         health_check_timeout_s=120,
+        graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )(_Ingress)
     return deployment.bind(settings, on_gpu)
