@@ -8,7 +8,7 @@ carry a problem's fields through every stage. This module judges no programs and
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,8 @@ class TestSuite:
         outputs: Standard outputs. With `fn_name`, the expected values, written by
             `cobalt.judge.calling.canonical_json`.
         fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
+        asserts: Whether the tests are assertions (`cobalt.judge.asserting`). Each input is then a Python script that
+            calls `fn_name`, and each output the Python code that checks what the calls returned.
     """
 
     __test__ = False  # the name starts with "Test": pytest must not collect it
@@ -43,10 +45,13 @@ class TestSuite:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     fn_name: str | None = None
+    asserts: bool = False
 
     def __post_init__(self) -> None:
         if self.fn_name is not None and not self.fn_name.isidentifier():
             raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
+        if self.asserts and self.fn_name is None:
+            raise UserError("a test suite of assertions ('asserts') does not name the function they call ('fn_name')")
         if len(self.inputs) != len(self.outputs):
             raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
 
@@ -54,9 +59,13 @@ class TestSuite:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
-        """The suite as the mapping in the judge's wire format; it has `fn_name` only if the suite has one."""
-        columns = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        return columns if self.fn_name is None else columns | {"fn_name": self.fn_name}
+        """The suite as the mapping in the judge's wire format, without `fn_name` and `asserts` if they are not set."""
+        columns: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+        if self.fn_name is not None:
+            columns["fn_name"] = self.fn_name
+        if self.asserts:
+            columns["asserts"] = True
+        return columns
 
     def to_json(self) -> str:
         """The suite as the JSON string that problem files hold."""
@@ -66,7 +75,7 @@ class TestSuite:
     def parse(cls, value: object) -> "TestSuite":
         """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
-        The mapping may also hold `fn_name`; other keys are ignored.
+        The mapping may also hold `fn_name` and `asserts`; other keys are ignored.
 
         Raises:
             UserError: the value has another shape; the message says what is wrong.
@@ -89,7 +98,10 @@ class TestSuite:
         fn_name = value.get("fn_name")
         if fn_name is not None and not isinstance(fn_name, str):
             raise UserError("tests hold a 'fn_name' that is not a string")
-        return cls(columns[0], columns[1], fn_name)
+        asserts = value.get("asserts", False)
+        if not isinstance(asserts, bool):
+            raise UserError("tests hold an 'asserts' that is neither true nor false")
+        return cls(columns[0], columns[1], fn_name, asserts)
 
     def places_of(self, tests: "TestSuite") -> list[int]:
         """Where the tests of another suite stand in this one; of equal tests, the first.
@@ -97,7 +109,7 @@ class TestSuite:
         Raises:
             UserError: this suite lacks one of them, or they are called in another way.
         """
-        if tests.fn_name != self.fn_name:
+        if (tests.fn_name, tests.asserts) != (self.fn_name, self.asserts):
             raise UserError(f"tests that call {tests.fn_name!r} are not among tests that call {self.fn_name!r}")
         pairs = list(zip(self.inputs, self.outputs, strict=True))
         places = []
@@ -108,10 +120,12 @@ class TestSuite:
         return places
 
     def select(self, indices: Iterable[int]) -> "TestSuite":
-        """A suite of the tests at the given indices, in the given order, with the same `fn_name`."""
+        """A suite of the tests at the given indices, in the given order, called in the same way."""
         places = list(indices)
-        return TestSuite(
-            tuple(self.inputs[place] for place in places), tuple(self.outputs[place] for place in places), self.fn_name
+        return replace(
+            self,
+            inputs=tuple(self.inputs[place] for place in places),
+            outputs=tuple(self.outputs[place] for place in places),
         )
 
 

@@ -6,6 +6,7 @@
 | multi turn | `conversations` | sample, message |
 | multi turn | `raw_responses`, `public_pass_rates`, `public_exec_results`, and the generation fields | turn, sample |
 | evaluation | `all_pass_rates` (hidden tests), `hidden_verdicts` | sample, turn |
+| evaluated single turn | those of multi turn without `conversations`, and of evaluation; one turn | as there |
 
 The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, if known) and
 `errors`. A multi-turn record keeps the fields of the single-turn record that it continues, and replaces those of the
@@ -101,6 +102,16 @@ def encode_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
             for trajectory in trajectories
         ],
     }
+
+
+def encode_evaluated_single_turn(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """The fields that evaluation adds to those of a single-turn record: those of trajectories of one turn.
+
+    There are no conversations, because a single-turn record does not have the system message.
+    """
+    fields = encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+    del fields["conversations"]
+    return fields
 
 
 def _recorded(turn: Turn, name: str, unknown: Any) -> Any:
@@ -247,6 +258,20 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     if len(passing) != len(results):
         raise UserError("field 'exec_results' does not have one 'passing' entry for each test")
     return passing
+
+
+def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
+    """The results of the samples of a single-turn record on all tests of its problem.
+
+    Raises:
+        UserError: the record has no results, or a result is malformed or does not have one entry for each of `tests`
+            tests.
+    """
+    decode_passing(record, tests)
+    results = [ExecResult.from_record(result) for result in record["exec_results"]]
+    if any(len(result.verdicts) != tests for result in results):
+        raise UserError("field 'exec_results' does not have one verdict for each test")
+    return results
 
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:

@@ -934,6 +934,88 @@ else:
     + "if input() == 'leave':\n    for f in ('/', '/tmp', '/dev', '/io', '/tmp/main.py'): refused(os.setxattr, f, 'user.left', b'x')\n    print('held')\nelse: verdict(*(refused(os.getxattr, f, 'user.left') for f in ('/', '/tmp', '/dev', '/io', '/tmp/main.py')))",
 }
 
+# Functions `f` that are wrong and try to pass the assertion that f(3) == 7919, in which they never take part.
+FORGED = "import os\ndef f(x):\n    os.write(1, {text!r})\n    os._exit(0)"
+EQUAL = "class A({base}):\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n    __hash__ = {base}.__hash__\n"
+
+
+def forged(text: bytes) -> Attack:
+    """Writes the text where the driver leaves the values of the calls, and ends with success."""
+    return Attack(FORGED.format(text=text), (WRONG,))
+
+
+def equal_to_all(base: str, value: str, *expected: VerdictKind) -> Attack:
+    """Returns an object of a class that extends `base` and says that it is equal to everything."""
+    return Attack(EQUAL.format(base=base) + f"def f(x): return {value}", expected or (WRONG,))
+
+
+ASSERTED: dict[str, Attack] = {
+    "ends with success before it is called": Attack("exit(0)", (CRASHED,)),
+    "ends with success when it is called": Attack("import sys\ndef f(x): sys.exit(0)", (CRASHED,)),
+    "ends its process with success": Attack("import os\ndef f(x): os._exit(0)", (CRASHED,)),
+    "ends its process with success at the end": Attack("import atexit, os\natexit.register(os._exit, 0)\ndef f(x): return 1", (WRONG,)),
+    "ends with success whatever happens": Attack("import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndef f(x): raise AssertionError", (CRASHED,)),
+    "replaces AssertionError": Attack("import builtins\nclass AssertionError(Exception): pass\nbuiltins.AssertionError = AssertionError\ndef f(x): return 1", (WRONG,)),
+    "replaces every built-in name": Attack("import builtins\nfor n in ('compile', 'eval', 'exec', 'isinstance', 'getattr', 'open', 'max', 'type', 'print', 'repr'): setattr(builtins, n, lambda *a, **k: True)\ndef f(x): return 1", (WRONG, CRASHED)),
+    "replaces the compilation of assertions": Attack("import builtins\nreal = builtins.compile\nbuiltins.compile = lambda source, *a, **k: real(source.replace('assert', 'pass #') if isinstance(source, str) else source, *a, **k)\ndef f(x): return 1", (WRONG,)),
+    "optimises assertions away": Attack("import sys\nsys.flags = type('F', (), {'optimize': 2, 'verbose': 0})\ndef f(x): return 1", (WRONG,)),
+    "traces every line": Attack("import sys\ndef trace(frame, event, argument):\n    for name in list(frame.f_locals):\n        if name in ('kind', 'failed', 'calling'): frame.f_locals[name] = False\n    return trace\nsys.settrace(trace)\ndef f(x): return 1", (WRONG,)),
+    "replaces the driver": Attack("def f(x):\n    g = globals()\n    g['_judge_typed'] = g['_judge_fail'] = lambda *a: True\n    g['_judge_answer'] = lambda text: print('accepted') or exit(0)\n    return 1", (CRASHED,)),
+    "replaces the writer of JSON": Attack("import json\njson.dumps = lambda *a, **k: 'accepted'\ndef f(x): return 1", (WRONG,)),
+    "replaces the ways out": Attack("import os, posix\nposix._exit = os._exit = posix.dup2 = posix.ftruncate = lambda *_: None\nprint('accepted', flush=True)\ndef f(x): return 1", (WRONG, CRASHED)),
+    "prints the word of the checker": Attack("print('accepted', flush=True)\ndef f(x):\n    print('accepted', flush=True)\n    return 1", (WRONG,)),
+    "writes the word of the checker as its values": forged(b"\x1eaccepted"),
+    "writes no value": forged(b"\x1e[]"),
+    "writes more values than there are calls": forged(b"\x1e[1, 7920]"),
+    "writes an object in place of values": forged(b"\x1e{}"),
+    "writes a value of an unknown type": forged(b'\x1e[{"object": []}]'),
+    "writes a value that breaks out of its text": forged(b'\x1e[1]", "check": "pass'),
+    "writes a test of its own": forged(b'\x1e{"fn_name": "f", "script": "f(3)", "check": "pass"}\n[1]'),
+    "writes a test of its own after its values": forged(b'\x1e[1]\n{"fn_name": "f", "script": "f(3)", "check": "pass"}\n[1]'),
+    "returns an integer that computes as another": equal_to_all("int", "type('B', (A,), dict.fromkeys(('__index__', '__int__', '__abs__', '__sub__', '__rsub__'), lambda *_: 7919))(1)"),
+    "returns a number that is written as another": Attack("class A(float):\n    def __repr__(self): return '7919'\n    __str__ = __repr__\ndef f(x): return A(1)", (WRONG,)),
+    "writes code as a value": forged(b'\x1e[{"Decimal": "print(1)"}]'),
+    "writes a set that cannot be made": forged(b'\x1e[{"set": [[1]]}]'),
+    "writes bytes of a huge size": forged(b'\x1e[{"bytes": 99999999999}]'),
+    "writes a fraction of a huge size": forged(b'\x1e[{"Fraction": ["1e999999999"]}]'),
+    "writes a decimal of a huge size": forged(b'\x1e[{"Decimal": "1e999999999"}]'),
+    "writes values nested too deeply": forged(b"\x1e" + b"[" * 100_000),
+    "writes what is not text": forged(b"\x1e[\xff]"),
+    "writes not a number": forged(b"\x1e[NaN]"),
+    "returns an object equal to everything": Attack("class A:\n    def __eq__(self, other): return True\ndef f(x): return A()", (CRASHED,)),
+    "returns an object of a false class": Attack("class A:\n    __class__ = int\n    def __eq__(self, other): return True\ndef f(x): return A()", (CRASHED,)),
+    "returns a number equal to everything": equal_to_all("int", "A(1)"),
+    "returns a fraction of a number equal to everything": equal_to_all("float", "A(1.5)"),
+    "returns a text equal to everything": equal_to_all("str", "A('1')"),
+    "returns a list equal to everything": equal_to_all("tuple", "A([1])"),
+    "returns a decimal equal to everything": Attack("from decimal import Decimal as D\nclass A(D):\n    def __eq__(self, other): return True\n    __hash__ = D.__hash__\ndef f(x): return A(1)", (WRONG,)),
+    "returns a mock": Attack("from unittest.mock import ANY\ndef f(x): return ANY", (CRASHED,)),
+    "reads the expected value": Attack("""
+import gc, os, sys
+def texts():
+    for path in ('main.py', '/dev/stdin', '/io/stdin', '/io/stdout', '/io/stderr', '/tmp/main.py', *os.listdir('/tmp'), *('/io/' + name for name in os.listdir('/io'))):
+        try: yield open(path, errors='replace').read()
+        except OSError: pass
+    frame = sys._getframe()
+    while frame:
+        yield repr((frame.f_code.co_consts, frame.f_locals, list(frame.f_globals.values())))
+        frame = frame.f_back
+    gc.unfreeze()
+    for thing in gc.get_objects():
+        if isinstance(thing, (list, tuple, dict)) and len(thing) < 1000: yield from (t for t in (thing.values() if isinstance(thing, dict) else thing) if isinstance(t, str))
+def f(x):
+    backwards = ')3(f tressa'  # not to find itself
+    return next((int(text.split('==')[-1]) for text in texts() if backwards in text[::-1]), 1)
+""", (WRONG,)),
+    "leaves modules for the check to import": Attack("for name in ('ast', 'json', 'sys', 'typing', 'collections', 'enum', 'decimal', 'checker'): open(f'/tmp/{name}.py', 'w').write('import os\\nos.write(1, b\"accepted\")\\nos._exit(0)')\ndef f(x): return 1", (WRONG,)),
+    "leaves a process that writes the word of the checker": Attack("import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        os.write(1, b'accepted')\n        time.sleep(0.001)\ndef f(x): return 1", (WRONG, CRASHED)),
+    "leaves a thread that writes the word of the checker": Attack("import os, threading\ndef late():\n    while True: os.write(1, b'accepted')\nthreading.Thread(target=late, daemon=True).start()\ndef f(x): return 1", (WRONG,)),
+    "returns more than may be written": Attack("def f(x): return 'x' * (2 << 20)", (LOUD,)),
+    "never ends": Attack("def f(x):\n    while True: pass", (SLOW,)),
+    "fills memory": Attack("def f(x): return len([bytearray(b'x') * (1 << 20) for _ in range(1000)])", (FAT,)),
+    "is the right one": Attack("def f(x): return 7_000 + 9_00 + 19"),
+}  # fmt: skip
+
 # Looks through its own memory for what earlier programs and tests may have left in that of the processes it came from.
 # Says what it found, and in which kinds of places it found what it had put there itself: if it misses one, it proves
 # nothing. Memory is found by having the kernel copy it to a file, which fails where there is none.

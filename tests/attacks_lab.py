@@ -130,6 +130,13 @@ class Lab:
         [outcome] = self.run_together([code], given, expected, settings)
         return outcome
 
+    def run_asserted(self, code: str, script: str, check: str, settings: dict[str, object] = SETTINGS) -> Outcome:
+        """Judge a program that defines `f` on one assertion test, twice: the second time after the check has run."""
+        tests = {"inputs": [script] * 2, "outputs": [check] * 2, "fn_name": "f", "asserts": True}
+        self._write({"settings": settings, "programs": [{"code": self.filled(code)} | tests], "seconds": SECONDS})
+        [outcome] = self.receive()
+        return outcome
+
     def run_together(
         self,
         codes: list[str],

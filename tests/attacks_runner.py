@@ -3,7 +3,7 @@
 The attack tests start one for each user they attack the judge as; that is all that runs as this user.
 
     request   {"settings": {...}, "programs": [{"code", "inputs", "outputs"}, ...], "seconds": n}: judge these programs
-              at the same time; or {}: end the judges
+              at the same time; or {}: end the judges. A program may also have "fn_name" and "asserts", as a suite has
     answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}, or
               {"unsupported": why} where this machine has not what the settings ask for
 """
@@ -37,7 +37,7 @@ class Judges:
 
 
 async def judged(judge, program, seconds):
-    suite = TestSuite(tuple(program["inputs"]), tuple(program["outputs"]))
+    suite = TestSuite.parse(program)
     try:
         async with asyncio.timeout(seconds):
             result = await judge.judge(program["code"], suite)

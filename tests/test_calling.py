@@ -117,7 +117,14 @@ PASSING = {
     "large integers": ("def f(x): return x * 10", [10**4000], 10**4001),
     "dictionaries in another order": ("def f(x): return {'b': 1, 'a': 2}", [0], {"a": 2, "b": 1}),
     "what it prints does not count": ("print('top')\ndef f(x):\n    print('inside', flush=True)\n    return x", [1], 1),
-    "its own main block reads the input": ("def f(x): return x\nif __name__ == '__main__':\n    print(f(input()))", [1], 1),
+    "it reads the input": ("text = input()\ndef f(x): return x", [1], 1),
+    "its own main block is for another input and ends the program": (
+        "import sys\ndef f(x): return x\nif __name__ == '__main__':\n    print(f(int(input().split()[3])))\n    sys.exit()", ["a"], "a",
+    ),
+    "it finds its module by name": (
+        "from __future__ import annotations\nimport dataclasses, pickle\n@dataclasses.dataclass\nclass A:\n    x: int\n"
+        "def f(x): return pickle.loads(pickle.dumps(A(x))).x", [1], 1,
+    ),
     "it hides built-in names": (
         "import sys\ninput = sys.stdin.readline\nlist = dict = int = str = float = open = print = isinstance = Any = 0\n"
         "def f(x): return x", [[1.0]], [1],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from attacks import (
+    ASSERTED,
     DEAR_TO_LOOK_AT,
     DISK_PRIORITY,
     ENDS,
@@ -26,6 +27,7 @@ from attacks import (
     SMALL_BESIDE_ITS_COMPILER,
     TRACES,
     WAITING,
+    WRONG,
     Attack,
 )
 from attacks_lab import DEFAULT_SETTINGS, MIB, PAIR_SETTINGS, SETTINGS, USERS, Lab, memory_settings
@@ -57,6 +59,16 @@ def test_isolation_holds_against_a_program_that(lab, name):
 @pytest.mark.parametrize("name", ENDS)
 def test_verdict_is_right_for_a_program_that(lab, name):
     check(lab, ENDS[name])
+
+
+@pytest.mark.parametrize("name", ASSERTED)
+def test_assertion_is_not_fooled_by_a_function_that(lab, name):
+    outcome = lab.run_asserted(ASSERTED[name].code, "f(3)", "assert f(3) == 7919")
+    cost = lab.restarts
+    after = lab.run_asserted("def f(x): return 1", "f(3)", "assert f(3) == 7919")
+    assert outcome.error is None and set(outcome.kinds) <= set(ASSERTED[name].expected), str(outcome)
+    assert after.kinds == (WRONG,) * 2, str(after)
+    assert cost + lab.restarts == 0
 
 
 @pytest.mark.parametrize("accounting", ["cgroup", "sum"])
@@ -115,6 +127,15 @@ def test_memory_holds_nothing_of_earlier_programs_and_tests(lab):
         lab.run(first, ("input-of-another\n" * 200, "b\n", "c\n"))
         outcome = lab.run(SEARCH, ("input-of-another\n", "b\n", "c\n"), SEARCH_FINDS_ITS_OWN)
         assert outcome.kinds == (PASSED,) * 3, str(outcome)
+
+
+def test_memory_holds_nothing_of_an_earlier_check(lab):
+    check = "assert f(1) == 'output-of-another'  # " + "input-of-another output-of-another " * 200
+    right = "def f(x): return 'output-of-' + 'b'.replace('b', 'another')"
+    for _ in range(2):
+        assert lab.run_asserted(right, "f(1)", check).kinds == (PASSED,) * 2
+        outcome = lab.run(SEARCH, ("b\n", "c\n"), SEARCH_FINDS_ITS_OWN)
+        assert outcome.kinds == (PASSED,) * 2, str(outcome)
 
 
 def test_search_of_memory_finds_what_is_there(lab):

@@ -163,6 +163,14 @@ def test_bad_input_gets_one_sentence(tmp_path):
     assert_user_error(run(SCRIPT, "-i", good, *out, "--seed", "1"), "seed was 42, now 1")
 
 
+def test_assertions_have_no_outputs_to_swap(tmp_path):
+    tests = TestSuite(("f(1)", "f(2)"), ("assert f(1) == 1", "assert f(2) == 2"), "f", True).to_json()
+    problems = write_lines(tmp_path / "asserted.jsonl", [square_problem(0, public_test_cases=tests)])
+    with pytest.raises(UserError):
+        perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))
+    assert not (tmp_path / "o.jsonl").exists()
+
+
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
 def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path):
     perturb_problems(PerturbationSettings(REAL, tmp_path / "o.jsonl"))

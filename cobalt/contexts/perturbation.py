@@ -7,7 +7,7 @@ problems can be left out by a list of ids. Hidden tests, and with them rewards, 
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cobalt.errors import UserError
@@ -58,6 +58,11 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
                 " 'public_test_cases') to perturb"
             )
+        if problem.public_tests.asserts:
+            raise UserError(
+                f"{settings.input_file}: problem {problem.id!r} has assertions as public tests, and these have no"
+                " expected outputs to swap: give problems whose tests have inputs and outputs"
+            )
     counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
     with RecordFile(settings.output_file) as output:
         complete = read_summary(settings.output_file) is not None
@@ -107,10 +112,8 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
         return None
     left, right = list(first_with.values())[:2]
     rest = public.select(place for place in range(len(public)) if place not in (left, right))
-    swapped = TestSuite(
-        (public.inputs[left], public.inputs[right]), (public.outputs[right], public.outputs[left]), public.fn_name
-    )
-    return swapped, TestSuite(swapped.inputs + rest.inputs, swapped.outputs + rest.outputs, public.fn_name)
+    swapped = replace(public.select([left, right]), outputs=(public.outputs[right], public.outputs[left]))
+    return swapped, replace(public, inputs=swapped.inputs + rest.inputs, outputs=swapped.outputs + rest.outputs)
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:

@@ -4,10 +4,14 @@
 here.
 """
 
+import gzip
 import logging
+import shutil
+import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cobalt.errors import UserError
 from cobalt.problem import read_json_lines
@@ -21,18 +25,33 @@ _BATCH_ROWS = 16
 
 
 def local_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL or Parquet file, in its order; at most a few are in memory.
+    """The rows of a JSONL (also compressed by gzip) or Parquet file, in its order; at most a few are in memory.
 
     Raises:
         UserError: another kind of file, unreadable or truncated.
     """
+    if path.name.endswith(".jsonl.gz"):
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
+            _decompress(path, plain)
+            for number, row in read_json_lines(Path(plain.name)):
+                yield f"{path}, line {number}", row
+        return
     if path.suffix in (".jsonl", ".json"):
         for number, row in read_json_lines(path):
             yield f"{path}, line {number}", row
     elif path.suffix == ".parquet":
         yield from _parquet_rows(path)
     else:
-        raise UserError(f"{path}: give a file that ends in .jsonl or .parquet")
+        raise UserError(f"{path}: give a file that ends in .jsonl, .jsonl.gz or .parquet")
+
+
+def _decompress(path: Path, plain: IO[bytes]) -> None:
+    try:
+        with gzip.open(path) as compressed:
+            shutil.copyfileobj(compressed, plain)
+        plain.flush()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"cannot decompress {path}: {error}") from None
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -56,7 +75,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]:
+def hub_rows(name: str, split: str, revision: str, advice: str, config: str | None = None) -> Iterator[Row]:
     """The rows of a data set on the Hub, streamed.
 
     Args:
@@ -64,6 +83,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]
         split: Its split.
         revision: Branch, tag or commit.
         advice: What the error message advises where there is no network.
+        config: Its configuration; None: the only one, or the default one.
 
     Raises:
         UserError: no network, or no such data set.
@@ -76,7 +96,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str) -> Iterator[Row]
         raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {advice}") from None
     _announce(f"{name} is streamed from the Hugging Face Hub")
     try:
-        rows = datasets.load_dataset(name, split=split, revision=revision, streaming=True)
+        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
             yield f"{name}, row {number}", dict(row)
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
@@ -106,6 +126,30 @@ def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
     except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
         raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {advice}") from None
+
+
+def text_of(row: dict[str, Any], name: str) -> str:
+    """A field of a row that must be a string, with newlines as line ends.
+
+    Raises:
+        UserError: it is missing or not a string; the message names it.
+    """
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise UserError(f"field {name!r} is missing or not a string")
+    return value.replace("\r\n", "\n")
+
+
+def texts_of(row: dict[str, Any], name: str) -> list[str]:
+    """A field of a row that must be a list of strings, with newlines as line ends.
+
+    Raises:
+        UserError: it is missing or not a list of strings; the message names it.
+    """
+    value = row.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UserError(f"field {name!r} is missing or not a list of strings")
+    return [item.replace("\r\n", "\n") for item in value]
 
 
 def _announce(what: str) -> None:

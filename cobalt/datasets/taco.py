@@ -16,7 +16,7 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,16 +210,21 @@ async def _record(settings: TacoSettings, judge: Judge, found: Candidate | Rule)
 
 
 async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candidate) -> TestSuite | None:
-    """The first reading of the tests that a recorded solution passes.
-
-    Raises:
-        InfrastructureError: the judge failed at every attempt; nothing is known of the row then.
-    """
+    """The first reading of the tests that a recorded solution passes; see `passed_reading`."""
     programs = list(candidate.programs)
     random.Random(f"{settings.seed} {candidate.id}").shuffle(programs)
+    return await passed_reading(judge, programs[: settings.max_solutions], candidate.readings)
+
+
+async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:
+    """The first of some readings of the tests that one of the programs passes; None if no program passes any.
+
+    Raises:
+        InfrastructureError: the judge failed at every attempt; nothing is known of the readings then.
+    """
     attempts = retrying(ATTEMPTS, first_pause=0.2, longest_pause=10.0)
-    for program in programs[: settings.max_solutions]:
-        for suite in candidate.readings:
+    for program in programs:
+        for suite in readings:
             result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=True)
             if result.all_passed:
                 return suite

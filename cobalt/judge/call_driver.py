@@ -31,16 +31,21 @@ def _judge_json(value: "Any") -> "Any":
     return value
 
 
-def _judge_arguments() -> "list[Any]":
-    """The arguments on standard input, one JSON value a line, even if the program has already read it."""
+def _judge_input() -> "str":
+    """The whole standard input, even if the program has already read it."""
     import builtins
-    import json
     import posix
 
     posix.lseek(0, 0, 0)
     with builtins.open(0, "rb", closefd=False) as stream:
-        lines = stream.read().decode("utf-8", "surrogatepass").split("\n")
-    return [json.loads(line) for line in lines if line.strip()]
+        return stream.read().decode("utf-8", "surrogatepass")
+
+
+def _judge_arguments() -> "list[Any]":
+    """The arguments on standard input, one JSON value a line."""
+    import json
+
+    return [json.loads(line) for line in _judge_input().split("\n") if line.strip()]
 
 
 def _judge_function(names: "Any", name: "str") -> "Any":

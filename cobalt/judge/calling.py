@@ -2,7 +2,8 @@
 
 Such a suite has `fn_name`. An input has one line for each argument, a JSON value; an expected output is the value in
 canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function is
-appended to the program, so that line numbers in tracebacks stay the program's. This module runs nothing itself.
+appended to the program, so that line numbers in tracebacks stay the program's. Assertion tests have another driver
+(`cobalt.judge.asserting`). This module runs nothing itself.
 """
 
 import functools
@@ -10,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cobalt.judge import call_driver
+from cobalt.judge import call_driver, script_driver
 
 # The driver writes this mark before a value. Output without the mark is that of a program which ended before its
 # function returned.
@@ -34,16 +35,33 @@ def call_input(arguments: list[Any]) -> str:
     return "".join(json.dumps(argument) + "\n" for argument in arguments)
 
 
-def callable_program(code: str, fn_name: str | None) -> str:
-    """The program to run: `code` itself, or `code` followed by the driver's call of `fn_name`."""
+def module_name(fn_name: str | None) -> str:
+    """The `__name__` of a program: where a function is called, its own main block does not run, as in the graders."""
+    return "__main__" if fn_name is None else "main"
+
+
+def callable_program(code: str, fn_name: str | None, asserts: bool = False) -> str:
+    """The program to run: `code` itself, or `code` followed by the driver's call of `fn_name`.
+
+    With `asserts` the driver runs the script on standard input, which calls `fn_name`, instead of one call.
+    """
     if fn_name is None:
         return code
+    if asserts:
+        return f"{code}\n\n{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
     return f"{code}\n\n{_driver()}\n\n_judge_call({fn_name!r})\n"
 
 
 @functools.cache
 def _driver() -> str:
-    """The driver's functions as text."""
+    """The functions of the driver of calls as text."""
     text = Path(call_driver.__file__).read_text(encoding="utf-8")
     # With `pass` before the driver, a decorator at the program's end stays a syntax error and decorates nothing.
     return "pass\n\n" + text[text.index("def _judge_json") :].rstrip()
+
+
+@functools.cache
+def _script_driver() -> str:
+    """The functions of the driver of assertion tests as text."""
+    text = Path(script_driver.__file__).read_text(encoding="utf-8")
+    return text[text.index("def _judge_typed") :].rstrip()

@@ -19,7 +19,12 @@ _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
 def grade(
-    run: Execution, stdin: str, expected: str, settings: JudgeSettings, fn_name: str | None = None
+    run: Execution,
+    stdin: str,
+    expected: str,
+    settings: JudgeSettings,
+    fn_name: str | None = None,
+    asserts: bool = False,
 ) -> tuple[Verdict, str]:
     """The verdict of one execution, and its feedback text ("" if it passed).
 
@@ -32,12 +37,13 @@ def grade(
         expected: The test's expected output.
         settings: The limits, and the rule of comparison.
         fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
+        asserts: The values of an assertion test are not compared here: it passes if its script has run to its end.
     """
     errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
     returned = run.stdout.startswith(VALUE_MARK)
     if fn_name is not None and returned:
         run = dataclasses.replace(run, stdout=run.stdout.removeprefix(VALUE_MARK))
-    kind = _kind(run, errors, expected, settings, fn_name)
+    kind = _kind(run, errors, expected, settings, fn_name, asserts)
     if kind in (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER) and fn_name is not None and not returned:
         kind, errors = VerdictKind.RUNTIME_ERROR, f"The program ended before {fn_name} returned a value."
     ended_by_judge = run.end != "exit"
@@ -66,7 +72,9 @@ def compile_error(message: str, stdin: str, settings: JudgeSettings) -> tuple[Ve
     return verdict, failure_text(verdict.kind, stdin, "", "", message, "")
 
 
-def _kind(run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None) -> VerdictKind:
+def _kind(
+    run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None, asserts: bool
+) -> VerdictKind:
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
         return VerdictKind.TIME_LIMIT
     if run.end == "wall":
@@ -78,5 +86,7 @@ def _kind(run: Execution, errors: str, expected: str, settings: JudgeSettings, f
     if run.status != 0:
         out_of_memory = errors.strip().rpartition("\n")[2].startswith("MemoryError")
         return VerdictKind.MEMORY_LIMIT if out_of_memory else VerdictKind.RUNTIME_ERROR
+    if asserts:
+        return VerdictKind.PASSED
     match = outputs_match if fn_name is None else values_match
     return VerdictKind.PASSED if match(run.stdout, expected, settings) else VerdictKind.WRONG_ANSWER

@@ -10,13 +10,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.judge.calling import callable_program
+from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
+from cobalt.judge.calling import callable_program, module_name
 from cobalt.judge.cgroups import Place, find_place
-from cobalt.judge.feedback import not_run_text
+from cobalt.judge.feedback import failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.isolation import check_paths
 from cobalt.judge.sandbox import Execution, Sandbox
@@ -32,6 +34,9 @@ ATTEMPTS = 3
 PAPER_LANES = 4
 # One more idle sandbox is used for every this many tests of a suite; not more, because each compiles the program again.
 TESTS_PER_SHARE = 4
+
+# Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
+VALUES_BYTES = 32 << 20
 
 # Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
@@ -108,11 +113,26 @@ class LocalJudge:
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare; see `Judge`."""
-        progress = _Progress(code, suite, self.settings, stop_at_first_failure)
+        source = callable_program(code, suite.fn_name, suite.asserts)
+        progress = _Progress(source, suite, self.settings, stop_at_first_failure)
+        result = await self._run(progress)
+        if not suite.asserts:
+            return result
+        values = {index: progress.values[index] for index, passed in enumerate(result.passing) if passed}
+        checks = _Progress(checker_program(), check_suite(suite, values), self.settings, stop_at_first_failure)
+        checked = await self._run(checks) if values else ExecResult([], [], [])
+        return decided(suite, result, values, checked, stop_at_first_failure=stop_at_first_failure)
+
+    async def _run(self, progress: "_Progress") -> ExecResult:
+        """Take a program through its suite.
+
+        Raises:
+            InfrastructureError: the judge failed at every attempt.
+        """
         queued = time.monotonic()
         async with self._borrowed() as first:
             started = time.monotonic()
-            helpers = self._spare((len(suite) - 1) // TESTS_PER_SHARE)
+            helpers = self._spare((len(progress.suite) - 1) // TESTS_PER_SHARE)
             shares = [_attempt(progress, first), *(self._help(progress, sandbox) for sandbox in helpers)]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
@@ -249,8 +269,10 @@ class _Progress:
     """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
-        self.source = callable_program(code, suite.fn_name).encode("utf-8", "surrogatepass")
+        self.source = code.encode("utf-8", "surrogatepass")
         self.suite = suite
+        self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
+        self._room = VALUES_BYTES
         self.settings = settings
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
@@ -281,6 +303,22 @@ class _Progress:
         """Record a test's outcome and its idle time."""
         self._done[index] = graded
         self._idle[index] = idle_seconds
+
+    def keep_values(self, index: int, graded: _Graded, stdout: bytes) -> _Graded:
+        """Keep what the calls of an assertion test returned, until its check is run; returns the test's outcome.
+
+        Values beyond `VALUES_BYTES` of a suite are not kept, and their test exceeds the limit on output.
+        """
+        verdict = graded[0]
+        if verdict.kind is not VerdictKind.PASSED:
+            return graded
+        if len(stdout) > self._room:
+            limit = f"{VALUES_BYTES} bytes in all tests"
+            text = failure_text(VerdictKind.OUTPUT_LIMIT, self.suite.inputs[index], "", "", "", limit)
+            return replace(verdict, kind=VerdictKind.OUTPUT_LIMIT), text
+        self._room -= len(stdout)
+        self.values[index] = returned_values(stdout)
+        return graded
 
     def fail_all(self, message: str) -> None:
         """Record that the program does not compile."""
@@ -357,16 +395,18 @@ async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(progress.source, progress.settings)
+        failure = await sandbox.open_program(progress.source, progress.settings, module_name(progress.suite.fn_name))
         if failure is not None:
             progress.fail_all(failure)
             index = None
         while index is not None:
             run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
             suite = progress.suite
-            facts = (run, suite.inputs[index], suite.outputs[index], progress.settings, suite.fn_name)
+            facts = (run, suite.inputs[index], suite.outputs[index], progress.settings, suite.fn_name, suite.asserts)
             large = len(run.stdout) + len(suite.outputs[index]) > LARGE_OUTPUT
             graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
+            if suite.asserts:
+                graded = progress.keep_values(index, graded, run.stdout)
             progress.settle(index, graded, run.idle_seconds)
             index = progress.take() if sandbox.healthy else None
         if sandbox.healthy:

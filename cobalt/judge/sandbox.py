@@ -140,12 +140,13 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox did not start: its first frame is {kind!r}, not b'R'")
         self.healthy = True
 
-    async def open_program(self, source: bytes, limits: JudgeSettings) -> str | None:
+    async def open_program(self, source: bytes, limits: JudgeSettings, module: str = "__main__") -> str | None:
         """Send a program and have it compiled; returns the compiler's message if it does not compile.
 
         Args:
             source: The program.
             limits: The program's limits; the isolation stays as the sandbox was built.
+            module: The program's `__name__`.
 
         Raises:
             InfrastructureError: the sandbox broke.
@@ -153,7 +154,7 @@ class Sandbox:
         self._limits = limits
         if self._cgroup is not None:
             self._cgroup.raise_to(limits.memory_bytes, limits.processes)
-        await self._send(b"P", _limits_of(limits), source)
+        await self._send(b"P", _limits_of(limits) | {"module": module}, source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
             self._confine(limits)

@@ -1,7 +1,8 @@
 """The judge's wire format: requests and results, the same over HTTP and over a deployment handle.
 
 A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, with an optional
-`"stop_at_first_failure": bool`. `test_cases` may also be a JSON string, and may name a function to call (`"fn_name"`).
+`"stop_at_first_failure": bool`. `test_cases` may also be a JSON string, may name a function to call (`"fn_name"`), and
+may hold assertions on what this function returns (`"asserts": true`, `cobalt.judge.asserting`).
 The answer is `ExecResult.to_record()`. This module sends nothing.
 """
 

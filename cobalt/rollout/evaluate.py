@@ -164,8 +164,8 @@ def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int 
     return metrics
 
 
-def write_metrics(metrics: Sequence[TurnMetrics], result: Path) -> None:
-    """Write the figures next to an evaluated result file, as `<result>.metrics.json`."""
-    content = {"turns": [asdict(row) for row in metrics]}
+def write_metrics(metrics: Sequence[TurnMetrics], result: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Write the figures, and more of them by name, next to an evaluated result file, as `<result>.metrics.json`."""
+    content = {"turns": [asdict(row) for row in metrics]} | dict(more or {})
     with replacing(companion_path(result, ".metrics.json")) as handle:
         handle.write((json.dumps(content, indent=2) + "\n").encode())

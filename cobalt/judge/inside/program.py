@@ -99,11 +99,13 @@ def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> Non
         sys.path.append(packages)
 
 
-def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
-    """Finish the set-up in each process of a prepared program; returns the namespace of its `__main__`.
+def start_afresh(folder: str, name: str, beside: Iterable[str] = ()) -> dict[str, Any]:
+    """Finish the set-up in each process of a prepared program; returns the namespace of its module.
 
     Args:
         folder: The script's folder.
+        name: Its `__name__`: "__main__" for a script. With another name it is imported rather than run, so that its
+            own main block does nothing.
         beside: Names of modules in the script's folder, which take precedence over those of the standard library.
     """
     if _paper_guard is not None:
@@ -115,9 +117,9 @@ def start_afresh(folder: str, beside: Iterable[str] = ()) -> dict[str, Any]:
     if "random" in sys.modules:
         sys.modules["random"].seed()  # otherwise each test would draw the same numbers
     # The module is made after `gc.freeze`, so that the collector can free it at the end.
-    module = ModuleType("__main__")
+    module = ModuleType(name)
     module.__dict__.update(__builtins__=builtins, __file__=f"{folder}/{FILE_NAME}", __cached__=None, __annotations__={})
-    sys.modules["__main__"] = module
+    sys.modules["__main__"] = sys.modules[name] = module
     gc.enable()
     return module.__dict__
 

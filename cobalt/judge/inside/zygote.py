@@ -213,7 +213,7 @@ def _serve_program(
                 files = facts.get("files", {})
                 _become_program(options, limits, source, files)
                 beside = {path.partition("/")[0].removesuffix(".py") for path in files}
-                return codes, program.start_afresh(folder, beside)
+                return codes, program.start_afresh(folder, limits["module"], beside)
     except _Closed:
         os._exit(_JUDGE_HAS_GONE)
 

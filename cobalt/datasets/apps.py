@@ -1,0 +1,239 @@
+"""Turn APPS (Hendrycks et al. 2021, arXiv 2105.09938) and APPS+ (Dou et al. 2024, arXiv 2402.01391) into problems.
+
+APPS has the fields `problem_id`, `question`, `solutions`, `input_output`, `difficulty` and `starter_code`. APPS+ is one
+JSON array whose items have `inputs`, `outputs`, `starter_code` and `canonical_solution`; `question` and `difficulty`
+are expected as in APPS. Tests are on standard input or call a function, and all of them are hidden tests. Where they
+can be read in two ways (`cobalt.datasets.readings`), recorded solutions decide; without one the likelier reading holds.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from cobalt.conversation import load_prompts
+from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
+from cobalt.datasets.sources import Row, hub_file, local_rows, text_of
+from cobalt.datasets.taco import passed_reading
+from cobalt.errors import UserError, tally
+from cobalt.files import check_files
+from cobalt.judge import Judge
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import TestSuite
+from cobalt.records import RecordFile, append_whole
+
+HUB_NAME = "codeparrot/apps"
+DataSet = Literal["apps", "apps_plus"]
+Difficulty = Literal["introductory", "interview", "competition"]
+DIFFICULTIES: tuple[Difficulty, ...] = ("introductory", "interview", "competition")
+Summary = dict[str, dict[str, int]]
+
+_FUNCTION = re.compile(r"^[ \t]*def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class AppsSettings:
+    """Settings of one preprocessing run.
+
+    Attributes:
+        output_file: The problems.
+        input_file: Local file: JSONL or Parquet of APPS, or the JSON array of APPS+. None: the split of APPS by name.
+        data_set: Which of the two.
+        split: The split of APPS by name.
+        revision: Branch, tag or commit of the data set by name.
+        difficulty: The difficulties to keep.
+        max_solutions: Most recorded solutions to judge where the tests can be read in two ways.
+        prompts: Prompt set of `instruction`, by name or folder.
+    """
+
+    output_file: Path
+    input_file: Path | None = None
+    data_set: DataSet = "apps"
+    split: Literal["train", "test"] = "test"
+    revision: str = "main"
+    difficulty: tuple[Difficulty, ...] = DIFFICULTIES
+    max_solutions: int = 16
+    prompts: str = "paper"
+
+    def __post_init__(self) -> None:
+        if self.max_solutions < 0:
+            raise UserError(f"max_solutions is {self.max_solutions}: it must be 0 or more")
+        if self.data_set == "apps_plus" and self.input_file is None:
+            raise UserError("APPS+ is not on the Hugging Face Hub: give its JSON file by --input_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row, read.
+
+    Attributes:
+        id: With the name of the data set before it.
+        difficulty: As the data set has it.
+        question: The statement; with the starter code, for problems that call a function.
+        readings: What its tests may mean, the likelier first; none if there are no tests that can be read.
+        programs: Recorded solutions, ready to be judged.
+    """
+
+    id: str
+    difficulty: str
+    question: str
+    readings: tuple[TestSuite, ...]
+    programs: tuple[str, ...]
+
+
+async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
+    """Write the problems in the order of the source, and count them; running again after a stop continues.
+
+    Raises:
+        UserError: bad input, no network, or a result that cannot be written or that other settings made.
+        InfrastructureError: the judge failed; what is finished is kept.
+    """
+    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    prompts = load_prompts(settings.prompts)
+    arguments = {
+        "stage": settings.data_set,
+        "source": "file" if settings.input_file else f"{HUB_NAME}@{settings.revision}/{settings.split}",
+        "difficulty": sorted(settings.difficulty),
+        "max_solutions": settings.max_solutions,
+        "prompts": prompts.digests,
+        "judge": dict(await judge.describe()),
+    }
+    read = read_apps if settings.data_set == "apps" else read_apps_plus
+    counts: Counter[str] = Counter()
+    with RecordFile(settings.output_file) as output:
+        done = read_summary(settings.output_file) if output.done else None
+        inputs = [settings.input_file] if settings.input_file else []
+        open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
+        if done is not None:
+            return done
+        for place, row in tqdm(_rows(settings), desc=settings.data_set, unit="row", disable=None):
+            try:
+                task = read(row)
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
+            fate = _fate(task, settings)
+            counts[fate] += 1
+            if fate in DIFFICULTIES and task.id not in output.done:
+                suite = await _suite(task, settings, judge)
+                await append_whole(
+                    output,
+                    {
+                        "id": task.id,
+                        "difficulty": task.difficulty,
+                        "question": task.question,
+                        "instruction": prompts.first_turn(task.question, suite.fn_name),
+                        "test_cases": suite.to_json(),
+                    },
+                )
+    kept: dict[str, int] = {name: counts[name] for name in DIFFICULTIES}
+    left_out = {name: count for name, count in counts.items() if name not in DIFFICULTIES}
+    if not sum(kept.values()):
+        raise UserError(f"no problem is left ({tally(left_out)})")
+    summary: Summary = {"rows": {"read": counts.total()}, "kept": kept, "left out": left_out}
+    write_summary(settings.output_file, summary)
+    return summary
+
+
+def _fate(task: Task, settings: AppsSettings) -> str:
+    """The difficulty under which a task is kept, or why it is left out."""
+    if task.difficulty not in settings.difficulty:
+        return "another difficulty"
+    return task.difficulty if task.readings else "no tests that can be read"
+
+
+async def _suite(task: Task, settings: AppsSettings, judge: Judge) -> TestSuite:
+    if len(task.readings) == 1:
+        return task.readings[0]
+    return await passed_reading(judge, task.programs[: settings.max_solutions], task.readings) or task.readings[0]
+
+
+def _rows(settings: AppsSettings) -> Iterator[Row]:
+    """The rows of the source.
+
+    Raises:
+        UserError: the file cannot be read, or there is no network.
+    """
+    if settings.data_set == "apps_plus":
+        assert settings.input_file is not None
+        return _array_rows(settings.input_file)
+    advice = f"give a copy of {settings.split}.jsonl by --input_file"
+    return local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
+
+
+def _array_rows(path: Path) -> Iterator[Row]:
+    """The items of a JSON array of objects; the whole file is in memory."""
+    try:
+        items = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error})") from None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UserError(f"{path} is not a JSON array of objects")
+    for number, item in enumerate(items):
+        yield f"{path}, item {number}", {"problem_id": number} | item
+
+
+def read_apps(row: dict[str, Any]) -> Task:
+    """Read a row of APPS.
+
+    Raises:
+        UserError: a field is missing or malformed; the message names it.
+    """
+    tests = _decoded(text_of(row, "input_output"))
+    tests = tests if isinstance(tests, dict) else {}
+    inputs, outputs, name = (tests.get(field) for field in ("inputs", "outputs", "fn_name"))
+    solutions = _decoded(text_of(row, "solutions")) if isinstance(row.get("solutions"), str) else row.get("solutions")
+    programs = [text for text in solutions if isinstance(text, str)] if isinstance(solutions, list) else []
+    before = REFERENCE_IMPORTS if name else ""
+    return _task("APPS", row, _readings(name, inputs, outputs), [before + program for program in programs])
+
+
+def read_apps_plus(row: dict[str, Any]) -> Task:
+    """Read an item of APPS+; the arguments of a test are a list, and the input of a program is a text.
+
+    Raises:
+        UserError: a field is missing or malformed; the message names it.
+    """
+    inputs, outputs, starter = row.get("inputs"), row.get("outputs"), text_of(row, "starter_code")
+    function = _FUNCTION.search(starter)
+    if isinstance(inputs, list) and inputs and all(isinstance(item, list) for item in inputs) and function:
+        readings = _readings(function[1], inputs, outputs)
+        programs = [REFERENCE_IMPORTS + text_of(row, "canonical_solution")]
+    else:
+        readings = _readings(None, inputs, outputs)
+        call = f"\n{function[1]}()\n" if function else ""  # the recorded solution is a function that reads and prints
+        programs = [text_of(row, "canonical_solution") + call]
+    return _task("APPS+", row, readings, programs)
+
+
+def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
+    identifier = row.get("problem_id", row.get("id"))
+    if not isinstance(identifier, int | str) or isinstance(identifier, bool):
+        raise UserError("field 'problem_id' is missing or neither an integer nor a string")
+    question, starter = text_of(row, "question").strip(), row.get("starter_code")
+    if readings and readings[0].fn_name is not None and isinstance(starter, str) and starter.strip():
+        question += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    return Task(f"{name}/{identifier}", text_of(row, "difficulty"), question, readings, tuple(programs))
+
+
+def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSuite, ...]:
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs or len(inputs) != len(outputs):
+        return ()
+    try:
+        return call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs)
+    except UnreadableTests:
+        return ()
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value of a text; None if it is empty or not JSON, as in rows without tests or solutions."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

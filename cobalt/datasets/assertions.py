@@ -1,0 +1,136 @@
+"""Turn assertions about a reference program, such as those of MBPP, into tests of the judge.
+
+An assertion is split into a script, which has its calls of the program's function, and a check, which is the assertion
+itself (`cobalt.judge.asserting`). The syntax tree decides; nothing is run.
+"""
+
+import ast
+import builtins
+import sys
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+
+from cobalt.errors import UserError
+from cobalt.problem import TestSuite
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "") -> TestSuite:
+    """The suite of some assertions, one test for each.
+
+    Args:
+        assertions: `assert` statements that call the function to write, all the same one.
+        reference: A right program. What it defines is the program's, and everything else the assertion's.
+        setup: Code that runs in the program before each test, for example to make objects of its classes.
+
+    Raises:
+        UserError: an assertion or the reference is not Python, or the calls cannot be told from the rest; the message
+            names the assertion.
+    """
+    defined = defined_names(reference)
+    tests = [_split(assertion, defined) for assertion in assertions]
+    functions = {name for name, _, _ in tests}
+    if len(functions) != 1:
+        raise UserError(f"the assertions call {len(functions)} functions ({', '.join(sorted(functions))})")
+    before = f"{setup.strip()}\n" if setup.strip() else ""
+    return TestSuite(
+        tuple(before + script for _, script, _ in tests), tuple(check for _, _, check in tests), functions.pop(), True
+    )
+
+
+def defined_names(program: str) -> frozenset[str]:
+    """The functions, classes and variables that a program defines at its top level.
+
+    Raises:
+        UserError: it is not a Python program.
+    """
+    names = set()
+    for statement in parsed(program, "the reference").body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Assign):
+            names |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+def imports_for(check: str, known: Collection[str]) -> str:
+    """Imports of the standard library's modules that a check names without importing them; "" if there are none.
+
+    In the original harnesses a check finds the modules that the program happens to import.
+
+    Args:
+        check: Python code.
+        known: Names that the check gets.
+
+    Raises:
+        UserError: the check is not Python.
+    """
+    tree = parsed(check, "the check")
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    missing = sorted((used - bound - set(known) - _BUILTINS) & sys.stdlib_module_names)
+    return "".join(f"import {name}\n" for name in missing)
+
+
+def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
+    """The function that an assertion calls, the script and the check.
+
+    Raises:
+        UserError: the assertion is not one statement, calls no defined function or several, or calls it in a loop.
+    """
+    assertion = assertion.strip()
+    where = f"the assertion {assertion!r:.100}"
+    tree = parsed(assertion, where)
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
+        raise UserError(f"{where} is not one assert statement")
+    calls = list(_outermost_calls(tree.body[0], defined, where))
+    functions = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    if len(functions) != 1:
+        raise UserError(f"{where} calls {len(functions)} functions of the reference, not one")
+    script = "\n".join(ast.get_source_segment(assertion, call) or ast.unparse(call) for call in calls)
+    check = assertion
+    foreign = [call for call in calls if any(_names(part) - _BUILTINS for part in (*call.args, *call.keywords))]
+    if foreign:
+        # The check is run without the program and its objects, and does not need them.
+        for call in foreign:
+            call.args, call.keywords = [ast.Constant(...)], []
+        check = ast.unparse(tree)
+    name = functions.pop()
+    return name, script, imports_for(check, {name}) + check
+
+
+def _outermost_calls(node: ast.AST, defined: Collection[str], where: str) -> Iterator[ast.Call]:
+    """The calls of defined names, in the order in which they are evaluated, without calls in their arguments."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
+        yield node
+        return
+    if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) and (
+        _names(node) & set(defined)
+    ):
+        raise UserError(f"{where} calls the function in a loop or a function of its own")
+    for child in ast.iter_child_nodes(node):
+        yield from _outermost_calls(child, defined, where)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+
+
+def parsed(code: str, what: str) -> ast.Module:
+    """The syntax tree of some code.
+
+    Raises:
+        UserError: it is not Python; the message names it as `what`.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about escapes in the data's strings
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"{what} is not Python ({error})") from None

@@ -1,0 +1,247 @@
+"""Turn HumanEval, HumanEval+ and MBPP+ into problems: a function to write, and one check of many calls.
+
+HumanEval (Chen et al. 2021, arXiv 2107.03374) has the fields `task_id`, `prompt`, `entry_point`, `canonical_solution`
+and `test`, which defines `check(candidate)`. The files of EvalPlus (Liu et al. 2023, arXiv 2305.01210) are those that
+its authors publish on the Hugging Face Hub: HumanEval+ has HumanEval's fields; MBPP+ has `task_id`, `prompt`, `code`,
+`test_imports`, `test_list` and `test`, a script.
+
+A check becomes one test (`cobalt.judge.asserting`). Which calls it makes is recorded with the reference program, in a
+sandbox (`cobalt.datasets.recorder`). A problem whose reference is refused, by its own check or by the judge, is left
+out and counted.
+"""
+
+import ast
+import functools
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets import numpy_stand_in, recorder
+from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
+from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.texts import digest, render
+from cobalt.errors import UserError, last_line, tally
+from cobalt.files import check_files
+from cobalt.judge import LocalJudge
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.problem import TestSuite
+from cobalt.records import write_whole
+
+logger = logging.getLogger(__name__)
+
+DataSet = Literal["humaneval", "humaneval_plus", "mbpp_plus"]
+HUB_NAMES: dict[DataSet, str] = {
+    "humaneval": "openai/openai_humaneval",
+    "humaneval_plus": "evalplus/humanevalplus",
+    "mbpp_plus": "evalplus/mbppplus",
+}
+Summary = dict[str, dict[str, int]]
+
+_NUMPY = re.compile(r"^import numpy as np[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HumanEvalSettings:
+    """Settings of one preprocessing run.
+
+    Attributes:
+        output_file: The problems.
+        input_file: Local JSONL (also compressed by gzip) or Parquet in the data set's schema; None: the data set by
+            its name.
+        data_set: Which of the three.
+        revision: Branch, tag or commit of the data set by name.
+        prompts: Prompt set of `instruction`, by name or folder.
+    """
+
+    output_file: Path
+    input_file: Path | None = None
+    data_set: DataSet = "humaneval"
+    revision: str = "main"
+    prompts: str = "paper"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row, read.
+
+    Attributes:
+        id: As the data set has it; that of MBPP+ with "MBPP+/" before it.
+        fn_name: The function to write.
+        question: The statement.
+        reference: A right program.
+        check: The check, ready to be run without the program.
+        shown: Assertions that the statement shows, as tests; empty for HumanEval.
+    """
+
+    id: str
+    fn_name: str
+    question: str
+    reference: str
+    check: str
+    shown: TestSuite
+
+
+async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -> Summary:
+    """Write the problems in the file's order, and count them.
+
+    Raises:
+        UserError: bad input, no network, or a result that cannot be written or that other settings made.
+        InfrastructureError: the judge failed; nothing is written.
+    """
+    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    prompts = load_prompts(settings.prompts)
+    arguments = {
+        "stage": settings.data_set,
+        "source": "file" if settings.input_file else f"{HUB_NAMES[settings.data_set]}@{settings.revision}",
+        "prompts": prompts.digests,
+        "texts": {name: digest(name) for name in ("complete", "question_with_tests")},
+        "judge": dict(await judge.describe()),
+    }
+    inputs = [settings.input_file] if settings.input_file else []
+    open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
+    counts = {"read": 0, "left out: the check or the judge refuses the reference": 0, "kept": 0, "calls": 0}
+    records = []
+    for task in tqdm(list(read_tasks(settings)), desc=settings.data_set, unit="task", disable=None):
+        counts["read"] += 1
+        suite = await recorded_suite(task, judge)
+        if suite is None:
+            counts["left out: the check or the judge refuses the reference"] += 1
+            continue
+        counts["kept"] += 1
+        counts["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
+        records.append(_record(task, suite, prompts))
+    if not records:
+        raise UserError(f"no problem is left ({tally(counts)})")
+    write_whole(settings.output_file, records)
+    write_summary(settings.output_file, {"problems": counts})
+    return {"problems": counts}
+
+
+def read_tasks(settings: HumanEvalSettings) -> Iterator[Task]:
+    """The tasks of the file or data set, in its order.
+
+    Raises:
+        UserError: a row is malformed, or an id is used twice; the message names the place.
+    """
+    read = _mbpp_plus_task if settings.data_set == "mbpp_plus" else _humaneval_task
+    advice = "give a local copy by --input_file"
+    rows = (
+        local_rows(settings.input_file)
+        if settings.input_file
+        else hub_rows(HUB_NAMES[settings.data_set], "test", settings.revision, advice)
+    )
+    seen: set[str] = set()
+    for place, row in rows:
+        try:
+            task = read(row)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        if task.id in seen:
+            raise UserError(f"{place}: task_id {task.id!r} is already used by an earlier row")
+        seen.add(task.id)
+        yield task
+
+
+async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
+    """The suite of a task's check; None if the check refuses the reference, or the judge does.
+
+    Raises:
+        InfrastructureError: the judge failed.
+    """
+    request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
+    run = await judge.execute(_program_of(recorder), request, judge.settings)
+    too_long = not isinstance(run, str) and run.output_bytes > judge.settings.output_bytes
+    if isinstance(run, str) or run.end != "exit" or run.status != 0 or too_long:
+        reason = run if isinstance(run, str) else last_line(run.stderr.decode("utf-8", "replace")) or run.end
+        logger.warning("%s is left out: its check refuses its reference (%s)", task.id, reason)
+        return None
+    suite = TestSuite(("\n".join(json.loads(run.stdout)),), (task.check,), task.fn_name, True)
+    result = await judge.judge(task.reference, suite)
+    if not result.all_passed:
+        logger.warning("%s is left out: the judge refuses its reference (%s)", task.id, result.verdicts[0].kind)
+        return None
+    return suite
+
+
+def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:
+    shown = task.shown
+    every = replace(hidden, inputs=shown.inputs + hidden.inputs, outputs=shown.outputs + hidden.outputs)
+    return {
+        "id": task.id,
+        "question": task.question,
+        "instruction": prompts.first_turn(task.question, task.fn_name),
+        "test_cases": every.to_json(),
+        "public_test_cases": shown.to_json(),
+        "hidden_test_cases": hidden.to_json(),
+    }
+
+
+def _humaneval_task(row: dict[str, Any]) -> Task:
+    prompt, name, test = text_of(row, "prompt"), text_of(row, "entry_point"), text_of(row, "test")
+    helpers = _without_function(prompt, name)
+    call = "" if _calls_check(test) else f"check({name})\n"
+    return Task(
+        text_of(row, "task_id"),
+        name,
+        render("complete", prompt=prompt.strip()),
+        prompt + text_of(row, "canonical_solution"),
+        _ready(f"{helpers}\n{test}\n{call}", name),
+        TestSuite((), (), name, True),
+    )
+
+
+def _mbpp_plus_task(row: dict[str, Any]) -> Task:
+    identifier = row.get("task_id")
+    if not isinstance(identifier, int | str):
+        raise UserError("field 'task_id' is missing or neither a string nor an integer")
+    code, shown = text_of(row, "code"), texts_of(row, "test_list")
+    imports = "\n".join(texts_of(row, "test_imports"))
+    suite = assertion_suite(shown, code, imports)
+    suite = replace(suite, outputs=tuple(f"{imports}\n{check}".lstrip() for check in suite.outputs))
+    assert suite.fn_name is not None
+    question = render("question_with_tests", text=text_of(row, "prompt").strip(), tests=shown)
+    check = _ready(f"{imports}\n{text_of(row, 'test')}\n", suite.fn_name)
+    return Task(f"MBPP+/{str(identifier).removeprefix('Mbpp/')}", suite.fn_name, question, code, check, suite)
+
+
+def _ready(check: str, name: str) -> str:
+    """A check that can be run without numpy and asks for the same calls each time.
+
+    Raises:
+        UserError: it is not Python.
+    """
+    stand_in = _program_of(numpy_stand_in)
+    check = _NUMPY.sub(lambda _: stand_in[stand_in.index("from typing") :].rstrip(), check).strip() + "\n"
+    imports = imports_for(check, {name})
+    seed = "import random\nrandom.seed(0)\n" if re.search(r"\brandom\b", check) else ""
+    return seed + imports + check
+
+
+def _without_function(prompt: str, name: str) -> str:
+    """What a prompt has besides the function to complete: imports and helper functions.
+
+    Raises:
+        UserError: the prompt is not Python.
+    """
+    tree = parsed(prompt, "field 'prompt'")
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
+    return ast.unparse(tree)
+
+
+@functools.cache
+def _program_of(module: ModuleType) -> str:
+    """The source of a module that is run in a sandbox."""
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
+
+
+def _calls_check(test: str) -> bool:
+    """Whether a test already ends with the call of `check` that the original harness adds."""
+    return re.search(r"^check\(", test, re.MULTILINE) is not None

@@ -1,0 +1,165 @@
+"""Turn MBPP (Austin et al. 2021, arXiv 2108.07732) into problems: 974 tasks with a program and three assertions each.
+
+Each assertion becomes a test (`cobalt.datasets.assertions`). As in the original, the prompt shows the assertions, and
+the same assertions decide. Either the release's file is read, or the data set by name, which has the same fields.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets.assertions import assertion_suite
+from cobalt.datasets.sources import Row, hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.texts import digest, render
+from cobalt.errors import UserError
+from cobalt.files import check_files
+from cobalt.manifest import open_manifest, read_summary, write_summary
+from cobalt.records import write_whole
+
+DATA_SET = "google-research-datasets/mbpp"
+CONFIG = "full"
+SPLITS: Mapping[str, range] = {
+    "prompt": range(1, 11),
+    "test": range(11, 511),
+    "validation": range(511, 601),
+    "train": range(601, 975),
+}
+"""Task ids of each split."""
+EXAMPLES = (2, 3, 4)
+"""Task ids of the three-shot prompt."""
+
+Split = Literal["test", "validation", "train", "prompt", "all"]
+Summary = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MbppSettings:
+    """Settings of one preprocessing run.
+
+    Attributes:
+        output_file: The problems.
+        input_file: The release's `mbpp.jsonl`, or Parquet with its fields; None: the data set by name.
+        revision: Branch, tag or commit of the data set by name.
+        split: The tasks to keep.
+        shots: 0: the prompt set's first message. 3: the tasks 2, 3 and 4 with their programs come before the task.
+        challenge_tests: Add the few harder assertions of `challenge_test_list` to the hidden tests.
+        prompts: Prompt set of `instruction` with 0 shots, by name or folder.
+    """
+
+    output_file: Path
+    input_file: Path | None = None
+    revision: str = "main"
+    split: Split = "test"
+    shots: Literal[0, 3] = 0
+    challenge_tests: bool = False
+    prompts: str = "paper"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A task of the three-shot prompt with its program."""
+
+    text: str
+    tests: list[str]
+    code: str
+
+
+def preprocess_mbpp(settings: MbppSettings) -> Summary:
+    """Write the problems of a split in the order of their ids, and count them.
+
+    A record has the schema's fields, `task_id` and `split`. Its public tests are the assertions that the prompt shows.
+    Its hidden tests are the same, and those of `challenge_test_list` if they are asked for.
+
+    Raises:
+        UserError: bad input, no network, or a result that cannot be written or that other settings made.
+    """
+    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    prompts = load_prompts(settings.prompts)
+    arguments = {
+        "stage": "mbpp",
+        "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
+        "split": settings.split,
+        "shots": settings.shots,
+        "challenge_tests": settings.challenge_tests,
+        "prompts": prompts.digests,
+        "texts": {name: digest(name) for name in ("question_with_tests", "three_shot")},
+    }
+    rows = _rows(settings)
+    records = list(_problems(settings, prompts, rows))
+    counts = {"read": len(rows), "kept": len(records)}
+    inputs = [settings.input_file] if settings.input_file else []
+    open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
+    write_whole(settings.output_file, records)
+    write_summary(settings.output_file, {"problems": counts})
+    return {"problems": counts}
+
+
+def _rows(settings: MbppSettings) -> dict[int, Row]:
+    """Every row by its task id, in the order of the ids.
+
+    Raises:
+        UserError: a row has no task id, or one that another row has.
+    """
+    if settings.input_file:
+        source: Iterator[Row] = local_rows(settings.input_file)
+    else:
+        advice = "give a copy of mbpp.jsonl by --input_file"
+        source = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
+    rows: dict[int, Row] = {}
+    for place, row in source:
+        identifier = row.get("task_id")
+        if not isinstance(identifier, int) or isinstance(identifier, bool):
+            raise UserError(f"{place}: field 'task_id' is missing or not an integer")
+        if identifier in rows:
+            raise UserError(f"{place}: task_id {identifier} is already used by {rows[identifier][0]}")
+        rows[identifier] = place, row
+    return dict(sorted(rows.items()))
+
+
+def _problems(settings: MbppSettings, prompts: PromptSet, rows: Mapping[int, Row]) -> Iterator[dict[str, Any]]:
+    examples = _examples(rows) if settings.shots else []
+    kept = {task: row for task, row in rows.items() if settings.split in ("all", split_of(task))}
+    if not kept:
+        raise UserError(f"there is no task of the split {settings.split!r} among {len(rows)} tasks")
+    for task, (place, row) in kept.items():
+        try:
+            yield _problem(row, settings, prompts, examples) | {"task_id": task, "split": split_of(task)}
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+
+
+def split_of(task: int) -> str:
+    """The split of a task id; "other" for an id that the release does not have."""
+    return next((name for name, ids in SPLITS.items() if task in ids), "other")
+
+
+def _examples(rows: Mapping[int, Row]) -> list[Example]:
+    missing = [task for task in EXAMPLES if task not in rows]
+    if missing:
+        raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {missing[0]}")
+    found = [rows[task][1] for task in EXAMPLES]
+    return [Example(text_of(row, "text"), texts_of(row, "test_list"), text_of(row, "code").strip()) for row in found]
+
+
+def _problem(
+    row: dict[str, Any], settings: MbppSettings, prompts: PromptSet, examples: list[Example]
+) -> dict[str, Any]:
+    """The record of a row."""
+    text, code, shown = text_of(row, "text"), text_of(row, "code"), texts_of(row, "test_list")
+    harder = texts_of(row, "challenge_test_list") if settings.challenge_tests else []
+    every = assertion_suite(shown + harder, code, text_of(row, "test_setup_code"))
+    question = render("question_with_tests", text=text, tests=shown)
+    if settings.shots:
+        instruction = render("three_shot", examples=examples, text=text, tests=shown)
+    else:
+        instruction = prompts.first_turn(question, every.fn_name)
+    return {
+        "id": f"MBPP/{row['task_id']}",
+        "question": question,
+        "instruction": instruction,
+        "test_cases": every.to_json(),
+        "public_test_cases": every.select(range(len(shown))).to_json(),
+        "hidden_test_cases": every.to_json(),
+    }

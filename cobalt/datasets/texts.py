@@ -1,0 +1,31 @@
+"""The texts around the statements of benchmarks: templates in `cobalt/datasets/prompts/`, rendered by Jinja.
+
+They make a problem's `question`; the prompt set of a run then makes the first message of it. A variable that a template
+uses and does not get is an error.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cobalt.manifest import file_digest
+
+_FOLDER = Path(__file__).parent / "prompts"
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of the template `name`, without white space at its ends."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    return environment.get_template(f"{name}.jinja").render(**values).strip()
+
+
+def digest(name: str) -> str:
+    """SHA-256 of the template, for the manifest of a result."""
+    return file_digest(_FOLDER / f"{name}.jinja")

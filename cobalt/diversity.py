@@ -1,0 +1,101 @@
+"""How many different programs a model writes for a problem: programs are the same if their normalised syntax trees are.
+
+The normalised tree has no comments, docstrings, blank lines or redundant brackets. With `renamed`, the names that the
+program itself gives to variables, parameters and functions are replaced by their order of appearance, so that programs
+that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names. Nothing
+is run, and programs that compute the same in another way count as different.
+"""
+
+import ast
+import warnings
+from collections.abc import Iterable
+from typing import Literal
+
+Names = Literal["renamed", "kept"]
+"""Whether programs that differ in the names of their variables only are the same ("renamed") or not ("kept")."""
+
+
+def distinct_programs(programs: Iterable[str], names: Names = "renamed") -> int:
+    """How many different programs there are.
+
+    Args:
+        programs: Python programs. Those that are not Python are compared as stripped texts.
+        names: What names mean.
+    """
+    return len({normalised(program, names) for program in programs})
+
+
+def normalised(program: str, names: Names = "renamed") -> str:
+    """A text that is the same for programs that count as the same."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(program)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                _drop_docstring(node)
+        if names == "renamed":
+            _rename(tree)
+        return ast.dump(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return program.strip()
+
+
+def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        node.body = node.body[1:] or [ast.Pass()]
+
+
+def _rename(tree: ast.Module) -> None:
+    """Replace the names that the program defines, each by the same number everywhere."""
+    bound = _bound_names(tree)
+    numbers: dict[str, str] = {}
+    own: set[int] = set()  # keywords in calls of the program's functions; those in other calls are not its own names
+
+    def number(name: str) -> str:
+        return numbers.setdefault(name, f"_{len(numbers)}") if name in bound else name
+
+    for node in _in_order(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in bound:
+            own |= set(map(id, node.keywords))
+        elif isinstance(node, ast.Name):
+            node.id = number(node.id)
+        elif isinstance(node, ast.arg):
+            node.arg = number(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            node.name = number(node.name)
+        elif isinstance(node, ast.keyword) and node.arg is not None and id(node) in own:
+            node.arg = number(node.arg)
+        elif isinstance(node, ast.alias) and node.asname is not None:
+            node.asname = number(node.asname)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
+            node.name = number(node.name)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            node.names = [number(name) for name in node.names]
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """The names that a program gives to something, without methods, which are reached as attributes."""
+    methods = {id(node) for found in ast.walk(tree) if isinstance(found, ast.ClassDef) for node in found.body}
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and id(node) not in methods:
+            names.add(node.name)
+        elif isinstance(node, ast.alias) and node.asname is not None:
+            names.add(node.asname)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
+            names.add(node.name)
+    return names
+
+
+def _in_order(node: ast.AST) -> Iterable[ast.AST]:
+    """The nodes of a tree in the order of the source, roughly: each before its children."""
+    unfinished = [node]
+    while unfinished:
+        found = unfinished.pop()
+        yield found
+        unfinished.extend(reversed(list(ast.iter_child_nodes(found))))

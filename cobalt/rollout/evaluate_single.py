@@ -1,0 +1,170 @@
+"""Evaluation of single-turn results: pass@k and diversity, over all problems and by difficulty.
+
+A single-turn record already has the result of each sample on all tests, so nothing is judged here. The evaluated record
+is one of trajectories with a single turn, which reports and the viewer read like any other. A sample is correct if its
+program passes every hidden test.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cobalt.diversity import Names, distinct_programs
+from cobalt.errors import UserError
+from cobalt.files import check_files
+from cobalt.manifest import open_manifest
+from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.problem import Problem
+from cobalt.records import iterate_records, write_whole
+from cobalt.trajectory import ProblemTrajectories, Trajectory
+from cobalt.trajectory_codec import decode_first_turns, decode_results, encode_evaluated_single_turn
+
+USUAL_K = (1, 10)
+EVERY_PROBLEM = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over problems, and its 95 % bootstrap interval over problems."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleScore:
+    """The samples of one problem.
+
+    Attributes:
+        difficulty: As the problem has it; "" if it has none.
+        samples: How many responses there are.
+        correct: How many of their programs pass every hidden test.
+        distinct: How many different programs there are; responses without a program do not count.
+        distinct_correct: How many different programs pass every hidden test.
+    """
+
+    difficulty: str
+    samples: int
+    correct: int
+    distinct: int
+    distinct_correct: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMetrics:
+    """The figures of a group of problems.
+
+    Attributes:
+        group: A difficulty, or "all".
+        problems: How many problems there are.
+        samples: Smallest and largest number of samples of a problem.
+        pass_at: Unbiased pass@k by k, from 0 to 1.
+        distinct: Different programs of a problem.
+        distinct_correct: Different programs of a problem that pass every hidden test.
+    """
+
+    group: str
+    problems: int
+    samples: tuple[int, int]
+    pass_at: dict[int, Mean]
+    distinct: Mean
+    distinct_correct: Mean
+
+
+def evaluate_single_turn(input_file: Path, output_file: Path) -> None:
+    """Write the evaluated records of a single-turn result, with the fields of `encode_evaluated_single_turn`.
+
+    Raises:
+        UserError: bad input, or a result that another input made.
+    """
+    check_files([input_file], [output_file])
+    open_manifest(output_file, {"stage": "single_turn_evaluation"}, [input_file], complete=output_file.exists())
+    write_whole(output_file, (_evaluated(input_file, record) for record in iterate_records(input_file)))
+
+
+def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
+    try:
+        problem = Problem.parse(record)
+        turns = decode_first_turns(record)
+        if turns is None:
+            raise UserError("it has no 'responses': run a single-turn script first")
+        results = decode_results(record, len(problem.tests))
+        if len(results) != len(turns):
+            raise UserError("field 'exec_results' must have one entry for each response")
+        hidden = problem.tests.places_of(problem.hidden_tests)
+        public = problem.tests.places_of(problem.public_tests) if len(problem.public_tests) else []
+    except UserError as error:
+        raise UserError(f"{source}: record {record['id']!r}: {error}") from None
+    trajectories = []
+    for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
+        seen, unseen = result.select(public), result.select(hidden)
+        judged = replace(
+            turn,
+            public_pass_rate=seen.pass_rate,
+            public_result=seen,
+            hidden_pass_rate=unseen.pass_rate,
+            hidden_verdicts=tuple(verdict.kind for verdict in unseen.verdicts),
+        )
+        trajectories.append(Trajectory(problem, sample, [], (judged,)))
+    return record | encode_evaluated_single_turn(trajectories)
+
+
+def sample_score(group: ProblemTrajectories, names: Names = "renamed") -> SampleScore:
+    """The figures of one evaluated problem, from the first turn of its trajectories.
+
+    Raises:
+        UserError: the problem is not evaluated.
+    """
+    rates = [trajectory.hidden_pass_rates[0] for trajectory in group.trajectories]
+    programs = [trajectory.turns[0].program for trajectory in group.trajectories]
+    correct = [program for program, rate in zip(programs, rates, strict=True) if rate == 1.0]
+    return SampleScore(
+        difficulty=str(group.problem.record.get("difficulty") or ""),
+        samples=len(rates),
+        correct=len(correct),
+        distinct=distinct_programs((program for program in programs if program is not None), names),
+        distinct_correct=distinct_programs((program for program in correct if program is not None), names),
+    )
+
+
+def sample_metrics(scores: Sequence[SampleScore], ks: Sequence[int] | None = None) -> list[SampleMetrics]:
+    """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
+
+    Args:
+        scores: The figures of each problem.
+        ks: The k of pass@k. None: those of 1 and 10 for which every problem has enough samples.
+
+    Raises:
+        UserError: there is no problem, or a problem has fewer samples than a k of `ks`.
+    """
+    if not scores:
+        raise UserError("there is no evaluated problem")
+    fewest = min(score.samples for score in scores)
+    if ks is None:
+        ks = [k for k in USUAL_K if k <= fewest]
+    for k in ks:
+        if not 1 <= k <= fewest:
+            raise UserError(f"pass@{k} needs at least {max(1, k)} samples of each problem: a problem has {fewest}")
+    difficulties = list(dict.fromkeys(score.difficulty for score in scores if score.difficulty))
+    groups = [_metrics(EVERY_PROBLEM, scores, ks)]
+    for difficulty in difficulties:
+        groups.append(_metrics(difficulty, [score for score in scores if score.difficulty == difficulty], ks))
+    return groups
+
+
+def _metrics(group: str, scores: Sequence[SampleScore], ks: Sequence[int]) -> SampleMetrics:
+    samples = [score.samples for score in scores]
+    return SampleMetrics(
+        group=group,
+        problems=len(scores),
+        samples=(min(samples), max(samples)),
+        pass_at={k: _mean(pass_at_k(score.samples, score.correct, k) for score in scores) for k in ks},
+        distinct=_mean(float(score.distinct) for score in scores),
+        distinct_correct=_mean(float(score.distinct_correct) for score in scores),
+    )
+
+
+def _mean(values: Iterable[float]) -> Mean:
+    of_problems = list(values)
+    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems))

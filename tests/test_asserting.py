@@ -1,0 +1,318 @@
+"""Assertion tests: the calls run in the program, the assertion without it, and values keep their types."""
+
+# Whole programs stand on one line each.
+# ruff: noqa: E501
+
+import json
+import math
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_calling import assert_no_frame_of_the_driver, open_judge
+from test_judge_programs import bench as bench
+
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.judge.asserting import check_suite, decided, returned_values, shown_values
+from cobalt.judge.checker import CheckError, decode, recorded_calls, run_check, stand_in
+from cobalt.judge.script_driver import _judge_typed
+from cobalt.judge.wire import JudgeRequest
+from cobalt.problem import TestSuite
+
+PASSED, WRONG, CRASHED = VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR
+NOT_RUN = VerdictKind.NOT_RUN
+
+KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.fractions() | st.tuples(st.integers())
+VALUES = st.recursive(
+    KEYS | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False) | st.decimals(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(KEYS, inner, max_size=3)
+        | st.sets(KEYS, max_size=3)
+        | st.frozensets(KEYS, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def written(*values):
+    """The text that the driver leaves for these values."""
+    return json.dumps([_judge_typed(value) for value in values])
+
+
+@given(VALUES)
+def test_values_keep_their_types(value):
+    [read] = decode(json.loads(written(value)))
+    assert read == value
+    assert type(read) is type(value)
+
+
+@given(VALUES)
+def test_shown_values_are_those_that_python_shows(value):
+    shown = shown_values(written(value))
+    if not any(name in shown for name in ("Fraction", "Decimal", "complex", "bytes")):  # these are shown by their parts
+        assert eval(shown, {"inf": math.inf}) == value
+
+
+class Number(int):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Row(tuple):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = tuple.__hash__
+
+
+@pytest.mark.parametrize(("value", "kind"), [(Number(3), int), (Row((1,)), tuple), (bytearray(b"a"), bytes)])
+def test_values_of_extended_types_become_plain(value, kind):
+    [read] = decode(json.loads(written(value)))
+    assert type(read) is kind
+
+
+@pytest.mark.parametrize("value", [object(), len, [object()]])
+def test_other_objects_have_no_text(value):
+    with pytest.raises(TypeError):
+        written(value)
+
+
+ITERATORS = [iter([0, 1]), (n for n in (0, 1)), map(int, "01")]
+COLLECTIONS = [range(2), {0: 1, 1: 2}.keys(), deque([0, 1])]
+
+
+@pytest.mark.parametrize("value", ITERATORS + COLLECTIONS)
+def test_of_other_iterables_the_items_are_kept_and_they_equal_nothing(value):
+    [read] = decode(json.loads(written(value)))
+    assert read != [0, 1]
+    assert read != (0, 1)
+    assert tuple(read) == (0, 1)
+    assert tuple(read) == ((0, 1) if value in COLLECTIONS else ())  # an iterator gives its items once
+    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (
+        hasattr(type(value), "__len__"),
+        hasattr(type(value), "__next__"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"object": []}', '{"set": [[1]]}', '{"tuple": 3}', '{"bytes": 99999999999}', '{"bytes": [300]}', '{"dict": [1]}',
+     '{"Decimal": "x"}', '{"Fraction": [1, 0]}', '{"Fraction": ["1e999999999"]}', '{"complex": ["a"]}', '{"a": 1, "b": 2}',
+     "{}"],
+)  # fmt: skip
+def test_forged_values_are_refused(text):
+    with pytest.raises((CheckError, TypeError, ValueError, ArithmeticError)):
+        decode(json.loads(text))
+    assert isinstance(shown_values(f"[{text}]"), str)
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\0", b'"', b"\\", b"\n", b"\xc3\xa9"])
+def test_what_a_program_writes_as_values_does_not_grow_on_its_way_to_the_check(byte):
+    def size(values):
+        return len(check_suite(ONE, {0: returned_values(values)}).inputs[0].encode())
+
+    assert size(byte * 1000) <= size(b"") + len(byte * 1000)
+
+
+def test_literal_calls_are_read_from_a_script_and_others_are_not():
+    script = "root = Node(1)\nf(1, key=(2,))\nf(root)\ng(1)\nf(1.0/3)\n"
+    assert recorded_calls(script, "f") == [((1,), {"key": (2,)}), None, None, None]
+
+
+def test_a_stand_in_returns_one_value_a_call_and_knows_the_calls():
+    refused: list[str] = []
+    function = stand_in([1, 2, 3], [((1,), {}), None, ((math.nan,), {})], refused)
+    assert [function(1), function("anything"), function(math.nan)] == [1, 2, 3]
+    with pytest.raises(CheckError):
+        function(1)
+    assert len(refused) == 1
+
+
+def test_a_check_that_hides_that_it_made_another_call_is_refused():
+    hides = "try:\n    f(2)\nexcept Exception:\n    pass"
+    with pytest.raises(CheckError):
+        run_check("f", "f(1)", hides, written(1))
+    run_check("f", "f(1)", "assert f(1) == 1", written(1))
+    with pytest.raises(AssertionError):
+        run_check("f", "f(1)", "assert f(1) == 2", written(1))
+
+
+def test_a_check_needs_as_many_values_as_its_script_has_calls():
+    for values in ([], [1, 2]):
+        with pytest.raises(CheckError):
+            run_check("f", "f(1)", "pass", written(*values))
+
+
+ONE = TestSuite(("f(1)",), ("assert f(1) == 1",), "f", True)
+
+
+def test_a_suite_says_that_its_tests_are_assertions_only_where_they_are():
+    assert "asserts" not in TestSuite(("1",), ("2",), "f").to_record()
+    assert TestSuite.parse(ONE.to_json()) == ONE
+    assert JudgeRequest.parse(JudgeRequest("x", ONE).to_payload()).suite == ONE
+    assert ONE.select([0]) == ONE
+    assert ONE.places_of(ONE) == [0]
+    with pytest.raises(UserError):
+        ONE.places_of(TestSuite(ONE.inputs, ONE.outputs, "f"))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"asserts": True}, {"asserts": 1, "fn_name": "f"}, {"asserts": "yes", "fn_name": "f"}]
+)
+def test_a_bad_suite_of_assertions_is_refused(fields):
+    with pytest.raises(UserError):
+        TestSuite.parse({"inputs": [], "outputs": []} | fields)
+
+
+def result(*kinds):
+    return ExecResult(
+        [k is PASSED for k in kinds], ["" if k is PASSED else k for k in kinds], [Verdict(k) for k in kinds]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ran", "checked", "stop", "expected"),
+    [
+        ([PASSED, CRASHED, PASSED], [PASSED, CRASHED], False, [PASSED, CRASHED, WRONG]),
+        ([PASSED, CRASHED, NOT_RUN], [WRONG], True, [WRONG, NOT_RUN, NOT_RUN]),
+        ([PASSED, PASSED, PASSED], [PASSED, VerdictKind.TIME_LIMIT, NOT_RUN], True, [PASSED, WRONG, NOT_RUN]),
+        ([CRASHED, CRASHED, CRASHED], [], False, [CRASHED] * 3),
+        ([PASSED, PASSED, PASSED], [PASSED] * 3, True, [PASSED] * 3),
+    ],
+)
+def test_a_test_passes_only_if_its_script_ran_and_its_check_accepts(ran, checked, stop, expected):
+    suite = TestSuite(("f(1)",) * 3, ("assert f(1)",) * 3, "f", True)
+    values = {index: "[1]" for index, kind in enumerate(ran) if kind is PASSED}
+    assert len(check_suite(suite, values)) == len(values)
+    found = decided(suite, result(*ran), values, result(*checked), stop_at_first_failure=stop)
+    assert [verdict.kind for verdict in found.verdicts] == expected
+    assert found.passing == [kind is PASSED for kind in expected]
+    assert all((text == "") is passed for text, passed in zip(found.feedback, found.passing, strict=True))
+
+
+def judge(bench, code, *tests, stop=False, **settings):
+    """The kinds of the verdicts on tests, each a script and a check."""
+    suite = TestSuite(tuple(script for script, _ in tests), tuple(check for _, check in tests), "f", True)
+    found = bench.runner.run(open_judge(bench, **settings).judge(code, suite, stop_at_first_failure=stop))
+    return [verdict.kind for verdict in found.verdicts], found.feedback
+
+
+TEST = ("f(3)", "assert f(3) == (3, 4)")
+
+PROGRAMS = {
+    "a right value": ("def f(x): return x, x + 1", PASSED),
+    "a method of Solution": ("class Solution:\n    def f(self, x): return (x, x + 1)", PASSED),
+    "a class that extends the type": ("class A(tuple): pass\ndef f(x): return A((x, x + 1))", PASSED),
+    "prints": ("print('top')\ndef f(x):\n    print('inside', flush=True)\n    return x, x + 1", PASSED),
+    "its own main block is for another input": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    print(f(int(input())))", PASSED),
+    "its own main block ends the program": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    raise SystemExit", PASSED),
+    "hides built-in names": ("list = dict = int = str = isinstance = compile = eval = exec = 0\ndef f(x): return x, x + 1", PASSED),
+    "a future import": ("from __future__ import annotations\ndef f(x: Missing): return x, x + 1", PASSED),
+    "a method of Solution that calls a function of its name": ("def f(x): return x, x + 1\nclass Solution:\n    def f(self, x): return f(x)", PASSED),
+    "a low limit on recursion": ("import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return x, x + 1", PASSED),
+    "a generator for a tuple": ("def f(x): yield from (x, x + 1)", WRONG),
+    "a list for a tuple": ("def f(x): return [x, x + 1]", WRONG),
+    "another value": ("def f(x): return x, x", WRONG),
+    "nothing": ("def f(x): pass", WRONG),
+    "its own AssertionError": ("def f(x): assert False", CRASHED),
+    "another exception": ("def f(x): return x / 0", CRASHED),
+    "a value without a text": ("def f(x): return object()", CRASHED),
+    "no such function": ("def g(x): return x", CRASHED),
+    "not a program": ("def f(x: return", VerdictKind.COMPILE_ERROR),
+    "an endless loop": ("def f(x):\n    while True: pass", VerdictKind.TIME_LIMIT),
+    "a decorator at the end": ("def f(x): return x\n@f", VerdictKind.COMPILE_ERROR),
+}  # fmt: skip
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_outcome_has_its_kind(bench, name):
+    code, kind = PROGRAMS[name]
+    kinds, feedback = judge(bench, code, TEST, cpu_seconds=1.0)
+    assert kinds == [kind], feedback
+
+
+@pytest.mark.sandbox
+def test_a_script_may_set_up_what_it_needs_with_the_programs_own_names(bench):
+    code = "class Node:\n    def __init__(self, value): self.value, self.left = value, None\ndef f(node): return node.left.value"
+    script = "import math\nroot = Node(1)\nroot.left = Node(math.floor(2.5))\nf(root)"
+    assert judge(bench, code, (script, "assert f(...) == 2"), (script, "assert f(...) == 1"))[0] == [PASSED, WRONG]
+
+
+@pytest.mark.sandbox
+def test_several_calls_share_a_process_and_their_order(bench):
+    code = "seen = []\ndef f(x):\n    seen.append(x)\n    return list(seen)"
+    check = "for n in (1, 2):\n    assert f(n) == list(range(1, n + 1))"
+    assert judge(bench, code, ("f(1)\nf(2)", check), ("f(2)\nf(1)", check))[0] == [PASSED, WRONG]
+
+
+@pytest.mark.sandbox
+def test_values_are_taken_when_their_call_returns(bench):
+    code = "seen = []\ndef f(x):\n    seen.append(x)\n    return seen"
+    assert judge(bench, code, ("f(1)\nf(2)", "assert f(1) == [1]\nassert f(2) == [1, 2]"))[0] == [PASSED]
+
+
+CHECKS = {
+    "an assertion with a message": ("assert f(3) == (3, 4), 'no'", PASSED),
+    "the items of an iterable": ("assert list(f(3)) == [3, 4]", PASSED),
+    "a tolerance": ("import math\nassert math.isclose(f(3)[1], 4.0000000001)", PASSED),
+    "a function of its own": ("def check(candidate):\n    assert candidate(3)[0] == 3\ncheck(f)", PASSED),
+    "something printed": ("print('accepted')\nassert f(3) == 1", WRONG),
+    "an end with success": ("import os\nos._exit(0)", WRONG),
+    "another exception": ("assert f(3) > 'a'", WRONG),
+    "another call": ("assert f(4) == (3, 4)", WRONG),
+    "a loop without end": ("f(3)\nwhile True: pass", WRONG),
+    "no Python": ("assert f(3) ==", WRONG),
+}  # fmt: skip
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_check_accepts_only_by_ending_without_an_exception(bench, name):
+    check, kind = CHECKS[name]
+    kinds, feedback = judge(bench, "def f(x): return x, x + 1", ("f(3)", check), cpu_seconds=1.0)
+    assert kinds == [kind], feedback
+
+
+@pytest.mark.sandbox
+def test_tests_after_the_first_failing_one_are_not_run_if_asked(bench):
+    code = "def f(x): return 1 / x"
+    tests = [("f(1)", "assert f(1) == 1"), ("f(2)", "assert f(2) == 1"), ("f(0)", "assert f(0) == 1")]
+    assert judge(bench, code, *tests)[0] == [PASSED, WRONG, CRASHED]
+    assert judge(bench, code, *tests, stop=True)[0] == [PASSED, WRONG, NOT_RUN]
+
+
+@pytest.mark.sandbox
+def test_values_beyond_the_room_of_a_suite_exceed_the_limit_on_output(bench):
+    code = "def f(x): return 'x' * (12 << 20)"
+    kinds, _ = judge(bench, code, *[("f(1)", "assert len(f(1)) == 12 << 20")] * 3)
+    assert kinds == [PASSED, PASSED, VerdictKind.OUTPUT_LIMIT]
+
+
+@pytest.mark.sandbox
+def test_feedback_shows_the_call_the_value_and_the_assertion(bench):
+    _, [text] = judge(bench, "def f(x): return {x: [None, (1,)]}", TEST)
+    for part in ("f(3)", "{3: [None, (1,)]}", TEST[1]):
+        assert part in text
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("body", ["return x / 0", "return object()", "return f(x)", "raise SystemExit(3)"])
+def test_feedback_has_the_programs_frames_alone(bench, body):
+    code = f"def f(x):\n    {body}"
+    kinds, [text] = judge(bench, code, TEST)
+    assert kinds == [CRASHED]
+    assert_no_frame_of_the_driver(text.partition("Stderr:")[2], code)
+    assert "<test>" not in text
+
+
+@pytest.mark.sandbox
+def test_the_papers_guard_leaves_assertions_as_they_are(bench):
+    assert judge(bench, "def f(x): return x, x + 1", TEST, paper_guard=True)[0] == [PASSED]
+    assert judge(bench, "def f(x): return x", TEST, paper_guard=True)[0] == [WRONG]

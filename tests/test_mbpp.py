@@ -1,0 +1,125 @@
+"""MBPP as problems: tests, splits, the three-shot prompt, and bad rows."""
+
+import json
+
+import pytest
+from support import write_lines
+from test_scripts import assert_user_error, run
+
+from cobalt.datasets.mbpp import SPLITS, MbppSettings, preprocess_mbpp, split_of
+from cobalt.errors import UserError
+from cobalt.manifest import read_summary
+from cobalt.problem import load_problems
+
+SCRIPT = "preproc/preproc_mbpp.py"
+
+
+def task(number, **fields):
+    """A row of the release: return a number plus `number`."""
+    name = f"plus_{number}"
+    return {
+        "text": f"Write a function to add {number}.",
+        "code": f"def {name}(x):\r\n  return x + {number}",
+        "task_id": number,
+        "test_setup_code": "",
+        "test_list": [f"assert {name}({x}) == {x + number}" for x in (0, 1, 2)],
+        "challenge_test_list": [f"assert {name}(-1) == {number - 1}"],
+    } | fields
+
+
+def converted(tmp_path, rows, **settings):
+    output = tmp_path / "problems.jsonl"
+    summary = preprocess_mbpp(MbppSettings(output, write_lines(tmp_path / "mbpp.jsonl", rows), **settings))
+    return load_problems(output), summary["problems"]
+
+
+ROWS = [task(number) for number in (601, 2, 3, 4, 11, 12, 510, 511)]
+
+
+def test_a_split_is_kept_in_the_order_of_its_ids(tmp_path):
+    problems, counts = converted(tmp_path, ROWS[::-1])
+    assert [problem.id for problem in problems] == ["MBPP/11", "MBPP/12", "MBPP/510"]
+    assert {problem.record["split"] for problem in problems} == {"test"}
+    assert counts == {"read": 8, "kept": 3}
+    assert read_summary(tmp_path / "problems.jsonl") == {"problems": counts}
+
+
+def test_splits_hold_every_task_once():
+    assert [split_of(task) for task in (1, 10, 11, 510, 511, 600, 601, 974, 975)] == [
+        "prompt", "prompt", "test", "test", "validation", "validation", "train", "train", "other",
+    ]  # fmt: skip
+    assert sum(map(len, SPLITS.values())) == 974
+
+
+def test_the_assertions_that_the_prompt_shows_are_public_and_decide(tmp_path):
+    [problem, *_], _ = converted(tmp_path, ROWS)
+    assert problem.tests == problem.public_tests == problem.hidden_tests
+    assert problem.tests.asserts
+    assert problem.tests.fn_name == "plus_11"
+    assert problem.tests.outputs == tuple(task(11)["test_list"])
+    for shown in task(11)["test_list"]:
+        assert shown in problem.question
+        assert shown in problem.instruction
+    assert "\r" not in json.dumps(problem.record)
+
+
+def test_challenge_tests_are_hidden_and_not_shown(tmp_path):
+    [problem, *_], _ = converted(tmp_path, ROWS, challenge_tests=True)
+    assert len(problem.hidden_tests) == 4
+    assert len(problem.public_tests) == 3
+    assert task(11)["challenge_test_list"][0] not in problem.instruction
+
+
+def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):
+    [problem, *_], _ = converted(tmp_path, ROWS, shots=3)
+    text = problem.instruction
+    places = [text.index(task(number)["text"]) for number in (2, 3, 4, 11)]
+    assert places == sorted(places)
+    assert text.count("```python") == 3
+    assert "return x + 4" in text
+    assert "return x + 11" not in text
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [task(11), task(11)],
+        [task(11, task_id="11")],
+        [task(11, text=None)],
+        [task(11, test_list=[])],
+        [task(11, test_list=["assert other(1) == 2"])],
+        [task(11, test_list="assert plus_11(1) == 12")],
+        [task(11, code="def plus_11(x:")],
+        [task(601)],
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_written(tmp_path, rows):
+    with pytest.raises(UserError):
+        converted(tmp_path, rows)
+    assert not (tmp_path / "problems.jsonl").exists()
+
+
+def test_the_three_shot_prompt_needs_its_examples(tmp_path):
+    with pytest.raises(UserError):
+        converted(tmp_path, [task(2), task(3), task(11)], shots=3)
+
+
+def test_the_script_converts_a_file_and_names_what_is_wrong(tmp_path):
+    good = write_lines(tmp_path / "good.jsonl", ROWS)
+    bad = write_lines(tmp_path / "bad.jsonl", [task(11, text=3)])
+    output = tmp_path / "o.jsonl"
+    assert_user_error(run(SCRIPT, "-i", bad, "-o", output), "line 1: field 'text'")
+    assert_user_error(run(SCRIPT, "-i", tmp_path / "absent.jsonl", "-o", output), "cannot read")
+    assert run(SCRIPT, "-i", good, "-o", output).returncode == 0
+    assert len(load_problems(output)) == 3
+    assert_user_error(run(SCRIPT, "-i", good, "-o", output, "--shots", "3"), "shots was 0, now 3")
+
+
+@pytest.mark.parametrize(
+    "script", [SCRIPT, "preproc/preproc_humaneval.py", "preproc/preproc_apps.py", "eval_single_turn.py"]
+)
+def test_help_imports_no_heavy_library(script):
+    finished = run("-X", "importtime", script, "--help")
+    assert finished.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert not imported & {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub"}

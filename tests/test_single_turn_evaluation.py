@@ -1,0 +1,202 @@
+"""Evaluation of single-turn results: pass@k, difficulties, diversity, and records that reports and the viewer read."""
+
+import json
+
+import pytest
+from support import square_problem, write_lines
+from test_scripts import assert_user_error, run
+
+from cobalt.engine import GenerationSettings
+from cobalt.engine.replay import ReplayEngine
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
+from cobalt.metrics import pass_at_k
+from cobalt.problem import TestSuite
+from cobalt.records import read_records
+from cobalt.report.runs import read_run
+from cobalt.report.viewer.page import write_viewer
+from cobalt.report.write import write_report
+from cobalt.rollout.evaluate_single import SampleScore, evaluate_single_turn, sample_metrics, sample_score
+from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.trajectory_codec import read_trajectories
+
+PROGRAM = "```python\n{}\n```"
+
+
+def single(identifier, passing, *, programs=None, **fields):
+    """A single-turn record of `square_problem`; `passing` is [sample][test], the last two tests are hidden."""
+    kinds = {True: VerdictKind.PASSED, False: VerdictKind.WRONG_ANSWER}
+    results = [
+        ExecResult(row, ["" if ok else "wrong" for ok in row], [Verdict(kinds[ok]) for ok in row]).to_record()
+        for row in passing
+    ]
+    programs = programs or [f"print({sample})" for sample in range(len(passing))]
+    return square_problem(
+        identifier,
+        instruction="Square.",
+        responses=[PROGRAM.format(program) if program is not None else "none" for program in programs],
+        exec_results=results,
+        finish_reasons=["stop"] * len(passing),
+        completion_tokens=[7] * len(passing),
+        errors=[""] * len(passing),
+        **fields,
+    )
+
+
+RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY = (
+    [True] * 4,
+    [True, True, True, False],
+    [True, True, False, False],
+    [False, False, True, True],
+)
+
+
+def evaluated(tmp_path, *records):
+    output = tmp_path / "evaluation.jsonl"
+    evaluate_single_turn(write_lines(tmp_path / "single.jsonl", records), output)
+    return output
+
+
+def test_records_become_evaluated_trajectories_of_one_turn(tmp_path):
+    output = evaluated(tmp_path, single(0, [RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY]))
+    [group] = read_trajectories(output)
+    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5], [0.0], [1.0]]
+    assert [trajectory.public_pass_rates for trajectory in group.trajectories] == [[1.0], [1.0], [1.0], [0.0]]
+    turn = group.trajectories[1].turns[0]
+    assert turn.hidden_verdicts == (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER)
+    assert (turn.finish_reason, turn.completion_tokens, turn.program) == ("stop", 7, "print(1)")
+
+
+def test_hidden_tests_are_found_among_all_tests_wherever_they_stand(tmp_path):
+    every = json.loads(square_problem(0)["test_cases"])
+    backwards = json.dumps({name: column[::-1] for name, column in every.items()})
+    output = evaluated(tmp_path, single(0, [HIDDEN_ONLY[::-1]], test_cases=backwards))
+    [group] = read_trajectories(output)
+    assert group.trajectories[0].hidden_pass_rates == [1.0]
+
+
+def test_without_public_and_hidden_tests_every_test_decides(tmp_path):
+    record = single(0, [RIGHT, PUBLIC_ONLY])
+    del record["public_test_cases"], record["hidden_test_cases"]
+    [group] = read_trajectories(evaluated(tmp_path, record))
+    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5]]
+
+
+def test_assertion_tests_without_public_ones_are_evaluated(tmp_path):
+    tests = TestSuite(("f(1)",), ("assert f(1)",), "f", True).to_json()
+    record = single(0, [[True], [False]], test_cases=tests, hidden_test_cases=tests)
+    del record["public_test_cases"]
+    [group] = read_trajectories(evaluated(tmp_path, record))
+    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exec_results": None},
+        {"responses": None},
+        {"responses": ["a"]},
+        {"exec_results": [{"passing": [True], "feedback": [""]}] * 2},
+        {"exec_results": [{"passing": [True] * 4, "feedback": [""] * 4, "verdicts": []}] * 2},
+        {"hidden_test_cases": json.dumps({"inputs": ["9"], "outputs": ["81"]})},
+    ],
+)
+def test_malformed_records_are_refused_and_nothing_is_written(tmp_path, change):
+    with pytest.raises(UserError):
+        evaluated(tmp_path, single(0, [RIGHT, RIGHT]) | change)
+    assert not (tmp_path / "evaluation.jsonl").exists()
+
+
+def score(correct, samples=20, difficulty="", distinct=1, distinct_correct=0):
+    return SampleScore(difficulty, samples, correct, distinct, distinct_correct)
+
+
+def test_pass_at_k_is_the_unbiased_estimate_averaged_over_problems():
+    [every] = sample_metrics([score(0), score(1), score(5), score(20)])
+    for k in (1, 10):
+        values = [pass_at_k(20, correct, k) for correct in (0, 1, 5, 20)]
+        assert every.pass_at[k].value == pytest.approx(sum(values) / 4)
+        lower, upper = every.pass_at[k].interval
+        assert min(values) <= lower <= every.pass_at[k].value <= upper <= max(values)
+    assert every.pass_at[10].value > every.pass_at[1].value
+
+
+def test_figures_of_a_difficulty_are_those_of_its_problems():
+    scores = [score(20, difficulty="interview"), score(0, difficulty="introductory"), score(10, difficulty="interview")]
+    groups = sample_metrics(scores)
+    assert [(group.group, group.problems) for group in groups] == [("all", 3), ("interview", 2), ("introductory", 1)]
+    assert [group.pass_at[1].value for group in groups] == pytest.approx([0.5, 0.75, 0.0])
+    assert groups[1].pass_at == sample_metrics([scores[0], scores[2]])[0].pass_at
+
+
+def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
+    scores = [score(1, samples=4), score(2, samples=16)]
+    assert list(sample_metrics(scores)[0].pass_at) == [1]
+    assert sample_metrics(scores)[0].samples == (4, 16)
+    assert list(sample_metrics(scores, [2, 4])[0].pass_at) == [2, 4]
+    for ks in ([10], [0], [-1]):
+        with pytest.raises(UserError):
+            sample_metrics(scores, ks)
+
+
+def test_different_programs_are_counted_with_and_without_their_names(tmp_path):
+    programs = ["x = 1\nprint(x)", "y = 1\nprint(y)", "print(2)  # two", "print(2)", None]
+    output = evaluated(tmp_path, single(0, [RIGHT, RIGHT, HALF, RIGHT, PUBLIC_ONLY], programs=programs))
+    [group] = read_trajectories(output)
+    renamed, kept = sample_score(group), sample_score(group, "kept")
+    assert (renamed.samples, renamed.correct) == (5, 3)
+    assert (renamed.distinct, renamed.distinct_correct) == (2, 2)
+    assert (kept.distinct, kept.distinct_correct) == (3, 3)
+
+
+def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
+    for name, passing in {"a": [RIGHT, HALF], "b": [RIGHT, RIGHT]}.items():
+        (tmp_path / name).mkdir()
+        evaluated(tmp_path / name, single(0, passing), single(1, passing))
+        generation = {"stage": "single_turn", "generation": {"temperature": 0.6}, "engine": {"model": name}}
+        (tmp_path / name / "single.run.json").write_text(json.dumps({"arguments": generation, "inputs": {}}))
+    read = read_run("a", tmp_path / "a")
+    assert (read.model, read.settings["single_turn.generation.temperature"]) == ("a", 0.6)
+    assert [metric.pass_at_1 for metric in read.metrics] == [0.5]
+    assert read.usage[0].completion_tokens == 28
+    report = write_report({name: tmp_path / name for name in ("a", "b")}, tmp_path / "report")
+    assert "50.0" in report.read_text()
+    assert write_viewer(tmp_path / "a", tmp_path / "view.html") == 2
+
+
+def test_the_script_prints_and_writes_the_figures(tmp_path):
+    source = write_lines(
+        tmp_path / "single.jsonl", [single(i, [RIGHT] + [HALF] * 9, difficulty="HARD") for i in (0, 1)]
+    )
+    output = tmp_path / "evaluation.jsonl"
+    finished = run("eval_single_turn.py", "-i", source, "-o", output, "--names", "kept")
+    assert finished.returncode == 0, finished.stderr
+    figures = json.loads((tmp_path / "evaluation.metrics.json").read_text())
+    assert figures["turns"][0]["pass_at_1"] == pytest.approx(0.1)
+    groups = figures["single_turn"]["groups"]
+    assert [group["group"] for group in groups] == ["all", "HARD"]
+    assert groups[0]["pass_at"]["10"]["value"] == 1.0
+    assert groups[0]["distinct"]["value"] == 10
+    assert figures["single_turn"]["names"] == "kept"
+    again = run("eval_single_turn.py", "-i", source, "-o", output)
+    assert again.returncode == 0, again.stderr
+    assert_user_error(run("eval_single_turn.py", "-i", source, "-o", output, "--k", "11"), "pass@11")
+    other = write_lines(tmp_path / "other.jsonl", [single(0, [RIGHT])])
+    assert_user_error(run("eval_single_turn.py", "-i", other, "-o", output), "other settings")
+    assert_user_error(run("eval_single_turn.py", "-i", output, "-o", output), "is an input")
+
+
+@pytest.mark.sandbox
+async def test_a_run_on_assertions_is_evaluated_from_its_own_verdicts(tmp_path):
+    tests = TestSuite(("f(1)", "f(2)"), ("assert f(1) == 2", "assert f(2) == 4"), "f", True).to_json()
+    problem = {"id": "MBPP/1", "question": "Double.", "test_cases": tests}
+    problems = write_lines(tmp_path / "problems.jsonl", [problem])
+    responses = [PROGRAM.format(f"def f(x): return {value}") for value in ("x * 2", "x + 1", "exit(0)")]
+    recorded = write_lines(tmp_path / "recorded.jsonl", [{"id": "MBPP/1", "responses": responses}])
+    settings = SingleTurnSettings(problems, tmp_path / "single.jsonl", GenerationSettings(n=3, max_tokens=64))
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert await run_single_turn(settings, ReplayEngine(recorded, 3), judge) == 0
+    evaluate_single_turn(settings.output_file, tmp_path / "evaluation.jsonl")
+    [group] = read_trajectories(tmp_path / "evaluation.jsonl")
+    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5], [0.0]]
+    assert read_records(tmp_path / "evaluation.jsonl")[0]["responses"] == responses
