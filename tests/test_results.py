@@ -1,12 +1,13 @@
 """The comparison over seeds: pooled figures, repairs, recoverability, equal time, costs, and the page of results."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem, write_lines
+from support import square_problem, trajectory_record, write_lines
 from test_report import make_run
 
 from cobalt.errors import UserError
@@ -54,6 +55,7 @@ def evaluated(folder, problems):
 def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, trajectories):
     path = evaluated(tmp_path_factory.mktemp("moves") / "run", [[turns] for turns in trajectories])
     for turn, move in enumerate(moves([path, path]), 1):
+        move = replace(move, repeated=0)
         pairs = 2 * [(turns[turn - 1], turns[turn]) for turns in trajectories]
         expected = Moves(
             wrong=sum(not before for before, _ in pairs),
@@ -64,8 +66,18 @@ def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, tra
         assert move == expected
 
 
+def test_a_wrong_program_that_is_written_again_is_repeated(tmp_path):
+    record = trajectory_record("p", [[(0, 0), (0, 0), (0, 0)]])
+    raw = record["raw_responses"]
+    for turn, program in enumerate(("print(1)", "print(1)", "print(2)")):
+        raw[turn][0] = f"<think>{turn}</think>```python\n{program}\n```"
+    path = write_lines(tmp_path / "evaluation.jsonl", [record])
+    assert [(move.wrong, move.repeated) for move in moves([path])] == [(1, 1), (1, 0)]
+    assert moves([path])[0].repeat_rate == 1
+
+
 def test_rates_of_nothing_are_unknown():
-    assert Moves().repair_rate is None and Moves().stay_right_rate is None
+    assert Moves().repair_rate is None and Moves().stay_right_rate is None and Moves().repeat_rate is None
     assert Moves(wrong=4, repaired=1, right=2, kept=2).repair_rate == 0.25
 
 
@@ -172,7 +184,7 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     assert [row.split(",")[2] for row in rows if row.startswith("FT-Cobalt,")] == ["0.5", "1.0", "0.75"]
     # Of base's four programs at turn 0 two are wrong, and stay so; the two right ones stay right.
     moved = (page.parent / "RESULTS" / "moves.csv").read_text().splitlines()
-    assert moved[1] == "base,1,2,0.0,2,1.0,0.0"
+    assert moved[1] == "base,1,2,0.0,0.0,2,1.0,0.0"
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first

@@ -96,27 +96,38 @@ def gain_table(rows: Mapping[str, SeedRuns], base: str) -> Table:
 
 
 def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
-    """Repair rate and stay-right rate by turn."""
+    """Repair rate, repeat rate and stay-right rate by turn."""
     cells, data = [], []
     for method, files in evaluations.items():
         found = moves(files)
         for name, rates in (
             ("repaired", [move.repair_rate for move in found]),
+            ("repeated", [move.repeat_rate for move in found]),
             ("stays right", [move.stay_right_rate for move in found]),
         ):
             cells.append([f"{method}: {name}", *("n/a" if rate is None else f"{100 * rate:.1f}" for rate in rates)])
         for turn, move in enumerate(found, 1):
             kept = move.stay_right_rate
             spoilt = None if kept is None else 1 - kept
-            data.append((method, turn, move.wrong, move.repair_rate, move.right, kept, spoilt))
+            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, kept, spoilt))
     turns = range(1, max(len(row) for row in cells))
     return Table(
         "moves",
-        "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired); of those"
-        " that are right, the share that is right again (stays right; the rest is spoilt). In per cent.",
+        "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired), and the"
+        " share that is written again without a change (repeated); of those that are right, the share that is right"
+        " again (stays right; the rest is spoilt). In per cent.",
         ["into turn", *map(str, turns)],
         cells,
-        ("method", "turn", "wrong_before", "repair_rate", "right_before", "stay_right_rate", "spoil_rate"),
+        (
+            "method",
+            "turn",
+            "wrong_before",
+            "repair_rate",
+            "repeat_rate",
+            "right_before",
+            "stay_right_rate",
+            "spoil_rate",
+        ),
         data,
     )
 

@@ -39,12 +39,14 @@ class Moves:
     Attributes:
         wrong: Programs that fail a hidden test, and are followed by another.
         repaired: Those of them that are followed by one that passes every hidden test.
+        repeated: Those of them that are followed by the same program.
         right: Programs that pass every hidden test, and are followed by another.
         kept: Those of them that are followed by one that passes, too.
     """
 
     wrong: int = 0
     repaired: int = 0
+    repeated: int = 0
     right: int = 0
     kept: int = 0
 
@@ -52,6 +54,7 @@ class Moves:
         return Moves(
             self.wrong + other.wrong,
             self.repaired + other.repaired,
+            self.repeated + other.repeated,
             self.right + other.right,
             self.kept + other.kept,
         )
@@ -60,6 +63,11 @@ class Moves:
     def repair_rate(self) -> float | None:
         """Share of the wrong programs that are repaired; None where there is none."""
         return self.repaired / self.wrong if self.wrong else None
+
+    @property
+    def repeat_rate(self) -> float | None:
+        """Share of the wrong programs that are written again; None where there is none."""
+        return self.repeated / self.wrong if self.wrong else None
 
     @property
     def stay_right_rate(self) -> float | None:
@@ -93,12 +101,15 @@ def moves(evaluations: Sequence[Path]) -> list[Moves]:
     for path in evaluations:
         for group in read_trajectories(path):
             for trajectory in group.trajectories:
-                for place, (before, after) in enumerate(pairwise(trajectory.hidden_pass_rates)):
+                for place, (before, after) in enumerate(pairwise(trajectory.turns)):
                     if place == len(found):
                         found.append(Moves())
-                    solved = int(after == 1)
-                    move = Moves(right=1, kept=solved) if before == 1 else Moves(wrong=1, repaired=solved)
-                    found[place] += move
+                    solved = int(after.hidden_pass_rate == 1)
+                    if before.hidden_pass_rate == 1:
+                        found[place] += Moves(right=1, kept=solved)
+                    else:
+                        repeated = int(before.program is not None and before.program == after.program)
+                        found[place] += Moves(wrong=1, repaired=solved, repeated=repeated)
     return found
 
 
