@@ -15,7 +15,8 @@ from cobalt.report.recoverability import recoverability
 from cobalt.report.runs import read_run
 from cobalt.report.seeds import Moves, difference, moves, pooled
 from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
-from cobalt.studies.reproduce import METHODS, SeedFolders
+from cobalt.studies.methods import METHODS, OFFLINE_METHODS, SeedFolders
+from cobalt.studies.offline_plan import SAMPLED
 from cobalt.studies.results import BEGIN, END, write_results
 
 # --- figures over seeds
@@ -106,7 +107,7 @@ def test_hard_problems_do_not_pass_for_costly_mistakes(tmp_path):
 
 
 def training_run(folder, seconds, checkpoints=(), **metrics):
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     fixed = {"response_length/mean": 10.0, "reward/judged_tests": 4.0, "actor/perf/cpu_memory_used_gb": 5.0} | metrics
     lines = [{"step": step, "metrics": fixed | {"timing_s/step": s}} for step, s in enumerate(seconds, 1)]
     write_lines(folder / "metrics.jsonl", lines)
@@ -154,7 +155,7 @@ def study(tmp_path, monkeypatch):
         for place, method in enumerate(METHODS):
             rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
-            at.model(method).mkdir(parents=True)
+            at.model(method).mkdir(parents=True, exist_ok=True)
             (at.model(method) / ".cobalt-export").write_text("step 1\n")
             if method.perturbed:
                 make_run(at.perturbed(method), rates)
@@ -164,6 +165,11 @@ def study(tmp_path, monkeypatch):
         for slug in ("ft", "ft_cobalt", "cobalt", "grpo_mt", "verpo_mt", "ft_cobalt_ptb", "ft_cobalt_rounds"):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
+        for method in OFFLINE_METHODS:
+            metrics = {"training/responses": 5.0, "perf/cpu_memory_used_gb": 4.0, "validation/kl": 0.25}
+            training_run(at.training(method.slug), [2.0] * 8, **metrics)
+        for method in SAMPLED:
+            make_run(at.samples(method), [[[0.0], [1.0]], [[1.0], [1.0]]])
         for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
             names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
@@ -185,6 +191,9 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     # Of base's four programs at turn 0 two are wrong, and stay so; the two right ones stay right.
     moved = (page.parent / "RESULTS" / "moves.csv").read_text().splitlines()
     assert moved[1] == "base,1,2,0.0,0.0,2,1.0,0.0"
+    samples = (page.parent / "RESULTS" / "samples.csv").read_text().splitlines()
+    assert samples[1].startswith("base,all,4,1,0.75,")
+    assert "| SFT |" in text and "0.250" in text
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first
@@ -198,6 +207,8 @@ def test_costs_have_the_training_and_the_collection(study):
     steps, examples, seconds, collecting, *_ = costs["FT-Cobalt"]
     # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
     assert (int(steps), int(examples), float(seconds), float(collecting)) == (4, 24, 11.0, 3.0)
+    # Eight steps of 5 responses that were there before.
+    assert [float(cell) for cell in costs["SFT"][:4]] == [8.0, 40.0, 16.0, 0.0]
     # One step of 6 trajectories of 3 responses.
     assert [float(cell) for cell in costs["GRPO-MT"][:4]] == [1.0, 18.0, 2.0, 0.0]
 

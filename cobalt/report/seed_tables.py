@@ -8,6 +8,7 @@ from typing import Any
 from cobalt.report.recoverability import recoverability
 from cobalt.report.seeds import Estimate, SeedRuns, difference, moves, pooled
 from cobalt.report.tables import Table
+from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
 
 _SHOWN_TURNS = (0, 1, 2, 4, 8)
 
@@ -218,6 +219,34 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
         ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
         cells,
         ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),
+        data,
+    )
+
+
+def samples_table(scores: Mapping[str, Sequence[SampleScore]]) -> Table:
+    """Pass@k of first programs over all problems and by difficulty, and how many different programs there are.
+
+    Args:
+        scores: Of the problems of all seeds, by method.
+    """
+    cells, data = [], []
+    columns: list[str] = []
+    for method, of_method in scores.items():
+        metrics = sample_metrics(of_method)
+        columns = [f"pass@{k}, {group.group}" for group in metrics for k in group.pass_at]
+        values = [mean for group in metrics for mean in group.pass_at.values()]
+        whole = metrics[0]
+        cells.append([method, *(f"{100 * mean.value:.1f}" for mean in values), f"{whole.distinct.value:.1f}"])
+        for group in metrics:
+            for k, mean in group.pass_at.items():
+                data.append((method, group.group, group.problems, k, mean.value, *mean.interval, group.distinct.value))
+    return Table(
+        "samples",
+        "First programs on test problems, unbiased pass@k in per cent, over all problems and by difficulty; different"
+        " programs of a problem, by normalised syntax tree.",
+        ["", *columns, "different"],
+        cells,
+        ("method", "problems", "count", "k", "pass_at_k", "lower", "upper", "different_programs"),
         data,
     )
 

@@ -3,7 +3,7 @@
 Each function returns a step with the command of one script; paths are relative to the checkout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.studies.plan import Services, Step
@@ -106,6 +106,84 @@ def trajectories(
         needs=(source, model),
         services=Services(model),
         during=during,
+    )
+
+
+def first_programs(
+    name: str, purpose: str, source: Path, file: Path, model: Path, seed: int, *, samples: int, temperature: float = 0.6
+) -> Step:
+    """Judged first programs of a model on a file of problems.
+
+    Args:
+        name: Of the step.
+        purpose: What the step does, in a sentence.
+        source: The problems.
+        file: The result.
+        model: The model that writes the programs.
+        seed: Seed of the samples.
+        samples: Programs of each problem.
+        temperature: Of sampling; above 0.6 without nucleus sampling.
+    """
+    script = ("python", "run_single_turn_vllm.py", "--input_file", str(source), "--output_file", str(file), *_SAMPLING)
+    sampling = ("--temperature", f"{temperature:g}", *(("--top_p", "1") if temperature > 0.6 else ()))
+    return Step(
+        name,
+        purpose,
+        (*script, "--seed", str(seed), "-n", str(samples), *sampling),
+        files=(file,),
+        needs=(source, model),
+        services=Services(model),
+    )
+
+
+def pass_at_k(name: str, result: Path, evaluation: Path) -> Step:
+    """Pass@1, pass@10 and the number of different programs of a single-turn result."""
+    return Step(
+        name,
+        "Estimate pass@k, and count different programs.",
+        ("python", "eval_single_turn.py", "--input_file", str(result), "--output_file", str(evaluation)),
+        files=(evaluation,),
+        needs=(result,),
+    )
+
+
+def judged_groups(name: str, results: Sequence[Path], folder: Path, model: Path, seed: int, *flags: str) -> Step:
+    """Groups for offline training from judged results; `flags` are further ones of preproc/preproc_judged.py."""
+    script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
+    # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
+    rules = ("--prompts", "pocket", "--near_duplicates", "1.1", "--max_tokens", "1024")
+    return Step(
+        name,
+        "Put judged programs into groups for offline training.",
+        (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags),
+        files=(folder / "train.jsonl", folder / "validation.jsonl"),
+        needs=(*results, model),
+    )
+
+
+def offline_training(
+    name: str, purpose: str, estimator: str, data: Path, model: Path, run: Path, steps: int, seed: int, *settings: str
+) -> Step:
+    """A run of offline training, validated four times; `settings` are further ones as key=value."""
+    script = ("bash", "scripts/train_offline_rl.sh", "--data_dir", str(data), "--model", str(model))
+    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}", f"trainer.save_freq={steps}")
+    validated = f"trainer.test_freq={max(1, steps // 4)}"
+    return Step(
+        name,
+        purpose,
+        (
+            *script,
+            "--output_dir",
+            str(run),
+            "--estimator",
+            estimator,
+            f"data.seed={seed}",
+            *length,
+            validated,
+            *settings,
+        ),
+        files=(trained_model(run), metrics_file(run)),
+        needs=(data / "train.jsonl", data / "validation.jsonl", model),
     )
 
 

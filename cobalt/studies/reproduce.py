@@ -8,6 +8,8 @@ equally fair, and both are made:
   three responses is three examples;
 - equal time: each method is trained until it has taken as much time as FT-Cobalt, with the collection of its
   trajectories (`cobalt.studies.equal_time`).
+
+Rows of offline training come last (`cobalt.studies.offline_plan`).
 """
 
 import shlex
@@ -21,34 +23,31 @@ from cobalt.cli import run_script
 from cobalt.errors import UserError
 from cobalt.studies import pocket
 from cobalt.studies.flags import list_or_run
+from cobalt.studies.methods import (
+    BASE,
+    COBALT,
+    COBALT_TIME,
+    FAST,
+    FT,
+    FT_COBALT,
+    FT_COBALT_PTB,
+    FT_COBALT_ROUNDS,
+    FT_MORE,
+    FT_TIME,
+    FULL,
+    GRPO_MT,
+    GRPO_MT_TIME,
+    METHODS,
+    OFFLINE_METHODS,
+    OPEN_SHARE,
+    VERPO_MT,
+    VERPO_MT_TIME,
+    Method,
+    Scale,
+    SeedFolders,
+)
+from cobalt.studies.offline_plan import SAMPLED, offline_steps, sample_steps
 from cobalt.studies.plan import Step, Study
-
-OPEN_SHARE = 0.5
-"""How often an operation is asked for by its open sentence (docs/pocket.md says why)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How large the comparison is.
-
-    Attributes:
-        demonstrations: Conversations that the seed model learns from.
-        test_problems: Problems that the models are compared on, one trajectory each.
-        collection_problems: Problems that trajectories are collected for, four each.
-        steps: Steps of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or
-            three quarters where a sample is a trajectory of about three responses.
-        save_every: Steps between the checkpoints that the view of equal time can choose from.
-    """
-
-    demonstrations: int
-    test_problems: int
-    collection_problems: int
-    steps: int
-    save_every: int
-
-
-FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16, save_every=4)
-FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 SETTINGS = (
     "actor_rollout_ref.actor.optim.lr=4e-4",
@@ -56,116 +55,6 @@ SETTINGS = (
     "actor_rollout_ref.actor.kl_loss_coef=0.1",
 )
 """Of every training run, chosen on the development problems of seed 100, which is not reported (docs/RESULTS.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A row of the comparison.
-
-    Attributes:
-        name: In tables.
-        slug: In the names of steps and folders.
-        view: "examples", "time", or "both" for a row that is in both views.
-        trained: The training runs that made it, each with its length in multiples of `Scale.steps`; None: as many steps
-            as fit into the time of FT-Cobalt.
-        collected: The collections that it was trained on.
-        perturbed: Whether it is evaluated under impossible feedback, too.
-    """
-
-    name: str
-    slug: str
-    view: str
-    trained: tuple[tuple[str, float | None], ...] = ()
-    collected: tuple[str, ...] = ()
-    perturbed: bool = False
-
-
-BASE = Method("base", "base", "both")
-FT = Method("FT", "ft", "both", (("ft", 1),), perturbed=True)
-FT_MORE = Method("FT-more", "ft_more", "examples", (("ft", 2),))
-COBALT = Method("Cobalt", "cobalt", "examples", (("cobalt", 2),), ("cobalt",))
-FT_COBALT = Method("FT-Cobalt", "ft_cobalt", "both", (("ft", 1), ("ft_cobalt", 1)), ("ft_cobalt",), perturbed=True)
-FT_COBALT_ROUNDS = Method(
-    "FT-Cobalt, 2 rounds",
-    "ft_cobalt_rounds",
-    "examples",
-    (("ft", 1), ("ft_cobalt", 0.5), ("ft_cobalt_rounds", 0.5)),
-    ("ft_cobalt", "ft_cobalt_rounds"),
-)
-FT_COBALT_PTB = Method(
-    "FT-Cobalt-PTB",
-    "ft_cobalt_ptb",
-    "examples",
-    (("ft", 1), ("ft_cobalt_ptb", 1)),
-    ("ft_cobalt",),
-    perturbed=True,
-)
-GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 0.75),), perturbed=True)
-VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 0.75),), perturbed=True)
-FT_TIME = Method("FT-more", "ft_more_time", "time", (("ft", None),))
-COBALT_TIME = Method("Cobalt", "cobalt_time", "time", (("cobalt", None),), ("cobalt",))
-GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),))
-VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),))
-
-METHODS = (
-    *(BASE, FT, FT_MORE, COBALT, FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
-    *(FT_TIME, COBALT_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SeedFolders:
-    """Where everything of one seed lies.
-
-    Attributes:
-        folder: Of the study.
-        seed: The seed.
-        fast: Whether the scale is `FAST`.
-    """
-
-    folder: Path
-    seed: int
-    fast: bool = False
-
-    @property
-    def world(self) -> Path:
-        """The pocket world."""
-        return Path("pocket") / f"{'fast_' if self.fast else ''}open_seed{self.seed}"
-
-    @property
-    def home(self) -> Path:
-        """The folder of the seed."""
-        return self.folder / f"seed{self.seed}"
-
-    def step(self, name: str) -> str:
-        """The name of a step of this seed."""
-        return f"seed{self.seed}_{name}"
-
-    def training(self, slug: str) -> Path:
-        """A training run."""
-        return self.home / f"{slug}_training"
-
-    def data(self, slug: str) -> Path:
-        """The rows of a training run."""
-        return self.home / f"{slug}_data"
-
-    def collection(self, slug: str) -> Path:
-        """Trajectories that were collected to train on."""
-        return self.home / f"{slug}_collection"
-
-    def model(self, method: Method) -> Path:
-        """The policy of a row."""
-        if method is BASE:
-            return pocket.world_model(self.world)
-        return self.home / "models" / method.slug
-
-    def evaluation(self, method: Method) -> Path:
-        """The trajectories of a row on the test problems."""
-        return self.home / "test" / method.slug
-
-    def perturbed(self, method: Method) -> Path:
-        """The trajectories of a row under impossible feedback."""
-        return self.home / "perturbed" / method.slug
 
 
 class _SeedPlan:
@@ -217,6 +106,7 @@ class _SeedPlan:
         ):
             self._in_equal_time(slug, method, spent)
             self._evaluate(method)
+        self._offline()
         return tuple(self.steps)
 
     def _world(self) -> None:
@@ -370,6 +260,14 @@ class _SeedPlan:
         self._train(slug, "grpo_multi_turn", first, self._scale.steps - half)
         self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
         self._evaluate(FT_COBALT_ROUNDS)
+
+    def _offline(self) -> None:
+        at, scale = self._at, self._scale
+        self.steps += offline_steps(at, submissions=scale.submissions, steps=4 * scale.steps)
+        for method in SAMPLED:
+            self.steps += sample_steps(at, method, scale.samples)
+            if method in OFFLINE_METHODS:
+                self._evaluate(method)
 
     def _in_equal_time(self, slug: str, method: Method, spent: tuple[str, ...]) -> None:
         at, steps = self._at, self._scale.steps

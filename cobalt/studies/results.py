@@ -17,6 +17,7 @@ from cobalt.errors import UserError
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
 from cobalt.report.plots import plot_turns
+from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.seed_tables import (
     Cost,
@@ -27,13 +28,26 @@ from cobalt.report.seed_tables import (
     moves_table,
     pass_table,
     recoverability_table,
+    samples_table,
 )
 from cobalt.report.seeds import SeedRuns, pooled
 from cobalt.report.tables import Table, to_csv, to_markdown
 from cobalt.rollout.evaluate import TurnMetrics
+from cobalt.rollout.evaluate_single import sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
-from cobalt.studies.reproduce import BASE, FAST, FT_COBALT, FULL, METHODS, Method, SeedFolders
+from cobalt.studies.methods import (
+    BASE,
+    COBALT,
+    FAST,
+    FT_COBALT,
+    FULL,
+    METHODS,
+    OFFLINE_METHODS,
+    Method,
+    SeedFolders,
+)
+from cobalt.studies.offline_plan import SAMPLED
 from cobalt.training.export import exported_step
 from cobalt.trajectory_codec import read_trajectories
 
@@ -50,9 +64,16 @@ def cost(at: SeedFolders, method: Method) -> Cost:
     steps, examples, seconds, tokens, tests, memory = 0, 0, 0.0, 0.0, 0.0, 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else _length(scale.steps, share, slug)
-        run, samples = at.training(slug), _samples(at.training(slug))
+        run = at.training(slug)
         steps += length
         seconds += training_seconds(run, length)
+        if method.view == "offline":
+            for number, metrics in read_metrics(run):
+                if 0 < number <= length:
+                    examples += round(metrics["training/responses"])
+                    memory = max(memory, metrics["perf/cpu_memory_used_gb"])
+            continue
+        samples = _samples(run)
         for number, metrics in read_metrics(run):
             if 0 < number <= length:
                 generated = metrics.get("reward/generated_tokens", metrics["response_length/mean"])
@@ -62,7 +83,9 @@ def cost(at: SeedFolders, method: Method) -> Cost:
                 memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
     collecting = 0.0
     for slug in method.collected:
-        names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
+        # Offline training takes the trajectories as they are: nothing is cut or written as rows for veRL.
+        parts = ("collection",) if method.view == "offline" else ("collection", "prompts", "rows")
+        names = [at.step(f"{slug}_{part}") for part in parts]
         collecting += command_seconds(at.folder, names)
         generated, judged = _collected(pocket.evaluation_file(at.collection(slug)))
         tokens += generated
@@ -171,6 +194,38 @@ class _Results:
                 ),
             ),
             ("One-step recoverability", recoverability_table(collections)),
+            *self._offline_tables(),
+        ]
+
+    def _offline_tables(self) -> list[tuple[str, Table]]:
+        shown = (BASE, *OFFLINE_METHODS, COBALT, FT_COBALT)
+        extra = {"": ["examples", "seconds", "KL"], BASE.name: ["0", "0", "n/a"]}
+        for method in shown[1:]:
+            of_method = self.costs[method]
+            count = len(of_method)
+            moved = [divergence(at, method) for at in self.at.values()] if method in OFFLINE_METHODS else []
+            extra[method.name] = [
+                f"{sum(one.examples for one in of_method) // count:,}",
+                f"{sum(one.seconds for one in of_method) / count:,.0f}",
+                f"{sum(moved) / count:.3f}" if moved else "n/a",
+            ]
+        caption = (
+            "Offline training, on as many responses as Cobalt at most. Seconds without the making of submissions; KL is"
+            " that of the seed model from the policy, a token, on programs of other problems."
+        )
+        runs = {method.name: self.runs[method] for method in shown}
+        scores = {
+            method.name: [
+                sample_score(group)
+                for at in self.at.values()
+                for group in read_trajectories(pocket.evaluation_file(at.samples(method)))
+            ]
+            for method in SAMPLED
+        }
+        return [
+            ("Offline RL", pass_table("offline", caption, runs, extra)),
+            ("Offline RL: pass@k by difficulty", samples_table(scores)),
+            ("Offline RL: published", published_offline_table()),
         ]
 
     def _events(self, method: Method) -> tuple[int, int]:
@@ -181,6 +236,20 @@ class _Results:
     def curves(self, view: str) -> dict[str, list[TurnMetrics]]:
         """Pooled Pass@1 by turn, for the plot."""
         return {method.name: _curve(self.runs[method]) for method in self.view(view)}
+
+
+def divergence(at: SeedFolders, method: Method) -> float:
+    """The last KL divergence that a run of offline training was validated with, in nats a token.
+
+    Raises:
+        UserError: the run was not validated.
+    """
+    found = [
+        metrics["validation/kl"] for _, metrics in read_metrics(at.training(method.slug)) if "validation/kl" in metrics
+    ]
+    if not found:
+        raise UserError(f"{at.training(method.slug)} was not validated")
+    return found[-1]
 
 
 def _ceilings(world: Path) -> Any:
