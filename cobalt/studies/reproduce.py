@@ -298,11 +298,10 @@ def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, ptb_ratio: flo
     steps: list[Step] = []
     for seed in seeds:
         steps += _SeedPlan(SeedFolders(folder, seed, fast), scale, ptb_ratio).build()
-    evaluated = [
-        pocket.evaluation_file(SeedFolders(folder, seed, fast).evaluation(method))
-        for seed in seeds
-        for method in METHODS
-    ]
+    evaluated: list[Path] = []
+    for at in (SeedFolders(folder, seed, fast) for seed in seeds):
+        evaluated += [pocket.evaluation_file(at.evaluation(method)) for method in METHODS]
+        evaluated += [pocket.evaluation_file(at.samples(method)) for method in SAMPLED]
     flags = ("--fast",) if fast else ()
     command = ("python", "-m", "cobalt.studies.results", str(folder), "--seeds", *map(str, seeds), *flags)
     steps.append(

@@ -185,7 +185,7 @@ class _Results:
                 ),
             ),
             ("Repairs", moves_table(files)),
-            ("Costs", cost_table({m.name: self.costs[m] for m in examples if m in self.costs})),
+            ("Costs", cost_table({m.name: self.costs[m] for m in (*examples, *OFFLINE_METHODS) if m in self.costs})),
             (
                 "Impossible feedback",
                 impossible_table(
