@@ -19,9 +19,10 @@ RECORDED = ROOT / "tests" / "data" / "recorded_run"
 APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"
 
 
-def convert(file, tmp_path, name="out", **fields):
+def convert(files, tmp_path, name="out", **fields):
     chosen = {"validation_share": 0.0, "group_size": 2, "near_duplicates": 2.0} | fields
-    settings = JudgedSettings(input_file=file, output_dir=tmp_path / name, **chosen)
+    paths = tuple(files) if isinstance(files, list) else (files,)
+    settings = JudgedSettings(input_files=paths, output_dir=tmp_path / name, **chosen)
     return convert_judged(settings), list(read_groups(tmp_path / name / "train.jsonl"))
 
 
@@ -199,6 +200,69 @@ def test_a_problem_that_has_an_instruction_in_place_of_its_question_is_worded_by
     record["instruction"] = record.pop("question")
     _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
     assert "Print." in groups[0].messages[-1]["content"]
+
+
+RIGHT, WRONG = ["passed"] * 4, ["wrong_answer"] * 4
+
+
+def writers(tmp_path, *runs):
+    """The results of several models, each in a folder of its own."""
+    paths = []
+    for place, records in enumerate(runs):
+        (tmp_path / f"model{place}").mkdir()
+        paths.append(write_lines(tmp_path / f"model{place}" / "result.jsonl", records))
+    return paths
+
+
+def attempts(identifier, *kinds, **fields):
+    """A single-turn record whose programs are its own."""
+    record = single_turn(list(kinds)) | {"id": identifier} | fields
+    record["responses"] = [text.replace("print", f"print({id(record)});print") for text in record["responses"]]
+    return record
+
+
+def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(tmp_path):
+    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], [attempts(1, WRONG), attempts(2, WRONG)])
+    summary, groups = convert(files, tmp_path)
+    assert summary["problems"]["read"] == 2
+    assert summary["programs"]["read"] == 4
+    found = [(group.problem_id, {one.origin: one.status for one in group.responses}) for group in groups]
+    expected = {"model0/result.jsonl:0/0": Status.ACCEPTED, "model1/result.jsonl:0/0": Status.WRONG_ANSWER}
+    assert found == [("1", expected), ("2", expected)]
+    with pytest.raises(UserError):  # neither file has contrast alone
+        convert(files[0], tmp_path, "alone")
+
+
+def test_one_file_has_the_same_groups_whatever_its_name(tmp_path):
+    record = attempts(1, RIGHT, WRONG, RIGHT, WRONG)
+    one, other = writers(tmp_path, [record], [record])
+    assert convert(one, tmp_path, "one") == convert(other, tmp_path, "other")
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        ([attempts(1, WRONG)], "record 2"),
+        ([attempts(1, WRONG), attempts(3, WRONG)], "record 3"),
+        ([attempts(1, WRONG), attempts(2, WRONG), attempts(3, WRONG)], "record 3"),
+        ([attempts(1, WRONG), attempts(2, WRONG, question="Cube it.")], "record 2.*question"),
+        ([attempts(1, WRONG), attempts(2, WRONG, test_cases=square_problem(2)["hidden_test_cases"])], "record 2.*test"),
+        ([attempts(1, WRONG), attempts(2, WRONG, instruction="Square it.")], "record 2.*prompt"),
+    ],
+)
+def test_files_that_disagree_about_a_problem_are_refused_by_file_and_id(tmp_path, second, names):
+    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], second)
+    with pytest.raises(UserError, match=rf"model[01].*{names}"):
+        convert(files, tmp_path)
+    assert not (tmp_path / "out" / "train.jsonl").exists()
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path):
+    (file,) = writers(tmp_path, [attempts(1, RIGHT, WRONG)])
+    with pytest.raises(UserError, match="twice"):
+        convert([file, file.parent / ".." / "model0" / "result.jsonl"], tmp_path)
+    with pytest.raises(UserError, match="input_files"):
+        convert([], tmp_path)
 
 
 @pytest.mark.skipif(not APPS.exists(), reason="the recorded APPS programs are not on this machine")

@@ -8,7 +8,8 @@
 
 A program of a result is accepted if it passes every test of its problem. Otherwise its status is that of the first test
 that it fails, public tests before hidden ones. A `result` is true (all tests passed), false (a wrong output), -1 (an
-error while it ran, or too slow) or -2 (not a program), as CodeRL records it. Nothing is judged here.
+error while it ran, or too slow) or -2 (not a program), as CodeRL records it. The programs of several files about the
+same problems are one pool. Nothing is judged here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from cobalt.conversation import Message, PromptSet, first_messages, load_prompts, opening_messages
 from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.datasets.offline.writers import read_together, writer_names
 from cobalt.datasets.offline.writing import (
     EVALUATED,
     READ,
@@ -35,7 +37,7 @@ from cobalt.files import check_files
 from cobalt.judge import ExecResult, VerdictKind
 from cobalt.manifest import manifest_path
 from cobalt.offline_groups import Status
-from cobalt.problem import Problem, decode_json
+from cobalt.problem import Problem, TestSuite, decode_json
 from cobalt.records import iterate_records
 from cobalt.trajectory import Turn
 from cobalt.trajectory_codec import decode_first_turns, decode_trajectories, recorded_public_tests
@@ -58,54 +60,60 @@ NO_PROGRAM = "dropped: the response has no program"
 
 
 def convert_judged(settings: JudgedSettings) -> Summary:
-    """Make the groups of a file of judged programs, and count what became of problems and programs.
+    """Make the groups of files of judged programs, and count what became of problems and programs.
 
-    The file is read twice, one record at a time: for the statements, and for the programs.
+    The files are read twice, one record of each at a time: for the statements, and for the programs.
 
     Raises:
         UserError: bad input, or results that cannot be written or that other settings made.
     """
     prompts = load_prompts(settings.prompts)
-    check_files([settings.input_file], [])
-    _check_prompts(settings, prompts)
-    arguments = {"responses": settings.responses, "source": settings.source}
-    counter = open_results(settings, "judged", [settings.input_file], prompts, arguments)
-    splits = split_problems(settings, _statements(settings.input_file))
+    check_files(settings.input_files, [])
+    writers = writer_names(settings.input_files)
+    for path in settings.input_files:
+        _check_prompts(path, settings, prompts)
+    arguments: dict[str, Any] = {"responses": settings.responses, "source": settings.source}
+    if len(writers) > 1:
+        arguments["writers"] = writers
+    counter = open_results(settings, "judged", settings.input_files, prompts, arguments)
+    splits = split_problems(settings, _statements(settings.input_files))
     counts = Counts()
-    problems = _problems(settings, prompts, splits, counts)
+    problems = _problems(settings, prompts, writers, splits, counts)
     write_groups(settings, settings.source, problems, splits, counter, counts)
     return close_results(settings, counts)
 
 
-def _check_prompts(settings: JudgedSettings, prompts: PromptSet) -> None:
+def _check_prompts(path: Path, settings: JudgedSettings, prompts: PromptSet) -> None:
     """Raise if the responses of a single-turn result answer other prompts than those that the groups would have."""
-    manifest = manifest_path(settings.input_file)
+    manifest = manifest_path(path)
     if settings.responses == "programs" or not manifest.exists():
         return
-    first = next(iterate_records(settings.input_file), {})
+    first = next(iterate_records(path), {})
     if _kind(first) != "single_turn" or "instruction" in first:
         return
     found = decode_json(manifest.read_bytes())
     recorded = found.get("arguments", {}).get("prompts") if isinstance(found, dict) else None
     if recorded is not None and recorded != dict(prompts.digests):
         raise UserError(
-            f"{settings.input_file}: its responses were made with another prompt set than {settings.prompts!r}: give"
+            f"{path}: its responses were made with another prompt set than {settings.prompts!r}: give"
             " that one by --prompts, or take the programs alone by --responses programs"
         )
 
 
-def _statements(path: Path) -> dict[str, str]:
-    """The statement of each problem by its id, which is a string in groups."""
+def _statements(paths: Sequence[Path]) -> dict[str, str]:
+    """The statement of each problem by its id, which is a string in groups; the first file's."""
     statements: dict[str, str] = {}
-    for record in iterate_records(path):
+    for record, *_ in read_together(paths):
         identifier, statement = str(record["id"]), _statement(record)
         if not isinstance(statement, str):
-            raise UserError(f"{path}: record {record['id']!r}: field 'question' is missing or not a string")
+            raise UserError(f"{paths[0]}: record {record['id']!r}: field 'question' is missing or not a string")
         if identifier in statements:
-            raise UserError(f"{path}: id {identifier} is that of two problems, as a number and as a string: rename one")
+            raise UserError(
+                f"{paths[0]}: id {identifier} is that of two problems, as a number and as a string: rename one"
+            )
         statements[identifier] = statement
     if not statements:
-        raise UserError(f"{path}: the file holds no record")
+        raise UserError(f"{paths[0]}: the file holds no record")
     return statements
 
 
@@ -114,27 +122,48 @@ def _statement(record: Mapping[str, Any]) -> Any:
 
 
 def _problems(
-    settings: JudgedSettings, prompts: PromptSet, splits: Mapping[str, str], counts: Counts
+    settings: JudgedSettings, prompts: PromptSet, writers: Sequence[str], splits: Mapping[str, str], counts: Counts
 ) -> Iterator[JudgedProblem]:
-    for record in iterate_records(settings.input_file):
-        try:
-            read = _READERS[_kind(record)](record, settings, prompts)
-        except UserError as error:
-            raise UserError(f"{settings.input_file}: record {record['id']!r}: {error}") from None
+    for records in read_together(settings.input_files):
+        reads = []
+        for path, record in zip(settings.input_files, records, strict=True):
+            try:
+                reads.append(_READERS[_kind(record)](record, settings, prompts))
+                _check_agreement(reads[0], reads[-1], settings.input_files[0])
+            except UserError as error:
+                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+        identifier = str(records[0]["id"])
+        number = sum(len(read.programs) for read in reads)
         counts.problems[READ] += 1
-        counts.programs[READ] += len(read.programs)
-        if str(record["id"]) not in splits:
+        counts.programs[READ] += number
+        if identifier not in splits:
             counts.problems[EVALUATED] += 1
-            counts.programs[EVALUATED] += len(read.programs)
+            counts.programs[EVALUATED] += number
             continue
         candidates = []
-        for program in read.programs:
-            if program.dropped is not None:
-                counts.programs[program.dropped] += 1
-            else:
+        for writer, read in zip(writers, reads, strict=True):
+            for program in read.programs:
+                if program.dropped is not None:
+                    counts.programs[program.dropped] += 1
+                    continue
                 reward = settings.rewards.of(program.status)
-                candidates.append(Candidate(program.code, program.status, reward, program.origin, program.text))
-        yield JudgedProblem(str(record["id"]), read.messages, candidates, read.problem)
+                origin = program.origin if len(writers) == 1 else f"{writer}:{program.origin}"
+                candidates.append(Candidate(program.code, program.status, reward, origin, program.text))
+        problem = next((read.problem for read in reads if read.problem is not None), None)
+        yield JudgedProblem(identifier, reads[0].messages, candidates, problem)
+
+
+def _check_agreement(first: "_Read", other: "_Read", path: Path) -> None:
+    """Raise if a record says something else of its problem than that of the first file, which is at `path`."""
+    if first.statement != other.statement:
+        raise UserError(f"its statement (field 'question') is not that in {path}: give results of one input")
+    if first.tests is not None and other.tests is not None and first.tests != other.tests:
+        raise UserError(f"its tests (field 'test_cases') are not those in {path}: give results of one input")
+    if list(first.messages) != list(other.messages):
+        raise UserError(
+            f"its prompt is not that in {path}: give results that were made with one prompt set, or take the programs"
+            " alone by --responses programs"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +179,10 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a record holds: the prompt, the programs, and the problem without them."""
+    """What a record holds: statement and tests, the prompt, the programs, and the problem without them."""
 
+    statement: str
+    tests: TestSuite | None
     messages: Sequence[Message]
     programs: Sequence[_Program]
     problem: Mapping[str, Any] | None
@@ -178,7 +209,7 @@ def _single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: P
             raise UserError("field 'exec_results' holds an entry that is not an execution result")
         verdicts = [verdict.kind for verdict in ExecResult.from_record(result).verdicts]
         programs.append(_of_turn(turn, verdicts, f"{sample}/0", settings))
-    return _Read(_messages(problem, (), settings, prompts), programs, _without_results(problem))
+    return _read(problem, _messages(problem, (), settings, prompts), programs)
 
 
 def _multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> _Read:
@@ -198,7 +229,7 @@ def _multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: Pr
             programs.append(_of_turn(turn, [*public, *turn.hidden_verdicts], origin, settings))
     first = trajectories[0]
     seen = first.context(0) if first.messages else ()
-    return _Read(_messages(problem, seen, settings, prompts), programs, _without_results(problem))
+    return _read(problem, _messages(problem, seen, settings, prompts), programs)
 
 
 def _of_turn(turn: Turn, verdicts: Sequence[VerdictKind], origin: str, settings: JudgedSettings) -> _Program:
@@ -226,8 +257,9 @@ def _messages(
     return seen or first_messages(problem, prompts)
 
 
-def _without_results(problem: Problem) -> dict[str, Any]:
-    return {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
+def _read(problem: Problem, messages: Sequence[Message], programs: Sequence[_Program]) -> _Read:
+    without_results = {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
+    return _Read(problem.question, problem.tests, messages, programs, without_results)
 
 
 # --- APPS ---------------------------------------------------------------------------------------------------------
@@ -251,10 +283,12 @@ def _apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSe
         dropped = UNKNOWN_RESULT if status is None else None
         origin = f"generated_solutions/{place}"
         programs.append(_Program(_plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
-    problem = Problem.parse(record) if "test_cases" in record else None
-    fn_name = None if problem is None else problem.tests.fn_name
-    messages = opening_messages(prompts.first_turn(_statement(record), fn_name), prompts)
-    return _Read(messages, programs, None if problem is None else _without_results(problem))
+    statement = _statement(record)
+    if "test_cases" not in record:
+        return _Read(statement, None, opening_messages(prompts.first_turn(statement), prompts), programs, None)
+    problem = Problem.parse(record)
+    messages = opening_messages(prompts.first_turn(statement, problem.tests.fn_name), prompts)
+    return _read(problem, messages, programs)
 
 
 def _apps_status(entry: Mapping[str, Any]) -> Status | None:

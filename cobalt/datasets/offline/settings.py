@@ -136,9 +136,16 @@ class JudgedSettings(GroupSettings):
     result (hidden_verdicts), or problems with recorded programs (human_solutions, generated_solutions).
     """
 
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """The judged programs (JSONL)."""
+    input_files: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i", "--input_file"])]
+    """The judged programs (JSONL). Several files about the same problems, such as the results of several models or
+    temperatures, are one pool of programs."""
     responses: Literal["as_written", "programs"] = "as_written"
     """Of a result of a model: its first responses as it wrote them, or the programs of all its turns, alone."""
     source: str = "judged"
     """Name of the data set in the groups."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
+        super().__post_init__()
+        if not self.input_files:
+            raise UserError("no input is named: give the files of judged programs by --input_files")
