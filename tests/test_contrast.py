@@ -133,6 +133,53 @@ def test_similarity_is_measured_against_the_threshold():
     assert NearDuplicatesOf("", 0.9).resembles("")
 
 
+def later(program, context, status=Status.ACCEPTED):
+    """A program after earlier ones, each answered by feedback."""
+    messages = [
+        message
+        for text in context
+        for message in ({"role": "assistant", "content": text}, {"role": "user", "content": f"feedback on {text}"})
+    ]
+    return Candidate(program, status, RewardLevels().of(status), f"{program}{context}", None, tuple(messages))
+
+
+def test_programs_of_different_turns_are_never_in_one_group():
+    programs = [
+        later(f"print({place})", context, status)
+        for context in ([], ["a"], ["a", "b"])
+        for place, status in enumerate([Status.ACCEPTED, Status.WRONG_ANSWER] * 6)
+    ]
+    made, counts = make_groups("p", programs, settings(group_size=4, max_groups=2))
+    assert [len(group[0].context) for group in made] == [0, 0, 2, 2, 4, 4]
+    assert all({len(one.context) for one in group} == {len(group[0].context)} for group in made)
+    assert counts.total() == len(programs)
+
+
+def test_later_turns_leave_the_groups_of_the_first_as_they_are():
+    first = [
+        later(f"print({place})", [], status) for place in range(9) for status in (Status.TIME_LIMIT, Status.ACCEPTED)
+    ]
+    second = [later(one.program, ["a"], one.status) for one in first]
+    alone, _ = make_groups("p", first, settings())
+    assert make_groups("p", [*second, *first], settings())[0][: len(alone)] == alone
+
+
+def test_a_program_after_another_context_is_not_a_copy():
+    unlike = "\n".join(f"print('{place}', other)" for place in range(90))
+    programs = [
+        later(LONG, ["a"]),
+        later(LONG, ["a"]),
+        later(LONG, ["b"], Status.WRONG_ANSWER),
+        later(LONG, [unlike + "1"]),
+        later(LONG, [unlike + "2"]),
+    ]
+    made, counts = make_groups("p", programs, settings(group_size=2, near_duplicates=0.8))
+    assert len(made) == 1
+    assert counts[contrast.DUPLICATE] == 1
+    assert counts[contrast.CONTRADICTED] == 0
+    assert counts[contrast.NEAR_DUPLICATE] == 1
+
+
 class NearDuplicatesOf:
     """One remembered program."""
 
@@ -169,7 +216,7 @@ def test_only_what_fits_and_is_not_refused_is_taken():
         "p",
         candidates(5, 5),
         settings(group_size=2),
-        fits=lambda responses: ["print(1)" not in response for response in responses],
+        fits=lambda some: ["print(1)" not in one.response for one in some],
         refuse=lambda one: "refused" if one.program == "print(2)" else None,
     )
     assert counts[contrast.TOO_LONG] == 1

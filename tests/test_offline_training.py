@@ -19,7 +19,8 @@ SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
 def group(identifier, right, wrong, question="Print one."):
     def response(program, status, reward):
-        return {"text": f"```python\n{program}\n```", "status": status, "reward": reward, "origin": program[:9]}
+        text = f"```python\n{program}\n```"
+        return {"text": text, "status": status, "reward": reward, "origin": program[:9], "context": []}
 
     return {
         "id": f"{identifier}/0",
@@ -163,6 +164,22 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_pa
     values = fields["advantages"].unbind()[0]
     assert response_values(row, values).tolist() == pytest.approx([1.3] * len(row.response))
     assert values.count_nonzero() == len(row.response)
+
+
+def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import load_groups
+
+    record = group("a", ["0"], ["1"])
+    contexts = [[{"role": "assistant", "content": text}, {"role": "user", "content": "Wrong."}] for text in ("2", "3")]
+    for response, context in zip(record["responses"], contexts, strict=True):
+        response["context"] = context
+    (tokens,) = load_groups(write_lines(tmp_path / "g.jsonl", [record]), tokenizer, OfflineSettings("rloo"), 1000)
+    expected = [
+        tokenizer.apply_chat_template([*record["messages"], *context], add_generation_prompt=True, tokenize=False)
+        for context in contexts
+    ]
+    assert [tokenizer.decode(row.prompt) for row in tokens.rows] == expected
+    assert expected[0] != expected[1]
 
 
 def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_path):

@@ -1,8 +1,8 @@
 """Groups of judged responses as the tensors that veRL's engine trains on.
 
-A group's responses follow one another in a batch, so that an engine may compute their prompt once. A response ends with
-the tokenizer's end token, which the policy has to learn. Values about a token lie at the token before it, as veRL's
-log-probs do.
+The prompt of a row is the group's messages and the response's context. A group's responses follow one another in a
+batch, so that an engine may compute their prompt once. A response ends with the tokenizer's end token, which the policy
+has to learn. Values about a token lie at the token before it, as veRL's log-probs do.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Row:
     """One response with its prompt.
 
     Attributes:
-        prompt: Token ids of the prompt, up to where the policy begins to write.
+        prompt: Token ids of the prompt, its context included, up to where the policy begins to write.
         response: Token ids of the response, its end token included.
         advantage: Its weight in the policy gradient.
         accepted: Whether its program is accepted.
@@ -83,20 +83,25 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
 
 
 def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tuple[Row, ...]:
-    text = tokenizer.apply_chat_template(list(group.messages), tokenize=False, add_generation_prompt=True)
-    prompt = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
-    texts = [response.text for response in group.responses]
-    if text.rstrip().endswith(
-        _THINK
-    ):  # a response as a model wrote it may begin with the tag that the prompt ends with
-        texts = [text.removeprefix(_THINK) for text in texts]
+    rendered = [
+        tokenizer.apply_chat_template(group.prompt(response), tokenize=False, add_generation_prompt=True)
+        for response in group.responses
+    ]
+    distinct = list(dict.fromkeys(rendered))
+    ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
+    prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
+    # A response as a model wrote it may begin with the tag that the prompt ends with.
+    texts = [
+        response.text.removeprefix(_THINK) if prompt.rstrip().endswith(_THINK) else response.text
+        for response, prompt in zip(group.responses, rendered, strict=True)
+    ]
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
     rewards = np.asarray([response.reward for response in group.responses], np.float64)
     advantages = offline_advantages(settings, rewards, accepted)
     return tuple(
-        Row(prompt, np.asarray([*ids, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
-        for ids, advantage, right in zip(responses, advantages, accepted, strict=True)
+        Row(prompts[prompt], np.asarray([*own, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
+        for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True)
         if right or settings.estimator != "sft"
     )
 

@@ -233,12 +233,15 @@ def write_groups(
 def _limit(
     settings: GroupSettings, counter: PromptTokenCounter | None, messages: Sequence[Message]
 ) -> tuple[Fits | None, bool]:
-    """Which responses fit after a prompt, and whether the shortest one would."""
+    """Which responses fit after a prompt and their contexts, and whether the shortest would without a context."""
     if counter is None:
         return None, True
-    room = settings.max_tokens - counter.count([messages])[0]
+    alone = counter.count([messages])[0]
 
-    def fits(responses: Sequence[str]) -> list[bool]:
-        return [tokens <= room for tokens in counter.count_responses(responses)]
+    def fits(candidates: Sequence[Candidate]) -> list[bool]:
+        longer = iter(counter.count([[*messages, *one.context] for one in candidates if one.context]))
+        prompts = [next(longer) if one.context else alone for one in candidates]
+        responses = counter.count_responses([one.response for one in candidates])
+        return [sum(tokens) <= settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
 
-    return fits, room >= 1
+    return fits, alone < settings.max_tokens
