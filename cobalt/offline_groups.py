@@ -1,10 +1,10 @@
 """Groups of judged responses to one problem, which offline training reads: schema, reader and writer.
 
-A group holds several responses to the same problem. At least one of them is accepted, and at least one is not. A
-response may be a later turn of a conversation; its context then is what was said between the group's messages and the
-response. A file has one group in each line (JSONL):
+A group holds several responses to the same problem. At least one of them is accepted, and at least one is not, unless
+the group itself says that its contrast is "any". A response may be a later turn of a conversation; its context then is
+what was said between the group's messages and the response. A file has one group in each line (JSONL):
 
-    {"id": "p00001/0", "problem_id": "p00001", "source": "codenet",
+    {"id": "p00001/0", "problem_id": "p00001", "source": "codenet", "contrast": "required",
      "messages": [{"role": "user", "content": "..."}],
      "responses": [{"text": "...", "status": "accepted", "reward": 1.0, "origin": "s000000001", "context": []}, ...]}
 
@@ -17,11 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cobalt.conversation import Message, program_of
 from cobalt.errors import UserError
 from cobalt.records import iterate_records
+
+Contrast = Literal["required", "any"]
+"""Whether a group must hold an accepted response and one that is not. "any": it was made without regard to statuses, so
+its responses may all be accepted, or none, and their rewards may all be equal."""
 
 
 class Status(StrEnum):
@@ -77,8 +81,9 @@ class OfflineGroup:
         problem_id: The problem, which may have several groups; they share their messages and no response.
         source: The data set, such as "codenet".
         messages: The problem's prompt, ending with the user's message; what all responses of the group answer.
-        responses: At least two, in no meaningful order; at least one is accepted and at least one is not. Their
-            contexts have the same number of messages, so that their rewards compare like with like.
+        responses: At least two, in no meaningful order. Their contexts have the same number of messages, so that their
+            rewards compare like with like.
+        contrast: See `Contrast`.
     """
 
     id: str
@@ -86,11 +91,16 @@ class OfflineGroup:
     source: str
     messages: tuple[Message, ...]
     responses: tuple[OfflineResponse, ...]
+    contrast: Contrast = "required"
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1]["role"] != "user":
             raise UserError("field 'messages' must end with the user's message")
-        if len({response.status is Status.ACCEPTED for response in self.responses}) < 2:
+        if self.contrast not in get_args(Contrast):
+            raise UserError(f"field 'contrast' is {self.contrast!r}: it must be 'required' or 'any'")
+        if len(self.responses) < 2:
+            raise UserError("field 'responses' must hold two or more")
+        if self.contrast == "required" and len({one.status is Status.ACCEPTED for one in self.responses}) < 2:
             raise UserError("field 'responses' must hold one that is accepted and one that is not")
         if not all(math.isfinite(response.reward) for response in self.responses):
             raise UserError("field 'responses' holds a reward that is not a finite number")
@@ -117,13 +127,15 @@ class OfflineGroup:
         Raises:
             UserError: a field is missing, unknown or malformed; the message names it.
         """
-        _check_fields(record, {"id": str, "problem_id": str, "source": str, "messages": list, "responses": list})
+        texts = dict.fromkeys(("id", "problem_id", "source", "contrast"), str)
+        _check_fields(record, {**texts, "messages": list, "responses": list})
         return cls(
             record["id"],
             record["problem_id"],
             record["source"],
             _messages("messages", record["messages"]),
             tuple(_response(response) for response in record["responses"]),
+            record["contrast"],
         )
 
 

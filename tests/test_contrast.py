@@ -1,5 +1,6 @@
 """Groups of a problem's programs: each has contrast, no program is used twice, and nothing is lost uncounted."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_groups_have_contrast_and_share_no_program(accepted, others, size, most,
     # Nothing is left that would make another group.
     possible = min(accepted, most, others, (min(accepted, most) + others) // size)
     assert len(made) == min(possible, groups or possible)
+
+
+@given(st.integers(0, 70), st.integers(0, 30), st.integers(2, 8), st.none() | st.integers(1, 5))
+def test_without_contrast_every_program_is_dealt_whatever_its_status(accepted, others, size, groups):
+    programs = candidates(accepted, others)
+    made, counts = make_groups("p", programs, settings(group_size=size, contrast="any", max_groups=groups))
+    possible = (accepted + others) // size
+    assert len(made) == min(possible, groups or possible)
+    assert all(len(group) == size for group in made)
+    assert len(set(origins(made))) == len(origins(made))
+    used = len(made) * size
+    assert +counts == +Counter({contrast.USED: used, contrast.LEFT_OVER: len(programs) - used})
+
+
+def test_without_contrast_groups_are_drawn_at_random():
+    made, _ = make_groups("p", candidates(400, 400), settings(contrast="any"))
+    share = [sum(one.status is Status.ACCEPTED for one in group) for group in made]
+    # Of four drawn from as many accepted ones as others, all are accepted in one case of 16, and so are none.
+    assert 0.02 < share.count(4) / len(made) < 0.12
+    assert 0.02 < share.count(0) / len(made) < 0.12
+    assert 0.25 < share.count(2) / len(made) < 0.5
 
 
 @pytest.mark.parametrize("size", [4, 8])

@@ -10,6 +10,7 @@ from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline import judged_record
 from cobalt.datasets.offline.judged import convert_judged
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
+from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
 from cobalt.offline_groups import Status, read_groups
@@ -322,6 +323,20 @@ def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
 def test_a_run_that_does_not_say_which_programs_are_right_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="p0"):
         convert(RECORDED / name, tmp_path)
+
+
+def test_groups_without_contrast_are_kept_and_counted(tmp_path):
+    records = [attempts(1, RIGHT, RIGHT), attempts(2, WRONG, WRONG), attempts(3, RIGHT, WRONG), attempts(4, WRONG)]
+    records[1]["responses"][1] = "I do not know."
+    records[1]["exec_results"][1] = result(*["no_code"] * 4)
+    file = write_lines(tmp_path / "s.jsonl", records)
+    summary, groups = convert(file, tmp_path, contrast="any")
+    assert {group.problem_id for group in groups} == {"1", "2", "3"}
+    assert {group.contrast for group in groups} == {"any"}
+    assert summary["groups"] == {"in train.jsonl": 3, EQUAL_REWARDS: 1, NONE_ACCEPTED: 1}
+    summary, groups = convert(file, tmp_path, "required")
+    assert [(group.problem_id, group.contrast) for group in groups] == [("3", "required")]
+    assert summary["groups"] == {"in train.jsonl": 1}
 
 
 def test_ids_of_problems_are_strings_in_groups_and_stay_unique(tmp_path):

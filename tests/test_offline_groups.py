@@ -22,6 +22,7 @@ def record(identifier="p1/0", **fields):
         "id": identifier,
         "problem_id": "p1",
         "source": "codenet",
+        "contrast": "required",
         "messages": [{"role": "user", "content": "Print one."}],
         "responses": responses,
     } | fields
@@ -74,6 +75,10 @@ def both(**fields):
         ({"responses": [response(), response("wrong_answer", True)]}, "reward"),
         ({"responses": [response(), response("wrong_answer", 0.0, code="")]}, "code"),
         ({"responses": ["text"]}, "responses"),
+        ({"contrast": "none"}, "contrast"),
+        ({"contrast": True}, "contrast"),
+        ({"contrast": "any", "responses": [response()]}, "responses"),
+        ({"contrast": "any", "responses": [response(reward=float("nan"))] * 2}, "responses"),
         ({"responses": [response(context=None), response("wrong_answer")]}, "context"),
         ({"responses": [response(context=said("user"))] * 2}, "responses"),
         ({"responses": [response(), response("wrong_answer", context=said("assistant", "user"))]}, "responses"),
@@ -86,6 +91,16 @@ def both(**fields):
 def test_a_malformed_group_is_refused_by_its_field(tmp_path, fields, names):
     with pytest.raises(UserError, match=rf"p1/0.*{names}"):
         list(read_groups(write_lines(tmp_path / "g.jsonl", [record(**fields)])))
+
+
+@pytest.mark.parametrize("status", ["accepted", "wrong_answer"])
+def test_a_group_without_contrast_is_read_only_if_it_says_so(tmp_path, status):
+    responses = [response(status), response(status)]
+    path = write_lines(tmp_path / "g.jsonl", [record(responses=responses, contrast="any")])
+    (group,) = read_groups(path)
+    assert [one.status.value for one in group.responses] == [status] * 2
+    with pytest.raises(UserError, match="responses"):
+        list(read_groups(write_lines(path, [record(responses=responses)])))
 
 
 @pytest.mark.parametrize("name", response())

@@ -1,4 +1,4 @@
-"""Choose programs of a problem and put them into groups that each hold an accepted one and one that is not.
+"""Choose programs of a problem and put them into groups: with contrast, or at random.
 
 Programs of different turns of a conversation are never in one group. Every program ends in exactly one count. The order
 is seeded: all programs are shuffled, and the first that fit are taken, so that looking at more programs than are needed
@@ -78,11 +78,11 @@ def make_groups(
 ) -> tuple[list[tuple[OfflineResponse, ...]], Counter[str]]:
     """Groups of one problem's programs, each program in at most one, and what became of each candidate.
 
-    A group has as many responses as `settings.group_size` says, all of the same turn of a conversation. It gets one
-    accepted program and one that is not; its other places are drawn from what is left of both kinds. Copies and near
-    duplicates are looked for among the programs of a turn, with their contexts. Near duplicates are looked for among
-    the accepted and among the others, not between the two: a wrong program that resembles a right one is the contrast
-    that training wants.
+    A group has as many responses as `settings.group_size` says, all of the same turn of a conversation. With the
+    contrast "required" it gets one accepted program and one that is not; its other places are drawn from what is left
+    of both kinds. With "any" all places are drawn from all programs. Copies and near duplicates are looked for among
+    the programs of a turn, with their contexts. Near duplicates are looked for among the accepted and among the others,
+    not between the two: a wrong program that resembles a right one is the contrast that training wants.
 
     Args:
         problem_id: Decides the seeded choice, with the settings' seed.
@@ -113,18 +113,19 @@ def _groups_of_turn(
     distinct = _without_duplicates(candidates, counts)
     accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
     others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
-    if not accepted or not others:
+    balanced = settings.contrast == "required"
+    if balanced and not (accepted and others):
         counts[NO_CONTRAST] += len(distinct)
         return []
     rng.shuffle(accepted)
     rng.shuffle(others)
-    most = settings.max_accepted
+    most = settings.max_accepted if balanced else len(accepted)
     accepted = _take(accepted, most, settings.near_duplicates, fits, refuse, counts)
-    # More would be left over: each group needs an accepted one.
-    most = len(accepted) * (settings.group_size - 1)
+    # With contrast, more would be left over: each group needs an accepted one.
+    most = len(accepted) * (settings.group_size - 1) if balanced else len(others)
     others = _take(others, most, settings.near_duplicates, fits, refuse, counts)
-    groups = _deal(accepted, others, settings, rng)
-    if not groups:
+    groups = (_deal if balanced else _deal_at_random)(accepted, others, settings, rng)
+    if balanced and not groups:
         counts[NO_CONTRAST] += len(accepted) + len(others)
         return []
     used = len(groups) * settings.group_size
@@ -212,6 +213,18 @@ def _deal(
         rng.shuffle(group)
         groups.append(group)
     return groups
+
+
+def _deal_at_random(
+    accepted: Sequence[Candidate], others: Sequence[Candidate], settings: GroupSettings, rng: random.Random
+) -> list[list[Candidate]]:
+    """As many groups as the programs make, whatever their statuses."""
+    programs = [*accepted, *others]
+    rng.shuffle(programs)
+    size = settings.group_size
+    number = len(programs) // size
+    number = min(number, settings.max_groups or number)
+    return [programs[place * size : (place + 1) * size] for place in range(number)]
 
 
 def _response(candidate: Candidate) -> OfflineResponse:

@@ -13,7 +13,7 @@ import tyro
 
 from cobalt.conversation import TemplateThinking
 from cobalt.errors import UserError
-from cobalt.offline_groups import Status
+from cobalt.offline_groups import Contrast, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,9 @@ class GroupSettings:
     """Folder for train.jsonl and validation.jsonl (groups), each with its manifest next to it as .run.json."""
     group_size: int = 4
     """Responses of a group (paper: 4, which did better than 8)."""
+    contrast: Contrast = "required"
+    """required: each group gets an accepted program and one that is not (paper). any: groups are dealt at random from
+    all programs of a problem, and max_accepted does not hold (an ablation)."""
     max_accepted: int = 50
     """Most accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
     max_groups: int | None = None
