@@ -1,26 +1,31 @@
-"""Groups of judged responses to one prompt, which offline training reads: schema, reader and writer.
+"""Groups of judged responses to one problem, which offline training reads: schema, reader and writer.
 
-A group holds several responses to the same prompt. At least one of them is accepted, and at least one is not. A file
-has one group in each line (JSONL):
+A group holds several responses to the same problem. At least one of them is accepted, and at least one is not, unless
+the group itself says that its contrast is "any". A response may be a later turn of a conversation; its context then is
+what was said between the group's messages and the response. A file has one group in each line (JSONL):
 
-    {"id": "p00001/0", "problem_id": "p00001", "source": "codenet",
+    {"id": "p00001/0", "problem_id": "p00001", "source": "codenet", "contrast": "required",
      "messages": [{"role": "user", "content": "..."}],
-     "responses": [{"text": "...", "status": "accepted", "reward": 1.0, "origin": "s000000001"}, ...]}
+     "responses": [{"text": "...", "status": "accepted", "reward": 1.0, "origin": "s000000001", "context": []}, ...]}
 
 Every field is required and no other field is allowed, so that a file of another version is refused instead of misread.
 Where groups come from, and which responses they hold, is decided elsewhere (`cobalt.datasets.offline`).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cobalt.conversation import Message, program_of
 from cobalt.errors import UserError
 from cobalt.records import iterate_records
+
+Contrast = Literal["required", "any"]
+"""Whether a group must hold an accepted response and one that is not. "any": it was made without regard to statuses, so
+its responses may all be accepted, or none, and their rewards may all be equal."""
 
 
 class Status(StrEnum):
@@ -39,19 +44,22 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OfflineResponse:
-    """One response to the prompt of its group.
+    """One response to the problem of its group.
 
     Attributes:
         text: What the policy should have written, without a token that marks its end.
         status: What became of its program.
-        reward: The reward, without a unit; of an accepted response it is above that of any other.
+        reward: The reward, without a unit.
         origin: Where it comes from: a submission's id, or a place in a result file.
+        context: The messages between those of the group and the response: the earlier answers of its conversation,
+            each followed by the user's message. Empty for a first turn.
     """
 
     text: str
     status: Status
     reward: float
     origin: str
+    context: tuple[Message, ...] = ()
 
     @property
     def program(self) -> str | None:
@@ -61,14 +69,21 @@ class OfflineResponse:
 
 @dataclass(frozen=True, slots=True)
 class OfflineGroup:
-    """Responses to one prompt.
+    """Responses to one problem at the same turn of a conversation.
+
+    Rewards need not follow the statuses: a policy gradient takes any finite rewards, and supervised training takes the
+    statuses. The reward of Cobalt can be lower for an accepted response than for another one, because a flaw of the
+    form costs 0.9 (`cobalt.reward`), so an order of the rewards would refuse what Cobalt itself trains on. Where the
+    rewards are levels of the statuses, the settings that give them keep them apart.
 
     Attributes:
         id: Unique in its file.
         problem_id: The problem, which may have several groups; they share their messages and no response.
         source: The data set, such as "codenet".
-        messages: The prompt, ending with the user's message.
-        responses: At least two, in no meaningful order; at least one is accepted and at least one is not.
+        messages: The problem's prompt, ending with the user's message; what all responses of the group answer.
+        responses: At least two, in no meaningful order. Their contexts have the same number of messages, so that their
+            rewards compare like with like.
+        contrast: See `Contrast`.
     """
 
     id: str
@@ -76,16 +91,30 @@ class OfflineGroup:
     source: str
     messages: tuple[Message, ...]
     responses: tuple[OfflineResponse, ...]
+    contrast: Contrast = "required"
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1]["role"] != "user":
             raise UserError("field 'messages' must end with the user's message")
-        accepted = [response.reward for response in self.responses if response.status is Status.ACCEPTED]
-        others = [response.reward for response in self.responses if response.status is not Status.ACCEPTED]
-        if not accepted or not others:
+        if self.contrast not in get_args(Contrast):
+            raise UserError(f"field 'contrast' is {self.contrast!r}: it must be 'required' or 'any'")
+        if len(self.responses) < 2:
+            raise UserError("field 'responses' must hold two or more")
+        if self.contrast == "required" and len({one.status is Status.ACCEPTED for one in self.responses}) < 2:
             raise UserError("field 'responses' must hold one that is accepted and one that is not")
-        if not all(map(math.isfinite, accepted + others)) or min(accepted) <= max(others):
-            raise UserError("field 'responses': the reward of an accepted one must be above that of the others")
+        if not all(math.isfinite(response.reward) for response in self.responses):
+            raise UserError("field 'responses' holds a reward that is not a finite number")
+        turns = {len(response.context) for response in self.responses}
+        if len(turns) > 1:
+            raise UserError("field 'responses': the contexts of a group must have the same number of messages")
+        for response in self.responses:
+            roles = [message["role"] for message in response.context]
+            if roles != ["assistant", "user"] * (len(roles) // 2):
+                raise UserError("field 'context' must hold answers of the assistant, each followed by a user's message")
+
+    def prompt(self, response: OfflineResponse) -> list[Message]:
+        """The messages that a response of the group answers."""
+        return [*self.messages, *response.context]
 
     def to_record(self) -> dict[str, Any]:
         """The group as JSON-able values."""
@@ -98,13 +127,15 @@ class OfflineGroup:
         Raises:
             UserError: a field is missing, unknown or malformed; the message names it.
         """
-        _check_fields(record, {"id": str, "problem_id": str, "source": str, "messages": list, "responses": list})
+        texts = dict.fromkeys(("id", "problem_id", "source", "contrast"), str)
+        _check_fields(record, {**texts, "messages": list, "responses": list})
         return cls(
             record["id"],
             record["problem_id"],
             record["source"],
-            tuple(_message(message) for message in record["messages"]),
+            _messages("messages", record["messages"]),
             tuple(_response(response) for response in record["responses"]),
+            record["contrast"],
         )
 
 
@@ -129,20 +160,25 @@ def read_groups(path: Path) -> Iterator[OfflineGroup]:
         raise UserError(f"{path}: the file holds no group")
 
 
-def _message(value: Any) -> Message:
-    _check_fields(value, {"role": str, "content": str}, "messages")
-    if value["role"] not in ("system", "user", "assistant"):
-        raise UserError(f"field 'messages' holds the unknown role {value['role']!r}")
-    return {"role": value["role"], "content": value["content"]}
+def _messages(field: str, values: Sequence[Any]) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for value in values:
+        _check_fields(value, {"role": str, "content": str}, field)
+        if value["role"] not in ("system", "user", "assistant"):
+            raise UserError(f"field {field!r} holds the unknown role {value['role']!r}")
+        messages.append({"role": value["role"], "content": value["content"]})
+    return tuple(messages)
 
 
 def _response(value: Any) -> OfflineResponse:
-    _check_fields(value, {"text": str, "status": str, "reward": (int, float), "origin": str}, "responses")
+    kinds = {"text": str, "status": str, "reward": (int, float), "origin": str, "context": list}
+    _check_fields(value, kinds, "responses")
     try:
         status = Status(value["status"])
     except ValueError:
         raise UserError(f"field 'responses' holds the unknown status {value['status']!r}") from None
-    return OfflineResponse(value["text"], status, float(value["reward"]), value["origin"])
+    context = _messages("context", value["context"])
+    return OfflineResponse(value["text"], status, float(value["reward"]), value["origin"], context)
 
 
 def _check_fields(value: Any, kinds: Mapping[str, Any], within: str | None = None) -> None:

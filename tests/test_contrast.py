@@ -1,5 +1,6 @@
 """Groups of a problem's programs: each has contrast, no program is used twice, and nothing is lost uncounted."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_groups_have_contrast_and_share_no_program(accepted, others, size, most,
     # Nothing is left that would make another group.
     possible = min(accepted, most, others, (min(accepted, most) + others) // size)
     assert len(made) == min(possible, groups or possible)
+
+
+@given(st.integers(0, 70), st.integers(0, 30), st.integers(2, 8), st.none() | st.integers(1, 5))
+def test_without_contrast_every_program_is_dealt_whatever_its_status(accepted, others, size, groups):
+    programs = candidates(accepted, others)
+    made, counts = make_groups("p", programs, settings(group_size=size, contrast="any", max_groups=groups))
+    possible = (accepted + others) // size
+    assert len(made) == min(possible, groups or possible)
+    assert all(len(group) == size for group in made)
+    assert len(set(origins(made))) == len(origins(made))
+    used = len(made) * size
+    assert +counts == +Counter({contrast.USED: used, contrast.LEFT_OVER: len(programs) - used})
+
+
+def test_without_contrast_groups_are_drawn_at_random():
+    made, _ = make_groups("p", candidates(400, 400), settings(contrast="any"))
+    share = [sum(one.status is Status.ACCEPTED for one in group) for group in made]
+    # Of four drawn from as many accepted ones as others, all are accepted in one case of 16, and so are none.
+    assert 0.02 < share.count(4) / len(made) < 0.12
+    assert 0.02 < share.count(0) / len(made) < 0.12
+    assert 0.25 < share.count(2) / len(made) < 0.5
 
 
 @pytest.mark.parametrize("size", [4, 8])
@@ -133,6 +155,53 @@ def test_similarity_is_measured_against_the_threshold():
     assert NearDuplicatesOf("", 0.9).resembles("")
 
 
+def later(program, context, status=Status.ACCEPTED):
+    """A program after earlier ones, each answered by feedback."""
+    messages = [
+        message
+        for text in context
+        for message in ({"role": "assistant", "content": text}, {"role": "user", "content": f"feedback on {text}"})
+    ]
+    return Candidate(program, status, RewardLevels().of(status), f"{program}{context}", None, tuple(messages))
+
+
+def test_programs_of_different_turns_are_never_in_one_group():
+    programs = [
+        later(f"print({place})", context, status)
+        for context in ([], ["a"], ["a", "b"])
+        for place, status in enumerate([Status.ACCEPTED, Status.WRONG_ANSWER] * 6)
+    ]
+    made, counts = make_groups("p", programs, settings(group_size=4, max_groups=2))
+    assert [len(group[0].context) for group in made] == [0, 0, 2, 2, 4, 4]
+    assert all({len(one.context) for one in group} == {len(group[0].context)} for group in made)
+    assert counts.total() == len(programs)
+
+
+def test_later_turns_leave_the_groups_of_the_first_as_they_are():
+    first = [
+        later(f"print({place})", [], status) for place in range(9) for status in (Status.TIME_LIMIT, Status.ACCEPTED)
+    ]
+    second = [later(one.program, ["a"], one.status) for one in first]
+    alone, _ = make_groups("p", first, settings())
+    assert make_groups("p", [*second, *first], settings())[0][: len(alone)] == alone
+
+
+def test_a_program_after_another_context_is_not_a_copy():
+    unlike = "\n".join(f"print('{place}', other)" for place in range(90))
+    programs = [
+        later(LONG, ["a"]),
+        later(LONG, ["a"]),
+        later(LONG, ["b"], Status.WRONG_ANSWER),
+        later(LONG, [unlike + "1"]),
+        later(LONG, [unlike + "2"]),
+    ]
+    made, counts = make_groups("p", programs, settings(group_size=2, near_duplicates=0.8))
+    assert len(made) == 1
+    assert counts[contrast.DUPLICATE] == 1
+    assert counts[contrast.CONTRADICTED] == 0
+    assert counts[contrast.NEAR_DUPLICATE] == 1
+
+
 class NearDuplicatesOf:
     """One remembered program."""
 
@@ -169,7 +238,7 @@ def test_only_what_fits_and_is_not_refused_is_taken():
         "p",
         candidates(5, 5),
         settings(group_size=2),
-        fits=lambda responses: ["print(1)" not in response for response in responses],
+        fits=lambda some: ["print(1)" not in one.response for one in some],
         refuse=lambda one: "refused" if one.program == "print(2)" else None,
     )
     assert counts[contrast.TOO_LONG] == 1

@@ -6,22 +6,26 @@ import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.conversation import load_prompts, program_of
-from cobalt.datasets.offline import judged
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.datasets.offline import judged_record
 from cobalt.datasets.offline.judged import convert_judged
-from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
+from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import load_problems
 from cobalt.records import read_records
+from cobalt.reward import compute_reward
 
 RECORDED = ROOT / "tests" / "data" / "recorded_run"
 APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"
 
 
-def convert(file, tmp_path, name="out", **fields):
+def convert(files, tmp_path, name="out", **fields):
     chosen = {"validation_share": 0.0, "group_size": 2, "near_duplicates": 2.0} | fields
-    settings = JudgedSettings(input_file=file, output_dir=tmp_path / name, **chosen)
+    paths = tuple(files) if isinstance(files, list) else (files,)
+    settings = JudgedSettings(input_files=paths, output_dir=tmp_path / name, **chosen)
     return convert_judged(settings), list(read_groups(tmp_path / name / "train.jsonl"))
 
 
@@ -64,7 +68,7 @@ def test_results_of_apps_become_statuses(tmp_path):
         "generated_solutions/3": Status.TIME_LIMIT,
         "generated_solutions/4": Status.COMPILE_ERROR,
     }
-    assert summary["programs"][judged.UNKNOWN_RESULT] == 2
+    assert summary["programs"][judged_record.UNKNOWN_RESULT] == 2
     assert {group.source for group in groups} == {"apps"}
     assert {group.problem_id for group in groups} == {"7"}
     assert all(one.program in one.text and "\r" not in one.text for group in groups for one in group.responses)
@@ -129,12 +133,12 @@ def test_responses_that_teach_nothing_are_left_out(tmp_path):
     record["responses"][5] = "I do not know."
     source = write_lines(tmp_path / "s.jsonl", [record])
     summary, groups = convert(source, tmp_path)
-    assert summary["programs"][judged.NOT_FINISHED] == 2
-    assert summary["programs"][judged.UNKNOWN_RESULT] == 1
+    assert summary["programs"][judged_record.NOT_FINISHED] == 2
+    assert summary["programs"][judged_record.UNKNOWN_RESULT] == 1
     assert set(statuses(groups)) <= {"0/0", "1/0", "5/0"}
     summary, groups = convert(source, tmp_path, "programs", responses="programs")
-    assert summary["programs"][judged.NO_PROGRAM] == 1
-    assert summary["programs"][judged.NOT_FINISHED] == 1
+    assert summary["programs"][judged_record.NO_PROGRAM] == 1
+    assert summary["programs"][judged_record.NOT_FINISHED] == 1
     assert "1/0" in statuses(groups)
 
 
@@ -180,10 +184,159 @@ def test_an_evaluated_run_can_give_the_programs_of_all_its_turns(tmp_path):
             assert one.program == program_of(record["raw_responses"][turn][sample])
 
 
+SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
+"""Passed public and hidden tests, of two each, by sample and turn."""
+
+
+def test_every_turn_of_an_evaluated_run_comes_with_the_context_that_the_model_saw(tmp_path):
+    record = thought_run(SAMPLES)
+    _, groups = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, responses="turns")
+    taken = [one.origin for group in groups for one in group.responses]
+    assert {origin.split("/")[1] for origin in taken} == {"0", "1", "2"}
+    for group in groups:
+        for one in group.responses:
+            sample, turn = map(int, one.origin.split("/"))
+            assert one.text == record["raw_responses"][turn][sample]
+            assert group.prompt(one) == record["conversations"][sample][: 2 + 2 * turn]
+
+
+def test_the_first_turns_among_all_turns_are_those_of_the_first_responses(tmp_path):
+    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
+    _, first = convert(file, tmp_path, "first")
+    _, every = convert(file, tmp_path, "every", responses="turns")
+    assert [group.responses for group in every if not group.responses[0].context] == [
+        group.responses for group in first
+    ]
+
+
+THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
+
+
+def thought_run(samples, **fields):
+    """An evaluated record whose responses have a form without a flaw."""
+    record = trajectory_record("t", samples) | fields
+    turns = range(len(samples[0]))
+    record["raw_responses"] = [
+        [THOUGHT.format(place=f"{sample}, {turn}") for sample in range(len(samples))] for turn in turns
+    ]
+    record["public_exec_results"] = [
+        [result(*["passed"] * sample[turn][0], *["wrong_answer"] * (2 - sample[turn][0])) for sample in samples]
+        for turn in turns
+    ]
+    return record
+
+
+def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_path):
+    record = thought_run(SAMPLES)
+    record["raw_responses"][2][2] = THOUGHT.format(place="2, 2") + "\n</think>\n```python\nprint(22)\n```"
+    file = write_lines(tmp_path / "e.jsonl", [record])
+    summary, groups = convert(file, tmp_path, responses="turns", rewards_from="recorded")
+    assert summary["programs"]["read"] == 12
+    found = {one.origin: one.reward for group in groups for one in group.responses}
+    assert len(found) >= 8
+    for origin, reward in found.items():
+        sample, turn = map(int, origin.split("/"))
+        rates = [sum(passed) / 4 for passed in SAMPLES[sample]]
+        text = record["raw_responses"][turn][sample]
+        assert reward == compute_reward(text, rates[turn], max(rates[:turn], default=0.0)).total
+    # A flaw of the form can cost an accepted response more than another one loses.
+    (of_third,) = [group for group in groups if "2/2" in {one.origin for one in group.responses}]
+    rewards = {one.status: one.reward for one in of_third.responses}
+    assert rewards[Status.ACCEPTED] == pytest.approx(0.1)
+
+
+def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path):
+    kinds = [["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"]]
+    record = single_turn(kinds)
+    record["responses"] = [THOUGHT.format(place=0), THOUGHT.format(place=1)]
+    _, (group,) = convert(write_lines(tmp_path / "s.jsonl", [record]), tmp_path, rewards_from="recorded")
+    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2}
+    evaluated = thought_run([[(2, 2)], [(1, 1)]])
+    del evaluated["conversations"]
+    _, (group,) = convert(
+        write_lines(tmp_path / "e.jsonl", [evaluated]), tmp_path, "two", responses="turns", rewards_from="recorded"
+    )
+    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2}
+
+
+def test_a_response_without_a_program_has_the_lowest_recorded_reward(tmp_path):
+    record = thought_run([[(2, 2)], [(0, 0)]])
+    record["raw_responses"][0][1] = "I do not know."
+    _, (group,) = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, rewards_from="recorded")
+    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("missing", "names"),
+    [
+        ("conversations", "conversations"),
+        ("all_pass_rates", "all_pass_rates"),
+        ("public_pass_rates", "public_pass_rates"),
+        ("finish_reasons", "axes"),
+        ("hidden_verdicts", "axes"),
+    ],
+)
+def test_a_run_without_what_later_turns_need_is_refused(tmp_path, missing, names):
+    record = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
+    del record[missing]
+    with pytest.raises(UserError, match=names):
+        convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, responses="turns", rewards_from="recorded")
+
+
+def test_trajectories_that_answer_different_prompts_are_refused(tmp_path):
+    record = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
+    record["conversations"][1][1]["content"] += " Hurry."
+    with pytest.raises(UserError, match="conversations"):
+        convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"responses": "programs"}, "programs"),
+        ({"rewards": RewardLevels(wrong_answer=0.0)}, "rewards"),
+    ],
+)
+def test_settings_that_do_not_go_with_recorded_rewards_are_refused(tmp_path, fields, names):
+    file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2)], [(1, 1)]])])
+    with pytest.raises(UserError, match=names):
+        convert(file, tmp_path, rewards_from="recorded", **fields)
+    with pytest.raises(UserError, match="rewards_from"):
+        convert(write_lines(tmp_path / "a.jsonl", [apps([])]), tmp_path, rewards_from="recorded")
+
+
+def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
+    file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])])
+    _, groups = convert(file, tmp_path, responses="turns", model_name=str(policy))
+    assert {len(group.responses[0].context) for group in groups} == {0, 2}
+    counter = PromptTokenCounter(str(policy))
+    (second,) = [group for group in groups if group.responses[0].context]
+    longest = max(
+        counter.count([second.prompt(one)])[0] + counter.count_responses([one.text])[0] for one in second.responses
+    )
+    for most, turns in ((longest, {0, 2}), (longest - 1, {0})):
+        _, groups = convert(file, tmp_path, f"most{most}", responses="turns", model_name=str(policy), max_tokens=most)
+        assert {len(group.responses[0].context) for group in groups} == turns
+
+
 @pytest.mark.parametrize("name", ["evaluation_perturbed.jsonl", "multi_turn.jsonl"])
 def test_a_run_that_does_not_say_which_programs_are_right_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="p0"):
         convert(RECORDED / name, tmp_path)
+
+
+def test_groups_without_contrast_are_kept_and_counted(tmp_path):
+    records = [attempts(1, RIGHT, RIGHT), attempts(2, WRONG, WRONG), attempts(3, RIGHT, WRONG), attempts(4, WRONG)]
+    records[1]["responses"][1] = "I do not know."
+    records[1]["exec_results"][1] = result(*["no_code"] * 4)
+    file = write_lines(tmp_path / "s.jsonl", records)
+    summary, groups = convert(file, tmp_path, contrast="any")
+    assert {group.problem_id for group in groups} == {"1", "2", "3"}
+    assert {group.contrast for group in groups} == {"any"}
+    assert summary["groups"] == {"in train.jsonl": 3, EQUAL_REWARDS: 1, NONE_ACCEPTED: 1}
+    summary, groups = convert(file, tmp_path, "required")
+    assert [(group.problem_id, group.contrast) for group in groups] == [("3", "required")]
+    assert summary["groups"] == {"in train.jsonl": 1}
 
 
 def test_ids_of_problems_are_strings_in_groups_and_stay_unique(tmp_path):
@@ -199,6 +352,69 @@ def test_a_problem_that_has_an_instruction_in_place_of_its_question_is_worded_by
     record["instruction"] = record.pop("question")
     _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
     assert "Print." in groups[0].messages[-1]["content"]
+
+
+RIGHT, WRONG = ["passed"] * 4, ["wrong_answer"] * 4
+
+
+def writers(tmp_path, *runs):
+    """The results of several models, each in a folder of its own."""
+    paths = []
+    for place, records in enumerate(runs):
+        (tmp_path / f"model{place}").mkdir()
+        paths.append(write_lines(tmp_path / f"model{place}" / "result.jsonl", records))
+    return paths
+
+
+def attempts(identifier, *kinds, **fields):
+    """A single-turn record whose programs are its own."""
+    record = single_turn(list(kinds)) | {"id": identifier} | fields
+    record["responses"] = [text.replace("print", f"print({id(record)});print") for text in record["responses"]]
+    return record
+
+
+def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(tmp_path):
+    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], [attempts(1, WRONG), attempts(2, WRONG)])
+    summary, groups = convert(files, tmp_path)
+    assert summary["problems"]["read"] == 2
+    assert summary["programs"]["read"] == 4
+    found = [(group.problem_id, {one.origin: one.status for one in group.responses}) for group in groups]
+    expected = {"model0/result.jsonl:0/0": Status.ACCEPTED, "model1/result.jsonl:0/0": Status.WRONG_ANSWER}
+    assert found == [("1", expected), ("2", expected)]
+    with pytest.raises(UserError):  # neither file has contrast alone
+        convert(files[0], tmp_path, "alone")
+
+
+def test_one_file_has_the_same_groups_whatever_its_name(tmp_path):
+    record = attempts(1, RIGHT, WRONG, RIGHT, WRONG)
+    one, other = writers(tmp_path, [record], [record])
+    assert convert(one, tmp_path, "one") == convert(other, tmp_path, "other")
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        ([attempts(1, WRONG)], "record 2"),
+        ([attempts(1, WRONG), attempts(3, WRONG)], "record 3"),
+        ([attempts(1, WRONG), attempts(2, WRONG), attempts(3, WRONG)], "record 3"),
+        ([attempts(1, WRONG), attempts(2, WRONG, question="Cube it.")], "record 2.*question"),
+        ([attempts(1, WRONG), attempts(2, WRONG, test_cases=square_problem(2)["hidden_test_cases"])], "record 2.*test"),
+        ([attempts(1, WRONG), attempts(2, WRONG, instruction="Square it.")], "record 2.*prompt"),
+    ],
+)
+def test_files_that_disagree_about_a_problem_are_refused_by_file_and_id(tmp_path, second, names):
+    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], second)
+    with pytest.raises(UserError, match=rf"model[01].*{names}"):
+        convert(files, tmp_path)
+    assert not (tmp_path / "out" / "train.jsonl").exists()
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path):
+    (file,) = writers(tmp_path, [attempts(1, RIGHT, WRONG)])
+    with pytest.raises(UserError, match="twice"):
+        convert([file, file.parent / ".." / "model0" / "result.jsonl"], tmp_path)
+    with pytest.raises(UserError, match="input_files"):
+        convert([], tmp_path)
 
 
 @pytest.mark.skipif(not APPS.exists(), reason="the recorded APPS programs are not on this machine")

@@ -8,7 +8,12 @@ from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status, read_gr
 
 
 def response(status="accepted", reward=1.0, **fields):
-    return {"text": "```python\nprint(1)\n```", "status": status, "reward": reward, "origin": "s1"} | fields
+    text = "```python\nprint(1)\n```"
+    return {"text": text, "status": status, "reward": reward, "origin": "s1", "context": []} | fields
+
+
+def said(*roles):
+    return [{"role": role, "content": role} for role in roles]
 
 
 def record(identifier="p1/0", **fields):
@@ -17,6 +22,7 @@ def record(identifier="p1/0", **fields):
         "id": identifier,
         "problem_id": "p1",
         "source": "codenet",
+        "contrast": "required",
         "messages": [{"role": "user", "content": "Print one."}],
         "responses": responses,
     } | fields
@@ -29,8 +35,8 @@ def test_a_group_is_read_as_it_was_written(tmp_path):
         "codenet",
         ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}),
         (
-            OfflineResponse("```python\nprint(1)\n```", Status.ACCEPTED, 1.25, "s1"),
-            OfflineResponse("none", Status.NO_CODE, -1, "s2"),
+            OfflineResponse("```python\nprint(1)\n```", Status.ACCEPTED, 0.1, "s1", tuple(said("assistant", "user"))),
+            OfflineResponse("none", Status.NO_CODE, 0.2, "s2", tuple(said("assistant", "user"))),
         ),
     )
     assert list(read_groups(write_lines(tmp_path / "g.jsonl", [group.to_record()]))) == [group]
@@ -40,6 +46,16 @@ def test_the_program_of_a_response_is_what_the_judge_would_run():
     group = OfflineGroup.parse(record())
     assert group.responses[0].program == "print(1)"
     assert OfflineResponse("no block", Status.NO_CODE, -1.0, "s").program is None
+
+
+def test_the_prompt_of_a_later_turn_is_the_groups_and_its_own_context():
+    context = said("assistant", "user", "assistant", "user")
+    group = OfflineGroup.parse(record(responses=both(context=context)))
+    assert group.prompt(group.responses[0]) == [*group.messages, *context]
+
+
+def both(**fields):
+    return [response(**fields), response("wrong_answer", -0.3, **fields)]
 
 
 @pytest.mark.parametrize(
@@ -54,17 +70,44 @@ def test_the_program_of_a_response_is_what_the_judge_would_run():
         ({"responses": [response()]}, "responses"),
         ({"responses": [response(), response("accepted")]}, "responses"),
         ({"responses": [response("time_limit", 0.0), response("no_code", 0.0)]}, "responses"),
-        ({"responses": [response(), response("wrong_answer", 1.0)]}, "responses"),
         ({"responses": [response(reward=float("inf")), response("wrong_answer", 0.0)]}, "responses"),
         ({"responses": [response(), response("passed", 0.0)]}, "status"),
         ({"responses": [response(), response("wrong_answer", True)]}, "reward"),
         ({"responses": [response(), response("wrong_answer", 0.0, code="")]}, "code"),
         ({"responses": ["text"]}, "responses"),
+        ({"contrast": "none"}, "contrast"),
+        ({"contrast": True}, "contrast"),
+        ({"contrast": "any", "responses": [response()]}, "responses"),
+        ({"contrast": "any", "responses": [response(reward=float("nan"))] * 2}, "responses"),
+        ({"responses": [response(context=None), response("wrong_answer")]}, "context"),
+        ({"responses": [response(context=said("user"))] * 2}, "responses"),
+        ({"responses": [response(), response("wrong_answer", context=said("assistant", "user"))]}, "responses"),
+        ({"responses": both(context=said("assistant"))}, "context"),
+        ({"responses": both(context=said("user", "assistant"))}, "context"),
+        ({"responses": both(context=said("assistant", "system"))}, "context"),
+        ({"responses": both(context=["text"])}, "context"),
     ],
 )
 def test_a_malformed_group_is_refused_by_its_field(tmp_path, fields, names):
     with pytest.raises(UserError, match=rf"p1/0.*{names}"):
         list(read_groups(write_lines(tmp_path / "g.jsonl", [record(**fields)])))
+
+
+@pytest.mark.parametrize("status", ["accepted", "wrong_answer"])
+def test_a_group_without_contrast_is_read_only_if_it_says_so(tmp_path, status):
+    responses = [response(status), response(status)]
+    path = write_lines(tmp_path / "g.jsonl", [record(responses=responses, contrast="any")])
+    (group,) = read_groups(path)
+    assert [one.status.value for one in group.responses] == [status] * 2
+    with pytest.raises(UserError, match="responses"):
+        list(read_groups(write_lines(path, [record(responses=responses)])))
+
+
+@pytest.mark.parametrize("name", response())
+def test_no_field_of_a_response_can_be_left_out(name):
+    broken = {key: value for key, value in response().items() if key != name}
+    with pytest.raises(UserError, match=name):
+        OfflineGroup.parse(record(responses=[broken, response("wrong_answer", -0.3)]))
 
 
 @pytest.mark.parametrize("name", record())

@@ -17,14 +17,16 @@ from cobalt.reward.offline import OfflineSettings
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
 
-def group(identifier, right, wrong, question="Print one."):
+def group(identifier, right, wrong, question="Print one.", contrast="required"):
     def response(program, status, reward):
-        return {"text": f"```python\n{program}\n```", "status": status, "reward": reward, "origin": program[:9]}
+        text = f"```python\n{program}\n```"
+        return {"text": text, "status": status, "reward": reward, "origin": program[:9], "context": []}
 
     return {
         "id": f"{identifier}/0",
         "problem_id": str(identifier),
         "source": "test",
+        "contrast": contrast,
         "messages": [SYSTEM, {"role": "user", "content": question}],
         "responses": [
             *(response(program, "accepted", 1.0) for program in right),
@@ -117,6 +119,22 @@ def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_mo
     assert "q_proj" in changed
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed_model, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(5)]
+    write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
+    settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=1", "offline.kl=0.1"]
+    metrics = train(tmp_path, seed_model, tmp_path / "run", *settings, estimator="sft")
+    assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
+    assert sum("actor/loss" in m for m in metrics) == 1
+    before, after = load_file(seed_model / "model.safetensors"), weights_of(tmp_path / "run")
+    assert not all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_merged_adapters_are_the_weights_with_their_product():
     import torch
 
@@ -165,12 +183,109 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_pa
     assert values.count_nonzero() == len(row.response)
 
 
+def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import load_groups
+
+    record = group("a", ["0"], ["1"])
+    contexts = [[{"role": "assistant", "content": text}, {"role": "user", "content": "Wrong."}] for text in ("2", "3")]
+    for response, context in zip(record["responses"], contexts, strict=True):
+        response["context"] = context
+    (tokens,) = load_groups(write_lines(tmp_path / "g.jsonl", [record]), tokenizer, OfflineSettings("rloo"), 1000)
+    expected = [
+        tokenizer.apply_chat_template([*record["messages"], *context], add_generation_prompt=True, tokenize=False)
+        for context in contexts
+    ]
+    assert [tokenizer.decode(row.prompt) for row in tokens.rows] == expected
+    assert expected[0] != expected[1]
+
+
 def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_path):
     from cobalt_verl.offline_rows import load_groups
 
     path = write_lines(tmp_path / "g.jsonl", [group("a", ["0", "00"], ["1", "2"])])
     (tokens,) = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
     assert [(row.advantage, row.accepted) for row in tokens.rows] == [(1, True), (1, True)]
+
+
+def test_a_group_without_a_response_to_train_on_stays_a_group(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import load_groups
+
+    records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0", "00"], [], contrast="any")]
+    path = write_lines(tmp_path / "g.jsonl", records)
+    assert [len(one.rows) for one in load_groups(path, tokenizer, OfflineSettings("sft"), 1000)] == [0, 2]
+    for estimator in ("rloo", "grpo"):
+        groups = load_groups(path, tokenizer, OfflineSettings(estimator), 1000)
+        assert [row.advantage for one in groups for row in one.rows] == pytest.approx([0] * 4, abs=1e-9)
+    with pytest.raises(UserError, match="accepted"):
+        load_groups(write_lines(path, records[:1]), tokenizer, OfflineSettings("sft"), 1000)
+
+
+def test_a_rank_without_a_response_repeats_one_that_does_not_count(tokenizer, tmp_path):
+    from cobalt_verl.offline_rows import batch, load_groups, with_rows
+
+    records = [group(str(place), ["0"] * (place % 2), ["1", "2"], contrast="any") for place in range(4)]
+    path = write_lines(tmp_path / "g.jsonl", records)
+    groups = load_groups(path, tokenizer, OfflineSettings("sft", kl=0.1), 1000)
+    assert with_rows(groups, [3, 2, 1]) == ([3, 1], True)
+    assert with_rows(groups, [0, 2]) == ([1], False)
+    assert with_rows(groups, []) == ([1], False)
+    rows = groups[1].rows
+    assert batch(rows)["loss_mask"].values().sum() == sum(len(row.response) for row in rows)
+    assert batch(rows, counted=False)["loss_mask"].values().sum() == 0
+
+
+def engine_of(groups, rank, ranks):
+    """A trainer of one of several ranks, whose engine remembers what it is given."""
+    from verl.utils.tensordict_utils import get_tensordict
+
+    from cobalt_verl.trainers.offline import OfflineTrainer
+
+    given = []
+
+    def train_batch(data):
+        given.append(data)
+        return get_tensordict({}, {"metrics": {"loss": [0.5]}})
+
+    trainer = object.__new__(OfflineTrainer)
+    trainer._train, trainer._rank, trainer._ranks = groups, rank, ranks
+    trainer._worker = SimpleNamespace(train_batch=train_batch)
+    trainer._engine = SimpleNamespace(lr_scheduler_step=lambda: 0.25)
+    trainer._config = SimpleNamespace(
+        data=SimpleNamespace(max_token_len_per_gpu=1000, train_batch_size=2),
+        model=SimpleNamespace(use_remove_padding=True),
+    )
+    return trainer, given
+
+
+def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(tokenizer, tmp_path):
+    import numpy as np
+
+    from cobalt_verl.offline_rows import load_groups
+
+    records = [group(str(place), ["0"] * (place == 3), ["1", "2"], contrast="any") for place in range(4)]
+    path = write_lines(tmp_path / "g.jsonl", records)
+    groups = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
+    counted = []
+    for rank in range(2):
+        trainer, given = engine_of(groups, rank, 2)
+        metrics = trainer._updated(np.array([2, 3]), None)
+        assert metrics["training/responses"] == 1
+        assert metrics["actor/loss"] == 0.5
+        counted += [int(data["loss_mask"].values().sum()) for data in given]
+    assert counted == [0, len(groups[3].rows[0].response)]
+
+
+def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, tmp_path):
+    import numpy as np
+
+    from cobalt_verl.offline_rows import load_groups
+
+    records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])]
+    groups = load_groups(write_lines(tmp_path / "g.jsonl", records), tokenizer, OfflineSettings("sft"), 1000)
+    trainer, given = engine_of(groups, 0, 1)
+    metrics = trainer._updated(np.array([0]), None)
+    assert not given
+    assert metrics == {"training/responses": 0, "training/tokens": 0, "training/response_tokens": 0, "actor/lr": 0.25}
 
 
 @pytest.mark.parametrize(

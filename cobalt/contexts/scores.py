@@ -101,11 +101,21 @@ def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
             raise UserError("it has no 'conversations': run a multi-turn script first")
         if trajectory.turns[-1].feedback is None:
             raise UserError("a conversation does not end with the feedback on its last program")
-        public_passed = [_passed("public_pass_rates", rate, public) for rate in trajectory.public_pass_rates[:turns]]
-        hidden_passed = [_passed("all_pass_rates", rate, hidden) for rate in trajectory.hidden_pass_rates[:turns]]
-        passed = [sum(counts) for counts in zip(public_passed, hidden_passed, strict=True)]
-        trajectories.append(ScoredTrajectory(trajectory, public_passed, passed))
+        trajectories.append(score_trajectory(trajectory, turns))
     return ScoredProblem(problem, tuple(trajectories), public, public + hidden)
+
+
+def score_trajectory(trajectory: Trajectory, turns: int) -> ScoredTrajectory:
+    """How many tests the first `turns` programs of a trajectory pass.
+
+    Raises:
+        UserError: the trajectory has not been evaluated, or a rate is not a share of the problem's tests.
+    """
+    public, hidden = len(trajectory.problem.public_tests), len(trajectory.problem.hidden_tests)
+    public_passed = [_passed("public_pass_rates", rate, public) for rate in trajectory.public_pass_rates[:turns]]
+    hidden_passed = [_passed("all_pass_rates", rate, hidden) for rate in trajectory.hidden_pass_rates[:turns]]
+    passed = [sum(counts) for counts in zip(public_passed, hidden_passed, strict=True)]
+    return ScoredTrajectory(trajectory, public_passed, passed)
 
 
 def _passed(field: str, rate: float, tests: int) -> int:

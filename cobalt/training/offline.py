@@ -127,8 +127,14 @@ def check_data(config: Any) -> int:
         if config.data[name]:
             groups = load_groups(Path(config.data[name]), tokenizer, settings, config.data.max_length)
             counts[name] = len(groups)
-            rows = sum(len(group.rows) for group in groups)
-            logger.info("%s: %d groups, %d responses to train on", config.data[name], len(groups), rows)
+            rows = [len(group.rows) for group in groups]
+            logger.info(
+                "%s: %d groups, %d of them without a response to train on, %d responses to train on",
+                config.data[name],
+                len(groups),
+                rows.count(0),
+                sum(rows),
+            )
     steps = counts["train_files"] // config.data.train_batch_size
     if not steps:
         raise UserError(

@@ -42,7 +42,8 @@ def _words(metrics: dict[str, Any]) -> list[str]:
         words.append(f"{100 * metrics['reward/acc']:.1f} % solved")
         words.append(f"{metrics['timing_s/step']:.1f} s")
     if "training/response_tokens" in metrics:  # offline training
-        words.append(f"loss {metrics['actor/loss']:.4f}")
+        if "actor/loss" in metrics:  # not in a step without a response to train on
+            words.append(f"loss {metrics['actor/loss']:.4f}")
         words.append(f"{metrics['training/response_tokens']:.0f} response tokens")
         words.append(f"{metrics['timing_s/step']:.1f} s")
     if "validation/accepted_log_prob" in metrics:

@@ -1,11 +1,11 @@
 """Groups of judged responses as the tensors that veRL's engine trains on.
 
-A group's responses follow one another in a batch, so that an engine may compute their prompt once. A response ends with
-the tokenizer's end token, which the policy has to learn. Values about a token lie at the token before it, as veRL's
-log-probs do.
+The prompt of a row is the group's messages and the response's context. A group's responses follow one another in a
+batch, so that an engine may compute their prompt once. A response ends with the tokenizer's end token, which the policy
+has to learn. Values about a token lie at the token before it, as veRL's log-probs do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class Row:
     """One response with its prompt.
 
     Attributes:
-        prompt: Token ids of the prompt, up to where the policy begins to write.
+        prompt: Token ids of the prompt, its context included, up to where the policy begins to write.
         response: Token ids of the response, its end token included.
         advantage: Its weight in the policy gradient.
         accepted: Whether its program is accepted.
@@ -45,7 +45,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TokenGroup:
-    """The rows of one group that are trained on, in the order of its responses."""
+    """The rows of one group that are trained on, in the order of its responses.
+
+    Supervised training leaves a group without an accepted response no row. It stays a group, so that all estimators
+    take the same number of steps on a file.
+    """
 
     id: str
     rows: tuple[Row, ...]
@@ -61,8 +65,8 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
         max_length: Most tokens of a prompt with its response.
 
     Raises:
-        UserError: the file is not one of groups, the tokenizer has no chat template or no end token, or a response is
-            too long.
+        UserError: the file is not one of groups, the tokenizer has no chat template or no end token, a response is too
+            long, or no group has a response to train on.
     """
     if tokenizer.eos_token_id is None:
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
@@ -79,34 +83,58 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
             f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such"
             f" as in group {too_long[0]}: make the groups with a smaller --max_tokens"
         )
+    if not any(group.rows for group in groups):
+        raise UserError(f"{path}: no response is accepted, and the estimator sft trains on accepted ones alone")
     return groups
 
 
 def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tuple[Row, ...]:
-    text = tokenizer.apply_chat_template(list(group.messages), tokenize=False, add_generation_prompt=True)
-    prompt = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
-    texts = [response.text for response in group.responses]
-    if text.rstrip().endswith(
-        _THINK
-    ):  # a response as a model wrote it may begin with the tag that the prompt ends with
-        texts = [text.removeprefix(_THINK) for text in texts]
+    rendered = [
+        tokenizer.apply_chat_template(group.prompt(response), tokenize=False, add_generation_prompt=True)
+        for response in group.responses
+    ]
+    distinct = list(dict.fromkeys(rendered))
+    ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
+    prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
+    # A response as a model wrote it may begin with the tag that the prompt ends with.
+    texts = [
+        response.text.removeprefix(_THINK) if prompt.rstrip().endswith(_THINK) else response.text
+        for response, prompt in zip(group.responses, rendered, strict=True)
+    ]
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
     rewards = np.asarray([response.reward for response in group.responses], np.float64)
     advantages = offline_advantages(settings, rewards, accepted)
     return tuple(
-        Row(prompt, np.asarray([*ids, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
-        for ids, advantage, right in zip(responses, advantages, accepted, strict=True)
+        Row(prompts[prompt], np.asarray([*own, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
+        for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True)
         if right or settings.estimator != "sft"
     )
 
 
-def batch(rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None = None) -> dict[str, torch.Tensor]:
+def with_rows(groups: Sequence[TokenGroup], places: Iterable[int]) -> tuple[list[int], bool]:
+    """Which groups a rank hands to the engine of those that are its share, and whether they count.
+
+    Every rank takes part in each call of the engine. A rank whose share has no row repeats a group of another, which
+    must not count.
+
+    Args:
+        groups: All groups of the file, at least one with a row.
+        places: The rank's share.
+    """
+    own = [int(place) for place in places if groups[place].rows]
+    return (own, True) if own else ([next(place for place, group in enumerate(groups) if group.rows)], False)
+
+
+def batch(
+    rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None = None, *, counted: bool = True
+) -> dict[str, torch.Tensor]:
     """Rows as nested tensors (rows, tokens).
 
     Args:
         rows: At least one.
         start: The log-probs of each response's tokens under the starting policy; None: not needed.
+        counted: Whether the tokens of the responses count in the loss.
 
     Returns:
         `input_ids`, `position_ids`, `prompts`, and, placed like log-probs, `loss_mask`, `advantages` and
@@ -116,7 +144,7 @@ def batch(rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None =
         "input_ids": [torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)) for row in rows],
         "position_ids": [torch.arange(row.length) for row in rows],
         "prompts": [torch.from_numpy(row.prompt.astype(np.int64)) for row in rows],
-        "loss_mask": [torch.from_numpy(_placed(row, np.ones(len(row.response), np.int64))) for row in rows],
+        "loss_mask": [torch.from_numpy(_placed(row, np.full(len(row.response), counted, np.int64))) for row in rows],
         "advantages": [
             torch.from_numpy(_placed(row, np.full(len(row.response), row.advantage, np.float32))) for row in rows
         ],

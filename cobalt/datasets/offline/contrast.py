@@ -1,16 +1,17 @@
-"""Choose programs of a problem and put them into groups that each hold an accepted one and one that is not.
+"""Choose programs of a problem and put them into groups: with contrast, or at random.
 
-Every program ends in exactly one count. The order is seeded: all programs are shuffled, and the first that fit are
-taken, so that looking at more programs than are needed would not change the result.
+Programs of different turns of a conversation are never in one group. Every program ends in exactly one count. The order
+is seeded: all programs are shuffled, and the first that fit are taken, so that looking at more programs than are needed
+would not change the result.
 """
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cobalt.conversation import program_of
+from cobalt.conversation import Message, program_of
 from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.offline_groups import OfflineResponse, Status
@@ -29,8 +30,8 @@ NOT_NEEDED = "not used: beyond the most that groups need"
 LEFT_OVER = "not used: left over"
 USED = "in groups"
 
-Fits = Callable[[Sequence[str]], Sequence[bool]]
-"""Which of some responses are short enough to follow the prompt."""
+Fits = Callable[[Sequence["Candidate"]], Sequence[bool]]
+"""Which of some programs have responses short enough to follow the prompt and their contexts."""
 Refuse = Callable[["Candidate"], str | None]
 """Why a program is left out after all, as a key for the counts; None if it is not."""
 
@@ -45,6 +46,7 @@ class Candidate:
         reward: Its reward.
         origin: Where it comes from, unique among the candidates of its problem.
         text: The response as it was written; None: the program alone, in a fenced block.
+        context: See `OfflineResponse`.
     """
 
     program: str
@@ -52,6 +54,7 @@ class Candidate:
     reward: float
     origin: str
     text: str | None = None
+    context: tuple[Message, ...] = ()
 
     @property
     def response(self) -> str:
@@ -75,9 +78,11 @@ def make_groups(
 ) -> tuple[list[tuple[OfflineResponse, ...]], Counter[str]]:
     """Groups of one problem's programs, each program in at most one, and what became of each candidate.
 
-    A group has as many responses as `settings.group_size` says. It gets one accepted program and one that is not; its
-    other places are drawn from what is left of both kinds. Near duplicates are looked for among the accepted and among
-    the others, not between the two: a wrong program that resembles a right one is the contrast that training wants.
+    A group has as many responses as `settings.group_size` says, all of the same turn of a conversation. With the
+    contrast "required" it gets one accepted program and one that is not; its other places are drawn from what is left
+    of both kinds. With "any" all places are drawn from all programs. Copies and near duplicates are looked for among
+    the programs of a turn, with their contexts. Near duplicates are looked for among the accepted and among the others,
+    not between the two: a wrong program that resembles a right one is the contrast that training wants.
 
     Args:
         problem_id: Decides the seeded choice, with the settings' seed.
@@ -87,38 +92,57 @@ def make_groups(
         refuse: See `Refuse`; called for the programs that would be taken only.
     """
     counts: Counter[str] = Counter()
-    rng = random.Random(f"{settings.seed} {problem_id}")
+    turns: defaultdict[int, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        turns[len(candidate.context) // 2].append(candidate)
+    groups: list[tuple[OfflineResponse, ...]] = []
+    for turn, of_turn in sorted(turns.items()):
+        rng = random.Random(f"{settings.seed} {problem_id}{f' turn {turn}' if turn else ''}")
+        groups += _groups_of_turn(of_turn, settings, fits, refuse, rng, counts)
+    return groups, counts
+
+
+def _groups_of_turn(
+    candidates: Sequence[Candidate],
+    settings: GroupSettings,
+    fits: Fits | None,
+    refuse: Refuse | None,
+    rng: random.Random,
+    counts: Counter[str],
+) -> list[tuple[OfflineResponse, ...]]:
     distinct = _without_duplicates(candidates, counts)
     accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
     others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
-    if not accepted or not others:
+    balanced = settings.contrast == "required"
+    if balanced and not (accepted and others):
         counts[NO_CONTRAST] += len(distinct)
-        return [], counts
+        return []
     rng.shuffle(accepted)
     rng.shuffle(others)
-    most = settings.max_accepted
+    most = settings.max_accepted if balanced else len(accepted)
     accepted = _take(accepted, most, settings.near_duplicates, fits, refuse, counts)
-    # More would be left over: each group needs an accepted one.
-    most = len(accepted) * (settings.group_size - 1)
+    # With contrast, more would be left over: each group needs an accepted one.
+    most = len(accepted) * (settings.group_size - 1) if balanced else len(others)
     others = _take(others, most, settings.near_duplicates, fits, refuse, counts)
-    groups = _deal(accepted, others, settings, rng)
-    if not groups:
+    groups = (_deal if balanced else _deal_at_random)(accepted, others, settings, rng)
+    if balanced and not groups:
         counts[NO_CONTRAST] += len(accepted) + len(others)
-        return [], counts
+        return []
     used = len(groups) * settings.group_size
     counts[USED] += used
     counts[LEFT_OVER] += len(accepted) + len(others) - used
-    return [tuple(map(_response, group)) for group in groups], counts
+    return [tuple(map(_response, group)) for group in groups]
 
 
 def _without_duplicates(candidates: Sequence[Candidate], counts: Counter[str]) -> list[Candidate]:
     """The first of each program; none of a program whose copies have different statuses, whose reward is not known."""
-    first: dict[str, Candidate] = {}
-    contradicted: set[str] = set()
-    copies: Counter[str] = Counter()
+    first: dict[tuple[str, ...], Candidate] = {}
+    contradicted: set[tuple[str, ...]] = set()
+    copies: Counter[tuple[str, ...]] = Counter()
     for candidate in candidates:
         # Of responses as they were written, the whole text is trained on, so it is what is compared.
-        source = normalised_source(candidate.program) if candidate.text is None else candidate.text
+        text = normalised_source(candidate.program) if candidate.text is None else candidate.text
+        source = (*(message["content"] for message in candidate.context), text)
         copies[source] += 1
         if first.setdefault(source, candidate).status is not candidate.status:
             contradicted.add(source)
@@ -127,6 +151,11 @@ def _without_duplicates(candidates: Sequence[Candidate], counts: Counter[str]) -
         del first[source], copies[source]
     counts[DUPLICATE] += copies.total() - len(first)
     return list(first.values())
+
+
+def _whole(candidate: Candidate) -> str:
+    """What is compared of a program to find near duplicates: its context and itself."""
+    return "\n".join([*(message["content"] for message in candidate.context), candidate.text or candidate.program])
 
 
 def _is_writable(candidate: Candidate) -> bool:
@@ -150,13 +179,13 @@ def _take(
             counts[NOT_NEEDED] += len(candidates) - begin
             break
         chunk = candidates[begin : begin + _CHUNK]
-        short = [True] * len(chunk) if fits is None else fits([candidate.response for candidate in chunk])
+        short = [True] * len(chunk) if fits is None else fits(chunk)
         for candidate, is_short in zip(chunk, short, strict=True):
             if len(taken) == most:
                 counts[NOT_NEEDED] += 1
             elif not is_short:
                 counts[TOO_LONG] += 1
-            elif seen is not None and seen.resembles(sketch := seen.sketch(candidate.text or candidate.program)):
+            elif seen is not None and seen.resembles(sketch := seen.sketch(_whole(candidate))):
                 counts[NEAR_DUPLICATE] += 1
             elif not _is_writable(candidate):
                 counts[UNWRITABLE] += 1
@@ -186,5 +215,17 @@ def _deal(
     return groups
 
 
+def _deal_at_random(
+    accepted: Sequence[Candidate], others: Sequence[Candidate], settings: GroupSettings, rng: random.Random
+) -> list[list[Candidate]]:
+    """As many groups as the programs make, whatever their statuses."""
+    programs = [*accepted, *others]
+    rng.shuffle(programs)
+    size = settings.group_size
+    number = len(programs) // size
+    number = min(number, settings.max_groups or number)
+    return [programs[place * size : (place + 1) * size] for place in range(number)]
+
+
 def _response(candidate: Candidate) -> OfflineResponse:
-    return OfflineResponse(candidate.response, candidate.status, candidate.reward, candidate.origin)
+    return OfflineResponse(candidate.response, candidate.status, candidate.reward, candidate.origin, candidate.context)

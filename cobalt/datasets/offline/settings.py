@@ -13,7 +13,7 @@ import tyro
 
 from cobalt.conversation import TemplateThinking
 from cobalt.errors import UserError
-from cobalt.offline_groups import Status
+from cobalt.offline_groups import Contrast, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +66,14 @@ class GroupSettings:
     """Folder for train.jsonl and validation.jsonl (groups), each with its manifest next to it as .run.json."""
     group_size: int = 4
     """Responses of a group (paper: 4, which did better than 8)."""
+    contrast: Contrast = "required"
+    """required: each group gets an accepted program and one that is not (paper). any: groups are dealt at random from
+    all programs of a problem, and max_accepted does not hold (an ablation)."""
     max_accepted: int = 50
-    """Most accepted programs of a problem; a seeded choice (paper)."""
+    """Most accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
     max_groups: int | None = None
-    """Most groups of a problem; default: as many as its programs make, each program used once."""
+    """Most groups of a problem (of later turns: at one turn); default: as many as its programs make, each program used
+    once."""
     near_duplicates: float = 0.8
     """From which similarity (Jaccard, of runs of five tokens) a program is left out as a near duplicate; above 1: none
     is."""
@@ -136,9 +140,27 @@ class JudgedSettings(GroupSettings):
     result (hidden_verdicts), or problems with recorded programs (human_solutions, generated_solutions).
     """
 
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """The judged programs (JSONL)."""
-    responses: Literal["as_written", "programs"] = "as_written"
-    """Of a result of a model: its first responses as it wrote them, or the programs of all its turns, alone."""
+    input_files: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i", "--input_file"])]
+    """The judged programs (JSONL). Several files about the same problems, such as the results of several models or
+    temperatures, are one pool of programs."""
+    responses: Literal["as_written", "programs", "turns"] = "as_written"
+    """Of a result of a model: its first responses as it wrote them (as_written), the programs of all its turns alone
+    (programs), or the responses of all its turns as it wrote them, each with its context (turns)."""
+    rewards_from: Literal["status", "recorded"] = "status"
+    """The level of the status, or Cobalt's reward from the recorded pass rates of a result: correctness, improvement
+    over the best program of the context, and form."""
     source: str = "judged"
     """Name of the data set in the groups."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
+        super().__post_init__()
+        if not self.input_files:
+            raise UserError("no input is named: give the files of judged programs by --input_files")
+        if self.rewards_from == "recorded" and self.responses == "programs":
+            raise UserError(
+                "rewards_from is recorded and responses is programs: recorded rewards are about whole responses, so"
+                " give --responses as_written or turns"
+            )
+        if self.rewards_from == "recorded" and self.rewards != RewardLevels():
+            raise UserError("rewards_from is recorded: --rewards are levels of statuses, so leave them out")

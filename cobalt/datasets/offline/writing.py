@@ -23,7 +23,7 @@ from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, write_summary
-from cobalt.offline_groups import OfflineGroup
+from cobalt.offline_groups import OfflineGroup, Status
 from cobalt.problem import read_json_lines
 from cobalt.records import encode_record
 
@@ -37,8 +37,12 @@ EVALUATED = "dropped: similar to an evaluation problem"
 LONG_PROMPT = "dropped: the prompt leaves no room for a response"
 NO_GROUP = "dropped: no accepted program, or no other, or too few in all"
 
+# What groups are; keys of a run's counts besides the files.
+EQUAL_REWARDS = "with equal rewards: no gradient"
+NONE_ACCEPTED = "without an accepted response"
+
 _DECIDING = (
-    "group_size", "max_accepted", "max_groups", "near_duplicates", "validation_share", "similarity", "seed",
+    "group_size", "contrast", "max_accepted", "max_groups", "near_duplicates", "validation_share", "similarity", "seed",
 )  # fmt: skip
 """Settings that decide the groups, besides those that are recorded in another form."""
 _QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
@@ -74,7 +78,7 @@ class Counts:
 
     def summary(self) -> Summary:
         """The counts for a manifest and a table, each kind in the order in which it was first counted."""
-        return {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(self.groups)}
+        return {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(+self.groups)}
 
 
 def open_results(
@@ -220,8 +224,11 @@ def write_groups(
             counts.groups[f"in {split}.jsonl"] += len(made)
             for number, responses in enumerate(made):
                 identifier = f"{problem.id}/{number}"
-                group = OfflineGroup(identifier, problem.id, source, tuple(problem.messages), responses)
+                messages = tuple(problem.messages)
+                group = OfflineGroup(identifier, problem.id, source, messages, responses, settings.contrast)
                 handles[split].write(encode_record(group.to_record()))
+                counts.groups[EQUAL_REWARDS] += len({one.reward for one in responses}) == 1
+                counts.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in responses)
             if problem.record is not None:
                 handles[PROBLEMS].write(encode_record(problem.record))
         for split in (TRAIN, VALIDATION):
@@ -233,12 +240,15 @@ def write_groups(
 def _limit(
     settings: GroupSettings, counter: PromptTokenCounter | None, messages: Sequence[Message]
 ) -> tuple[Fits | None, bool]:
-    """Which responses fit after a prompt, and whether the shortest one would."""
+    """Which responses fit after a prompt and their contexts, and whether the shortest would without a context."""
     if counter is None:
         return None, True
-    room = settings.max_tokens - counter.count([messages])[0]
+    alone = counter.count([messages])[0]
 
-    def fits(responses: Sequence[str]) -> list[bool]:
-        return [tokens <= room for tokens in counter.count_responses(responses)]
+    def fits(candidates: Sequence[Candidate]) -> list[bool]:
+        longer = iter(counter.count([[*messages, *one.context] for one in candidates if one.context]))
+        prompts = [next(longer) if one.context else alone for one in candidates]
+        responses = counter.count_responses([one.response for one in candidates])
+        return [sum(tokens) <= settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
 
-    return fits, room >= 1
+    return fits, alone < settings.max_tokens

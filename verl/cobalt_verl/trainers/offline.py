@@ -24,7 +24,7 @@ from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
-from cobalt_verl.offline_rows import Row, TokenGroup, batch, load_groups, response_values
+from cobalt_verl.offline_rows import Row, TokenGroup, batch, load_groups, response_values, with_rows
 
 LogProbs = npt.NDArray[np.float32]
 
@@ -116,26 +116,29 @@ class OfflineTrainer:
     def _updated(self, places: npt.NDArray[np.int64], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
         """One update of the policy on some groups; what is known of it."""
         groups = [self._train[place] for place in places]
-        mine = places[self._rank :: self._ranks]
+        tokens = [row.length for group in groups for row in group.rows]
+        counts = {
+            "training/responses": float(len(tokens)),
+            "training/tokens": float(sum(tokens)),
+            "training/response_tokens": float(sum(len(row.response) for group in groups for row in group.rows)),
+        }
+        if not tokens:  # nothing to learn from, on any rank: the policy stays, and the schedule goes on
+            return counts | {"actor/lr": float(self._engine.lr_scheduler_step())}
+        mine, counted = with_rows(self._train, places[self._rank :: self._ranks])
         rows = [row for place in mine for row in self._train[place].rows]
         values = None if start is None else [value for place in mine for value in start[place]]
-        data = self._tensors(rows, values)
-        tokens = [row.length for group in groups for row in group.rows]
+        data = self._tensors(rows, values, counted=counted)
         tensordict_utils.assign_non_tensor(
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
         )
         found = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
         named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
-        return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | {
-            "training/responses": float(len(tokens)),
-            "training/tokens": float(sum(tokens)),
-            "training/response_tokens": float(sum(len(row.response) for group in groups for row in group.rows)),
-        }
+        return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | counts
 
-    def _tensors(self, rows: Sequence[Row], start: Sequence[LogProbs] | None = None) -> Any:
+    def _tensors(self, rows: Sequence[Row], start: Sequence[LogProbs] | None = None, *, counted: bool = True) -> Any:
         config = self._config.data
         return tensordict_utils.get_tensordict(
-            tensor_dict=batch(rows, start),
+            tensor_dict=batch(rows, start, counted=counted),
             non_tensor_dict={
                 "temperature": 1.0,
                 "use_remove_padding": self._config.model.use_remove_padding,
@@ -151,9 +154,8 @@ class OfflineTrainer:
         size: int = self._config.data.train_batch_size
         own: dict[int, list[LogProbs]] = {}
         mine = range(self._rank, len(groups), self._ranks)
-        # Every rank takes part in each call of the engine; one that has no group left repeats another.
         for begin in range(0, -(-len(groups) // self._ranks), size):
-            places = list(mine[begin : begin + size]) or [0]
+            places, _ = with_rows(groups, mine[begin : begin + size])
             rows = [row for place in places for row in groups[place].rows]
             data = self._tensors(rows)
             tensordict_utils.assign_non_tensor(data, compute_loss=False)
@@ -167,7 +169,7 @@ class OfflineTrainer:
             gathered = [{} for _ in range(self._ranks)]
             torch.distributed.all_gather_object(gathered, own, self._engine.get_data_parallel_group())
         merged = {place: values for part in gathered for place, values in part.items()}
-        return [merged[place] for place in range(len(groups))]
+        return [merged.get(place, []) for place in range(len(groups))]
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""

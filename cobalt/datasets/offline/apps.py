@@ -1,0 +1,63 @@
+"""The recorded programs of APPS-like problems: `human_solutions`, which are right, and judged `generated_solutions`.
+
+A `result` is true (all tests passed), false (a wrong output), -1 (an error while it ran, or too slow) or -2 (not a
+program), as CodeRL records it. Nothing is judged here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cobalt.conversation import PromptSet, opening_messages
+from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, JudgedProgram, JudgedRecord, judged_record
+from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status
+from cobalt.problem import Problem
+
+
+def read_apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The programs of an APPS-like record.
+
+    Raises:
+        UserError: the record is malformed, or pass rates are needed, which it does not have.
+    """
+    solutions, generated = record.get("human_solutions", []), record.get("generated_solutions", [])
+    if "human_solutions" not in record and "generated_solutions" not in record:
+        raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
+    if settings.rewards_from == "recorded":
+        raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
+    if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
+        raise UserError("field 'human_solutions' must be a list of programs")
+    if not isinstance(generated, list) or not all(
+        isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
+    ):
+        raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
+    programs = [
+        JudgedProgram(_plain(code), Status.ACCEPTED, f"human_solutions/{place}") for place, code in enumerate(solutions)
+    ]
+    for place, entry in enumerate(generated):
+        status = _status(entry)
+        dropped = UNKNOWN_RESULT if status is None else None
+        origin = f"generated_solutions/{place}"
+        programs.append(JudgedProgram(_plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
+    if "test_cases" not in record:
+        statement: str = record.get("question", record.get("instruction"))
+        messages = opening_messages(prompts.first_turn(statement), prompts)
+        return JudgedRecord(statement, None, messages, programs, None)
+    problem = Problem.parse(record)
+    messages = opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
+    return judged_record(problem, messages, programs)
+
+
+def _status(entry: Mapping[str, Any]) -> Status | None:
+    result = entry.get("result")
+    if isinstance(result, bool):
+        return Status.ACCEPTED if result else Status.WRONG_ANSWER
+    if result == -1:
+        timed_out = "timeout" in str(entry.get("error_type")).lower()
+        return Status.TIME_LIMIT if timed_out else Status.RUNTIME_ERROR
+    return Status.COMPILE_ERROR if result == -2 else None
+
+
+def _plain(code: str) -> str:
+    return code.replace("\r\n", "\n").rstrip()

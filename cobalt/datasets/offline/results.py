@@ -1,0 +1,159 @@
+"""The judged responses of this project's results: single-turn ones, and evaluated multi-turn ones.
+
+Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
+as it was written has a context: the messages between the problem and the response that the model saw, in which its
+earlier answers are shortened as in every rollout (`cobalt.conversation.history_text`). Recorded rewards are those of
+training by Cobalt: `cobalt.reward` with its default settings, on the pass rate over all tests and the best pass rate of
+the programs in the context. Nothing is judged here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cobalt.contexts.scores import score_trajectory
+from cobalt.conversation import Message, PromptSet, first_messages, opening_messages
+from cobalt.datasets.offline.judged_record import (
+    NO_PROGRAM,
+    NOT_FINISHED,
+    UNKNOWN_RESULT,
+    JudgedProgram,
+    JudgedRecord,
+    judged_record,
+)
+from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, VerdictKind
+from cobalt.offline_groups import Status
+from cobalt.problem import Problem
+from cobalt.reward import compute_reward
+from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.trajectory_codec import axes_are_known, decode_first_turns, decode_trajectories, recorded_public_tests
+
+_STATUSES = {
+    VerdictKind.WRONG_ANSWER: Status.WRONG_ANSWER,
+    VerdictKind.RUNTIME_ERROR: Status.RUNTIME_ERROR,
+    VerdictKind.COMPILE_ERROR: Status.COMPILE_ERROR,
+    VerdictKind.TIME_LIMIT: Status.TIME_LIMIT,
+    VerdictKind.WALL_LIMIT: Status.TIME_LIMIT,
+    VerdictKind.MEMORY_LIMIT: Status.MEMORY_LIMIT,
+    VerdictKind.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
+    VerdictKind.NO_CODE: Status.NO_CODE,
+}
+
+
+def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The responses of a single-turn record.
+
+    Raises:
+        UserError: the record is malformed; the message names the field.
+    """
+    problem = Problem.parse(record)
+    turns = decode_first_turns(record)
+    results = record["exec_results"]
+    if turns is None or not isinstance(results, list) or len(results) != len(turns):
+        raise UserError("field 'exec_results' must have one entry for each of 'responses'")
+    programs = []
+    for sample, (turn, entry) in enumerate(zip(turns, results, strict=True)):
+        if not isinstance(entry, Mapping):
+            raise UserError("field 'exec_results' holds an entry that is not an execution result")
+        result = ExecResult.from_record(entry)
+        reward = _recorded(settings, turn, result.pass_rate, 0.0)
+        kinds = [verdict.kind for verdict in result.verdicts]
+        programs.append(_program(turn, kinds, f"{sample}/0", settings, reward))
+    return judged_record(problem, _prompt(problem, (), settings, prompts), programs)
+
+
+def read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The responses of an evaluated multi-turn record.
+
+    Raises:
+        UserError: the record is malformed or not evaluated, or its tests are perturbed ones.
+    """
+    problem = Problem.parse(record)
+    if recorded_public_tests(problem) == "perturbed":
+        raise UserError(
+            "its public tests are perturbed ones, which no program passes: give the run on the benign tests"
+        )
+    trajectories = decode_trajectories(problem, record)
+    if not axes_are_known(ProblemTrajectories(problem, trajectories)):
+        raise UserError(
+            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
+            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
+        )
+    seen = trajectories[0].context(0) if trajectories[0].messages else []
+    programs = []
+    for trajectory in trajectories:
+        if trajectory.messages and trajectory.context(0) != seen:
+            raise UserError("field 'conversations' holds different prompts of one problem")
+        turns = trajectory.turns[:1] if settings.responses == "as_written" else trajectory.turns
+        rewards = _recorded_rewards(settings, trajectory, len(turns))
+        for number, turn in enumerate(turns):
+            if turn.hidden_verdicts is None:
+                raise UserError("it has no 'hidden_verdicts': run eval_multi_turn.py first")
+            public = [] if turn.public_result is None else [verdict.kind for verdict in turn.public_result.verdicts]
+            context = _context(trajectory, number) if settings.responses == "turns" else ()
+            kinds = [*public, *turn.hidden_verdicts]
+            origin = f"{trajectory.sample}/{number}"
+            programs.append(_program(turn, kinds, origin, settings, rewards[number], context))
+    return judged_record(problem, _prompt(problem, seen, settings, prompts), programs)
+
+
+def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
+    """The messages between the problem and a turn."""
+    if not number:
+        return ()
+    if not trajectory.messages:
+        raise UserError(
+            "it has no 'conversations', which hold the contexts of its later turns: give a multi-turn result"
+        )
+    return tuple(trajectory.context(number)[len(trajectory.context(0)) :])
+
+
+def _recorded_rewards(settings: JudgedSettings, trajectory: Trajectory, turns: int) -> list[float | None]:
+    """The recorded reward of each of the first turns; None where rewards are those of the statuses."""
+    if settings.rewards_from == "status":
+        return [None] * turns
+    tests = len(trajectory.problem.public_tests) + len(trajectory.problem.hidden_tests)
+    rates = [passed / tests for passed in score_trajectory(trajectory, turns).passed]
+    return [
+        _recorded(settings, turn, rate, max(rates[:number], default=0.0))
+        for number, (turn, rate) in enumerate(zip(trajectory.turns[:turns], rates, strict=True))
+    ]
+
+
+def _recorded(settings: JudgedSettings, turn: Turn, pass_rate: float, best_before: float) -> float | None:
+    if settings.rewards_from == "status":
+        return None
+    return compute_reward(turn.response, None if turn.program is None else pass_rate, best_before).total
+
+
+def _program(
+    turn: Turn,
+    kinds: Sequence[VerdictKind],
+    origin: str,
+    settings: JudgedSettings,
+    reward: float | None,
+    context: tuple[Message, ...] = (),
+) -> JudgedProgram:
+    code = turn.program
+    text = None if settings.responses == "programs" else turn.response
+    failed = next((kind for kind in kinds if kind is not VerdictKind.PASSED), None)
+    dropped = None
+    # A response that was cut off has no end to learn, but its program is what was judged.
+    if turn.error or (text is not None and turn.finish_reason not in (None, "stop")):
+        dropped = NOT_FINISHED
+    elif code is None and text is None:
+        dropped = NO_PROGRAM
+    elif not kinds or failed is VerdictKind.NOT_RUN:
+        dropped = UNKNOWN_RESULT
+    status = Status.ACCEPTED if failed is None else _STATUSES.get(failed, Status.WRONG_ANSWER)
+    return JudgedProgram(code or "", status, origin, text, context, reward, dropped)
+
+
+def _prompt(
+    problem: Problem, seen: Sequence[Message], settings: JudgedSettings, prompts: PromptSet
+) -> Sequence[Message]:
+    """The prompt: of a model's responses the one that it saw, if the file has it; of bare programs the prompt set's."""
+    if settings.responses == "programs":
+        return opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
+    return seen or first_messages(problem, prompts)
