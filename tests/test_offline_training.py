@@ -163,7 +163,8 @@ def tokenizer(policy):
 
 
 def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_path):
-    from cobalt_verl.offline_rows import batch, load_groups, response_values
+    from cobalt.training.offline_tokens import load_groups
+    from cobalt_verl.offline_batch import batch, response_values
 
     path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
     (tokens,) = load_groups(path, tokenizer, OfflineSettings("rloo"), 1000)
@@ -184,7 +185,7 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_pa
 
 
 def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_path):
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     record = group("a", ["0"], ["1"])
     contexts = [[{"role": "assistant", "content": text}, {"role": "user", "content": "Wrong."}] for text in ("2", "3")]
@@ -200,7 +201,7 @@ def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_
 
 
 def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_path):
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     path = write_lines(tmp_path / "g.jsonl", [group("a", ["0", "00"], ["1", "2"])])
     (tokens,) = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
@@ -208,7 +209,7 @@ def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_p
 
 
 def test_a_group_without_a_response_to_train_on_stays_a_group(tokenizer, tmp_path):
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0", "00"], [], contrast="any")]
     path = write_lines(tmp_path / "g.jsonl", records)
@@ -221,7 +222,8 @@ def test_a_group_without_a_response_to_train_on_stays_a_group(tokenizer, tmp_pat
 
 
 def test_a_rank_without_a_response_repeats_one_that_does_not_count(tokenizer, tmp_path):
-    from cobalt_verl.offline_rows import batch, load_groups, with_rows
+    from cobalt.training.offline_tokens import load_groups, with_rows
+    from cobalt_verl.offline_batch import batch
 
     records = [group(str(place), ["0"] * (place % 2), ["1", "2"], contrast="any") for place in range(4)]
     path = write_lines(tmp_path / "g.jsonl", records)
@@ -260,7 +262,7 @@ def engine_of(groups, rank, ranks):
 def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(tokenizer, tmp_path):
     import numpy as np
 
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     records = [group(str(place), ["0"] * (place == 3), ["1", "2"], contrast="any") for place in range(4)]
     path = write_lines(tmp_path / "g.jsonl", records)
@@ -278,7 +280,7 @@ def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(
 def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, tmp_path):
     import numpy as np
 
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])]
     groups = load_groups(write_lines(tmp_path / "g.jsonl", records), tokenizer, OfflineSettings("sft"), 1000)
@@ -296,7 +298,7 @@ def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, t
     ],
 )
 def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names):
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
     broken = SimpleNamespace(**{"eos_token_id": 1, "chat_template": "x"} | change)

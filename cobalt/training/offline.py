@@ -113,7 +113,7 @@ def check_data(config: Any) -> int:
     """
     from transformers import AutoTokenizer
 
-    from cobalt_verl.offline_rows import load_groups
+    from cobalt.training.offline_tokens import load_groups
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.model.tokenizer_path or config.model.path)

@@ -22,9 +22,10 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training.offline_tokens import Row, TokenGroup, load_groups, with_rows
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
-from cobalt_verl.offline_rows import Row, TokenGroup, batch, load_groups, response_values, with_rows
+from cobalt_verl.offline_batch import batch, response_values
 
 LogProbs = npt.NDArray[np.float32]
 

@@ -1,8 +1,7 @@
-"""Groups of judged responses as the tensors that veRL's engine trains on.
+"""Groups of judged responses as token ids with their advantages, for offline training.
 
-The prompt of a row is the group's messages and the response's context. A group's responses follow one another in a
-batch, so that an engine may compute their prompt once. A response ends with the tokenizer's end token, which the policy
-has to learn. Values about a token lie at the token before it, as veRL's log-probs do.
+The prompt of a row is the group's messages and the response's context. A response ends with the tokenizer's end token,
+which the policy has to learn. No torch: `cobalt_verl.offline_batch` makes tensors of the rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from cobalt.errors import UserError
 from cobalt.offline_groups import OfflineGroup, Status, read_groups
@@ -124,46 +122,3 @@ def with_rows(groups: Sequence[TokenGroup], places: Iterable[int]) -> tuple[list
     """
     own = [int(place) for place in places if groups[place].rows]
     return (own, True) if own else ([next(place for place, group in enumerate(groups) if group.rows)], False)
-
-
-def batch(
-    rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None = None, *, counted: bool = True
-) -> dict[str, torch.Tensor]:
-    """Rows as nested tensors (rows, tokens).
-
-    Args:
-        rows: At least one.
-        start: The log-probs of each response's tokens under the starting policy; None: not needed.
-        counted: Whether the tokens of the responses count in the loss.
-
-    Returns:
-        `input_ids`, `position_ids`, `prompts`, and, placed like log-probs, `loss_mask`, `advantages` and
-        `start_log_probs` if they are given.
-    """
-    fields = {
-        "input_ids": [torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)) for row in rows],
-        "position_ids": [torch.arange(row.length) for row in rows],
-        "prompts": [torch.from_numpy(row.prompt.astype(np.int64)) for row in rows],
-        "loss_mask": [torch.from_numpy(_placed(row, np.full(len(row.response), counted, np.int64))) for row in rows],
-        "advantages": [
-            torch.from_numpy(_placed(row, np.full(len(row.response), row.advantage, np.float32))) for row in rows
-        ],
-    }
-    if start is not None:
-        fields["start_log_probs"] = [
-            torch.from_numpy(_placed(row, values)) for row, values in zip(rows, start, strict=True)
-        ]
-    return {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in fields.items()}
-
-
-def _placed(row: Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values about a response's tokens at the tokens before them, and 0 elsewhere."""
-    placed = np.zeros(row.length, values.dtype)
-    placed[len(row.prompt) - 1 : -1] = values
-    return placed
-
-
-def response_values(row: Row, values: torch.Tensor) -> npt.NDArray[np.float32]:
-    """The opposite of placing: the values about a response's tokens."""
-    found: npt.NDArray[np.float32] = values[len(row.prompt) - 1 : row.length - 1].float().numpy()
-    return found
