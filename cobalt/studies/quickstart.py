@@ -34,7 +34,7 @@ class Scale:
 
 
 FULL = Scale(demonstrations=6500, dev_problems=120, collection_problems=300, training_steps=16)
-FAST = Scale(demonstrations=1000, dev_problems=20, collection_problems=30, training_steps=2)
+FAST = Scale(demonstrations=1000, dev_problems=16, collection_problems=24, training_steps=2)
 SPECIAL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
 """With special cases."""
 
