@@ -19,7 +19,7 @@ import pytest
 from support import descendants
 
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind, doctor
 from cobalt.judge.doctor import examine, require_isolation
 from cobalt.judge.recheck import recheck
 from cobalt.judge.sandbox import Sandbox
@@ -425,6 +425,17 @@ def test_unsafe_judging_is_named_in_every_result():
     assert result.passing == [True, False]
     assert not result.isolated
     assert result.to_record()["isolated"] is False
+
+
+def test_a_check_of_isolation_may_take_its_time(monkeypatch):
+    slow = doctor._Check("slow", "import time\nwhile time.process_time() < 0.8: pass\nprint('held')")
+    monkeypatch.setattr(doctor, "_CHECKS", (slow,))
+
+    async def course() -> None:
+        findings = [finding async for finding in examine()]
+        assert [finding.claim for finding in findings if finding.holds][-1] == "slow"
+
+    asyncio.run(course())
 
 
 def test_doctor_finds_that_isolation_holds_here():

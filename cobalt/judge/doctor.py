@@ -5,6 +5,7 @@ The service runs it at its start and refuses to serve when a check fails. It is 
 tests is longer.
 """
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -49,6 +50,7 @@ for target in (path, folder, "/root", "/home", "/etc/passwd", "/proc/1/root" + p
 print(found or "held")
 """
 _ENVIRONMENT = """
+import contextlib
 import os
 input(); input()
 known = {"HOME", "LANG", "LC_CTYPE", "LD_BIND_NOW", "LD_LIBRARY_PATH", "OPENBLAS_NUM_THREADS", "PWD", "PYTHONHASHSEED"}
@@ -79,6 +81,7 @@ libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), sets)
 print("held" if not any(sets.raw) and libc.prctl(39, 0, 0, 0, 0) == 1 and libc.prctl(21) == 2 else "has privileges")
 """
 _PROCESSES = """
+import contextlib
 import os
 seen = os.listdir("/proc") + ([] if os.getpid() == 1 and os.getppid() == 0 else ["a parent"])
 for number in range(2, 5000):
@@ -90,6 +93,7 @@ for number in range(2, 5000):
 print(seen or "held")
 """
 _OWN_SESSION = """
+import contextlib
 import os
 print("held" if os.getsid(0) == os.getpgid(0) == os.getpid() else (os.getsid(0), os.getpgid(0)))
 """
@@ -103,6 +107,7 @@ numbers = {
 print([number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1] or "held")
 """
 _JUDGE_FILES = """
+import contextlib
 import os
 found = [name for name in ("/judge", "/tmp/inside") if os.path.lexists(name)]
 try:
@@ -113,6 +118,7 @@ except ImportError:
 print(found or "held")
 """
 _READ_ONLY = """
+import contextlib
 import os
 written = []
 library = os.path.dirname(os.__file__)
@@ -139,6 +145,7 @@ else:
     print(f"{count} processes")
 """
 _NOTHING_STAYS = """
+import contextlib
 import os
 seen = [name for name in os.listdir("/tmp") + os.listdir("/dev/shm") if name != "main.py"]
 open("/tmp/left", "w").write("x")
@@ -189,8 +196,16 @@ _COUNTED_BY = {
 }
 
 
+_TIME_LIMITS = (VerdictKind.TIME_LIMIT, VerdictKind.WALL_LIMIT)
+_BRIEF = {"cpu_seconds": 0.5, "wall_seconds": 1.0}
+# On a busy machine even a small program takes seconds, which says nothing about isolation.
+_PATIENT = {"cpu_seconds": 10.0, "wall_seconds": 30.0}
+
+
 async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Finding]:
-    """Run every check, one after another, under the given settings with short time limits; takes some seconds.
+    """Run every check, one after another, under the given settings; takes some seconds.
+
+    The checks of time limits have short ones, and the other checks long ones.
 
     The first finding says whether a sandbox can be built at all. If it cannot, that finding is the only one.
 
@@ -199,35 +214,31 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
     """
     base = settings if settings is not None else JudgeSettings()
     changes = {
-        "cpu_seconds": 0.5,
-        "wall_seconds": 1.0,
         "memory_bytes": min(base.memory_bytes, 256 * MIB),
         "output_bytes": min(base.output_bytes, MIB),
         "comparison": "strip",
         "concurrency": 1,
         "paper_guard": False,  # the guard would hide what the sandbox lets through
     }
-    brief = JudgeSettings.model_validate(
-        {name: value for name, value in base if name in JudgeSettings.model_fields} | changes
-    )
-    judge = LocalJudge(brief)
+    kept = {name: value for name, value in base if name in JudgeSettings.model_fields}
+    patient, brief = (JudgeSettings.model_validate(kept | changes | limits) for limits in (_PATIENT, _BRIEF))
     claim = "sandboxes can be built"
-    try:
-        await judge.__aenter__()
-    except UserError as error:
-        yield Finding(claim, False, str(error))
-        return
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            judge = await stack.enter_async_context(LocalJudge(patient))
+            timed = await stack.enter_async_context(LocalJudge(brief))
+        except UserError as error:
+            yield Finding(claim, False, str(error))
+            return
         yield Finding(claim, True)
         yield Finding(_COUNTED_BY[judge.memory_accounting], True)
-        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
-            secret = Path(folder) / "secret.txt"
-            secret.write_text("secret", encoding="utf-8")
-            stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
-            for check in _CHECKS:
-                yield await _run(judge, check, stdin)
-    finally:
-        await judge.close()
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        secret = Path(folder) / "secret.txt"
+        secret.write_text("secret", encoding="utf-8")
+        stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
+        for check in _CHECKS:
+            yield await _run(timed if check.expected in _TIME_LIMITS else judge, check, stdin)
 
 
 async def require_isolation(settings: JudgeSettings) -> None:

@@ -34,7 +34,7 @@ class Scale:
 
 
 FULL = Scale(demonstrations=6500, dev_problems=120, collection_problems=300, training_steps=16)
-FAST = Scale(demonstrations=1200, dev_problems=40, collection_problems=50, training_steps=2)
+FAST = Scale(demonstrations=1000, dev_problems=16, collection_problems=24, training_steps=2)
 SPECIAL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
 """With special cases."""
 
@@ -120,7 +120,7 @@ class Quickstart:
 
     def steps(self) -> tuple[Step, ...]:
         """The plan."""
-        seed, steps = self.seed, self.scale.training_steps
+        seed, steps, validated = self.seed, self.scale.training_steps, None if self.fast else 10
         base, collected = self.folder / "base", self.folder / "collected_problems.jsonl"
         base_model, ft_model = pocket.world_model(self.world), pocket.trained_model(self.ft_training)
         cobalt_model = pocket.trained_model(self.cobalt_training)
@@ -165,6 +165,7 @@ class Quickstart:
                 self.ft_training,
                 steps,
                 seed,
+                validate_every=validated,
                 settings=_SPECIAL_FT if self.special_cases else (),
             ),
             pocket.trajectories("ft_evaluation", "Evaluate FT.", self.dev, self.ft, ft_model, seed, samples=1),
@@ -188,6 +189,7 @@ class Quickstart:
                 self.cobalt_training,
                 steps,
                 seed,
+                validate_every=validated,
                 settings=SPECIAL_COBALT if self.special_cases else (),
             ),
             pocket.trajectories(
