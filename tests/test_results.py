@@ -1,5 +1,6 @@
 """The comparison over seeds: pooled figures, repairs, recoverability, equal time, costs, and the page of results."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from cobalt.errors import UserError
 from cobalt.report.recoverability import recoverability
 from cobalt.report.runs import read_run
 from cobalt.report.seeds import Moves, difference, moves, pooled
+from cobalt.studies import offline_results, results
 from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
-from cobalt.studies.methods import METHODS, OFFLINE_METHODS, SeedFolders
-from cobalt.studies.offline_plan import SAMPLED
-from cobalt.studies.results import BEGIN, END, write_results
+from cobalt.studies.methods import METHODS, SeedFolders
+from cobalt.studies.offline_methods import OFFLINE_METHODS, ROWS, WRITERS, folders_of
+from cobalt.studies.page import marks
+from cobalt.studies.results import write_results
 
 # --- figures over seeds
 
@@ -165,11 +168,6 @@ def study(tmp_path, monkeypatch):
         for slug in ("ft", "ft_cobalt", "cobalt", "grpo_mt", "verpo_mt", "ft_cobalt_ptb", "ft_cobalt_rounds"):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
-        for method in OFFLINE_METHODS:
-            metrics = {"training/responses": 5.0, "perf/cpu_memory_used_gb": 4.0, "validation/kl": 0.25}
-            training_run(at.training(method.slug), [2.0] * 8, **metrics)
-        for method in SAMPLED:
-            make_run(at.samples(method), [[[0.0], [1.0]], [[1.0], [1.0]]])
         for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
             names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
@@ -181,19 +179,17 @@ def study(tmp_path, monkeypatch):
 def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(study):
     page = Path("docs/RESULTS.md")
     page.parent.mkdir()
-    page.write_text(f"# Mine\n\nbefore\n{BEGIN}\nold\n{END}\nafter\n")
+    begin, end = marks(results.MODULE)
+    page.write_text(f"# Mine\n\nbefore\n{begin}\nold\n{end}\nafter\n")
     write_results(study, (0, 1), page, fast=True)
     text = page.read_text()
-    assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{END}\nafter\n") and "old" not in text
+    assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{end}\nafter\n") and "old" not in text
     rows = (page.parent / "RESULTS" / "equal_examples.csv").read_text().splitlines()
     # Two seeds with two problems each: at turn 2 three of four programs are right.
     assert [row.split(",")[2] for row in rows if row.startswith("FT-Cobalt,")] == ["0.5", "1.0", "0.75"]
     # Of base's four programs at turn 0 two are wrong, and stay so; the two right ones stay right.
     moved = (page.parent / "RESULTS" / "moves.csv").read_text().splitlines()
     assert moved[1] == "base,1,2,0.0,0.0,2,1.0,0.0"
-    samples = (page.parent / "RESULTS" / "samples.csv").read_text().splitlines()
-    assert samples[1].startswith("base,all,4,1,0.75,")
-    assert "| SFT |" in text and "0.250" in text
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first
@@ -207,8 +203,6 @@ def test_costs_have_the_training_and_the_collection(study):
     steps, examples, seconds, collecting, *_ = costs["FT-Cobalt"]
     # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
     assert (int(steps), int(examples), float(seconds), float(collecting)) == (4, 24, 11.0, 3.0)
-    # Eight steps of 5 responses that were there before.
-    assert [float(cell) for cell in costs["SFT"][:4]] == [8.0, 40.0, 16.0, 0.0]
     # One step of 6 trajectories of 3 responses.
     assert [float(cell) for cell in costs["GRPO-MT"][:4]] == [1.0, 18.0, 2.0, 0.0]
 
@@ -226,6 +220,50 @@ def test_a_page_without_marks_is_left_alone(study):
     with pytest.raises(UserError, match="begin"):
         write_results(study, (0,), Path("RESULTS.md"), fast=True)
     assert Path("RESULTS.md").read_text() == "mine"
+
+
+@pytest.fixture
+def offline(study):
+    """A study of offline training with everything that its tables need, beside `study`."""
+    folder, records = Path("runs/offline"), []
+    for seed in (0, 1):
+        at = folders_of(folder, study, seed, fast=True)
+        for method in OFFLINE_METHODS:
+            metrics = {"training/responses": 5.0, "perf/cpu_memory_used_gb": 4.0, "validation/kl": 0.25}
+            training_run(at.training(method), [2.0] * 8, **metrics)
+            make_run(at.evaluation(method), [[[0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]])
+        for row in ROWS:
+            make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
+        names = [at.own.step(f"{writer.slug}_submissions") for writer in WRITERS]
+        records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
+    write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
+    return folder
+
+
+def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, offline):
+    page = Path("RESULTS.md")
+    page.write_text("\n".join([*marks(results.MODULE), "between", *marks(offline_results.MODULE), "end\n"]))
+    write_results(study, (0, 1), page, fast=True)
+    compared = page.read_text().partition("between")[0]
+    arguments = offline_results.Arguments(offline, page, study, (0, 1), fast=True)
+    assert offline_results.main(arguments) == 0
+    text = page.read_text()
+    assert text.partition("between")[0] == compared and text.endswith("end\n")
+    assert "| SFT |" in text and "0.250" in text and "took 3 s a seed" in text
+    samples = Path("RESULTS/samples.csv").read_text().splitlines()
+    assert samples[1].startswith("base,all,4,1,0.75,")
+    with Path("RESULTS/offline_costs.csv").open() as file:
+        costs = {line[0]: line[1:] for line in csv.reader(file)}
+    # Eight steps of 5 responses, 2 s each; where the trajectories were collected for it, 1 s more.
+    assert [float(cell) for cell in costs["SFT"][:4]] == [8.0, 40.0, 16.0, 0.0]
+    assert [float(cell) for cell in costs["Cobalt's partial trajectories, offline"][:4]] == [8.0, 40.0, 17.0, 1.0]
+
+
+def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
+    at = folders_of(offline, study, 0, fast=True)
+    training_run(at.training(OFFLINE_METHODS[0]), [2.0] * 8, **{"training/responses": 5.0})
+    with pytest.raises(UserError, match="not validated"):
+        offline_results.divergence(at, OFFLINE_METHODS[0])
 
 
 def test_problems_of_two_seeds_may_have_the_same_names(tmp_path):

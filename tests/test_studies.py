@@ -22,7 +22,7 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.records import RecordFile, read_records
 from cobalt.services import Arguments as ServicesArguments
 from cobalt.services import services_process
-from cobalt.studies import hacking_study, pocket_data, quickstart, reproduce
+from cobalt.studies import hacking_study, offline, pocket_data, quickstart, reproduce
 from cobalt.studies import run as running
 from cobalt.studies.flags import plan_table
 from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
@@ -439,6 +439,18 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path, steps):
         study(tmp_path, *steps)
 
 
+def test_what_another_study_makes_must_be_there_before_anything_runs(tmp_path):
+    steps = (step("a"), step("b", needs=["a", "other"]))
+    planned = Study(
+        "small", Path("study"), {}, steps, "", "", root=tmp_path, given=(Path("other"),), given_by="bash it.sh"
+    )
+    with pytest.raises(UserError, match=r"other is not there: run bash it\.sh first"):
+        run_study(planned, lambda text: None)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "other").write_text("")
+    assert run(planned) == (0, ["a", "b"])
+
+
 # --- the project's studies
 
 STUDIES = {
@@ -450,6 +462,8 @@ STUDIES = {
     "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
     "reproduce": reproduce.study(reproduce.Arguments(seeds=(4,))),
     "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
+    "offline": offline.study(offline.Arguments(seeds=(4,))),
+    "offline --fast": offline.study(offline.Arguments(Path("runs/mine"), seeds=(0, 1), fast=True)),
 }
 
 

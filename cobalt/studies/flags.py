@@ -36,6 +36,17 @@ class StudyFlags:
         return list_or_run(study, list_only=self.list_steps)
 
 
+def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of a study of several, as given.
+
+    Raises:
+        UserError: there is none, one is negative, or one comes twice.
+    """
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    return seeds
+
+
 def list_or_run(study: Study, *, list_only: bool) -> int:
     """Print the steps of a study, or run what is left of it; returns the exit code.
 

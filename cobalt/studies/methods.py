@@ -1,6 +1,7 @@
 """The methods of the comparison on the pocket world: their rows, how large they are, and where everything lies.
 
-`cobalt.studies.reproduce` plans the steps that make them, and `cobalt.studies.results` the tables.
+`cobalt.studies.reproduce` plans the steps that make them, and `cobalt.studies.results` the tables. Offline training has
+rows of its own (`cobalt.studies.offline_methods`).
 """
 
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ class Scale:
         steps: Steps of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or
             three quarters where a sample is a trajectory of about three responses.
         save_every: Steps between the checkpoints that the view of equal time can choose from.
-        submissions: Programs of each writer for each training problem, for offline training.
-        samples: First programs of a row for each test problem, for pass@k.
     """
 
     demonstrations: int
@@ -32,28 +31,10 @@ class Scale:
     collection_problems: int
     steps: int
     save_every: int
-    submissions: int
-    samples: int
 
 
-FULL = Scale(
-    demonstrations=8000,
-    test_problems=120,
-    collection_problems=300,
-    steps=16,
-    save_every=4,
-    submissions=8,
-    samples=16,
-)
-FAST = Scale(
-    demonstrations=2000,
-    test_problems=20,
-    collection_problems=50,
-    steps=2,
-    save_every=1,
-    submissions=4,
-    samples=10,
-)
+FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16, save_every=4)
+FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +44,7 @@ class Method:
     Attributes:
         name: In tables.
         slug: In the names of steps and folders.
-        view: "examples", "time", or "both" for a row that is in both views; "offline" for one of offline training.
+        view: "examples", "time", or "both" for a row that is in both views.
         trained: The training runs that made it, each with its length in multiples of `Scale.steps`; None: as many steps
             as fit into the time of FT-Cobalt.
         collected: The collections that it was trained on.
@@ -105,31 +86,9 @@ COBALT_TIME = Method("Cobalt", "cobalt_time", "time", (("cobalt", None),), ("cob
 GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),))
 VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),))
 
-SFT = Method("SFT", "offline_sft", "offline", (("offline_sft", 4),))
-RLOO = Method("RLOO", "offline_rloo", "offline", (("offline_rloo", 4),))
-RLOO_GRPO = Method("RLOO, GRPO's advantage", "offline_grpo", "offline", (("offline_grpo", 4),))
-RLOO_EXPONENTIAL = Method(
-    "RLOO, exponential advantage", "offline_exponential", "offline", (("offline_exponential", 4),)
-)
-GROUPS_OF_8 = Method("GRPO's advantage, groups of 8", "offline_grpo_8", "offline", (("offline_grpo_8", 4),))
-NOT_BALANCED = Method("GRPO's advantage, not balanced", "offline_grpo_any", "offline", (("offline_grpo_any", 4),))
-WITH_KL = Method("GRPO's advantage, KL 0.1", "offline_grpo_kl", "offline", (("offline_grpo_kl", 4),))
-FIRST_TURNS = Method(
-    "Cobalt's first turns, offline", "offline_first_turns", "offline", (("offline_first_turns", 4),), ("cobalt",)
-)
-PARTIAL = Method(
-    "Cobalt's partial trajectories, offline", "offline_partial", "offline", (("offline_partial", 4),), ("cobalt",)
-)
-OFFLINE_METHODS = (
-    *(SFT, RLOO, RLOO_GRPO, RLOO_EXPONENTIAL),
-    *(GROUPS_OF_8, NOT_BALANCED, WITH_KL, FIRST_TURNS, PARTIAL),
-)
-"""Rows of offline training (arXiv 2605.28409), each on as many responses as FT-Cobalt."""
-
 METHODS = (
     *(BASE, FT, FT_MORE, COBALT, FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
     *(FT_TIME, COBALT_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
-    *OFFLINE_METHODS,
 )
 
 
@@ -177,21 +136,11 @@ class SeedFolders:
         """The policy of a row."""
         if method is BASE:
             return pocket.world_model(self.world)
-        if method.view == "offline":
-            return pocket.trained_model(self.training(method.slug))
         return self.home / "models" / method.slug
 
     def evaluation(self, method: Method) -> Path:
         """The trajectories of a row on the test problems."""
         return self.home / "test" / method.slug
-
-    def samples(self, method: Method) -> Path:
-        """Many first programs of a row for each test problem."""
-        return self.home / "samples" / method.slug
-
-    def submissions(self, writer: Method) -> Path:
-        """Judged programs of a row for the training problems, which offline training takes as submissions."""
-        return self.home / "submissions" / f"{writer.slug}.jsonl"
 
     def perturbed(self, method: Method) -> Path:
         """The trajectories of a row under impossible feedback."""

@@ -79,10 +79,12 @@ class Study:
         command: What a user runs to go on with the study.
         closing: What to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
+        given: Files and folders that must be there before the study begins, made by another study.
+        given_by: The command that makes them.
 
     Raises:
-        ValueError: the plan contradicts itself: two steps have one name or make one file, a step needs what no step has
-            made by then, or `during` does not name a later step.
+        ValueError: the plan contradicts itself: two steps have one name or make one file, a step needs what is neither
+            given nor made by then, or `during` does not name a later step.
     """
 
     name: str
@@ -92,12 +94,14 @@ class Study:
     command: str
     closing: str
     root: Path = ROOT
+    given: tuple[Path, ...] = ()
+    given_by: str = ""
 
     def __post_init__(self) -> None:
         names = [step.name for step in self.steps]
         if len(set(names)) < len(names):
             raise ValueError(f"two steps have one name: {names}")
-        made: set[Path] = set()
+        made = set(self.given)
         promised: dict[str, list[Step]] = {}  # steps in the background, by the step that they run beside
         for place, step in enumerate(self.steps):
             for path in step.needs:
@@ -145,6 +149,17 @@ def check_arguments(study: Study) -> None:
     """
     if study.record_file.exists() and study.record_file.stat().st_size > 0:
         open_study(study, only_look=True)
+
+
+def check_given(study: Study) -> None:
+    """Check that everything is there that the study takes from another one.
+
+    Raises:
+        UserError: a file or folder is missing; the message has the command that makes it.
+    """
+    for path in study.given:
+        if not (study.root / path).exists():
+            raise UserError(f"{path} is not there: run {study.given_by} first")
 
 
 def open_study(study: Study, *, only_look: bool = False) -> None:

@@ -8,8 +8,6 @@ equally fair, and both are made:
   three responses is three examples;
 - equal time: each method is trained until it has taken as much time as FT-Cobalt, with the collection of its
   trajectories (`cobalt.studies.equal_time`).
-
-Rows of offline training come last (`cobalt.studies.offline_plan`).
 """
 
 import shlex
@@ -22,7 +20,7 @@ import tyro
 from cobalt.cli import run_script
 from cobalt.errors import UserError
 from cobalt.studies import pocket
-from cobalt.studies.flags import list_or_run
+from cobalt.studies.flags import check_seeds, list_or_run
 from cobalt.studies.methods import (
     BASE,
     COBALT,
@@ -38,7 +36,6 @@ from cobalt.studies.methods import (
     GRPO_MT,
     GRPO_MT_TIME,
     METHODS,
-    OFFLINE_METHODS,
     OPEN_SHARE,
     VERPO_MT,
     VERPO_MT_TIME,
@@ -46,7 +43,6 @@ from cobalt.studies.methods import (
     Scale,
     SeedFolders,
 )
-from cobalt.studies.offline_plan import SAMPLED, offline_steps, sample_steps
 from cobalt.studies.plan import Step, Study
 
 SETTINGS = (
@@ -106,7 +102,6 @@ class _SeedPlan:
         ):
             self._in_equal_time(slug, method, spent)
             self._evaluate(method)
-        self._offline()
         return tuple(self.steps)
 
     def _world(self) -> None:
@@ -261,14 +256,6 @@ class _SeedPlan:
         self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
         self._evaluate(FT_COBALT_ROUNDS)
 
-    def _offline(self) -> None:
-        at, scale = self._at, self._scale
-        self.steps += offline_steps(at, submissions=scale.submissions, steps=4 * scale.steps)
-        for method in SAMPLED:
-            self.steps += sample_steps(at, method, scale.samples)
-            if method in OFFLINE_METHODS:
-                self._evaluate(method)
-
     def _in_equal_time(self, slug: str, method: Method, spent: tuple[str, ...]) -> None:
         at, steps = self._at, self._scale.steps
         run, output = at.training(slug), at.model(method)
@@ -298,10 +285,11 @@ def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, ptb_ratio: flo
     steps: list[Step] = []
     for seed in seeds:
         steps += _SeedPlan(SeedFolders(folder, seed, fast), scale, ptb_ratio).build()
-    evaluated: list[Path] = []
-    for at in (SeedFolders(folder, seed, fast) for seed in seeds):
-        evaluated += [pocket.evaluation_file(at.evaluation(method)) for method in METHODS]
-        evaluated += [pocket.evaluation_file(at.samples(method)) for method in SAMPLED]
+    evaluated = [
+        pocket.evaluation_file(SeedFolders(folder, seed, fast).evaluation(method))
+        for seed in seeds
+        for method in METHODS
+    ]
     flags = ("--fast",) if fast else ()
     command = ("python", "-m", "cobalt.studies.results", str(folder), "--seeds", *map(str, seeds), *flags)
     steps.append(
@@ -346,9 +334,7 @@ class Arguments:
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
-    seeds = arguments.seeds
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    seeds = check_seeds(arguments.seeds)
     if not 0 < arguments.ptb_ratio <= 1:
         raise UserError(f"--ptb_ratio {arguments.ptb_ratio}: give a number above 0, at most 1")
     folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")

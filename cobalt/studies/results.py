@@ -1,7 +1,6 @@
 """The tables and plots of the comparison (`python -m cobalt.studies.results`), from the folders of its runs.
 
-The figures are `cobalt.report`'s. This module knows where the runs lie and what each method cost. The tables are
-written between two marks of a markdown file, whose other text is kept; CSV files and plots lie in a folder beside it.
+The figures are `cobalt.report`'s. This module knows where the runs lie and what each method cost.
 """
 
 import json
@@ -13,11 +12,8 @@ from typing import Annotated, Any
 import tyro
 
 from cobalt.cli import run_script
-from cobalt.errors import UserError
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
-from cobalt.report.plots import plot_turns
-from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.seed_tables import (
     Cost,
@@ -28,30 +24,18 @@ from cobalt.report.seed_tables import (
     moves_table,
     pass_table,
     recoverability_table,
-    samples_table,
 )
 from cobalt.report.seeds import SeedRuns, pooled
-from cobalt.report.tables import Table, to_csv, to_markdown
+from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
-from cobalt.rollout.evaluate_single import sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
-from cobalt.studies.methods import (
-    BASE,
-    COBALT,
-    FAST,
-    FT_COBALT,
-    FULL,
-    METHODS,
-    OFFLINE_METHODS,
-    Method,
-    SeedFolders,
-)
-from cobalt.studies.offline_plan import SAMPLED
+from cobalt.studies.methods import BASE, FAST, FT_COBALT, FULL, METHODS, Method, SeedFolders
+from cobalt.studies.page import kept, write_page
 from cobalt.training.export import exported_step
 from cobalt.trajectory_codec import read_trajectories
 
-BEGIN, END = "<!-- begin: cobalt.studies.results -->", "<!-- end: cobalt.studies.results -->"
+MODULE = "cobalt.studies.results"
 
 
 def cost(at: SeedFolders, method: Method) -> Cost:
@@ -64,16 +48,9 @@ def cost(at: SeedFolders, method: Method) -> Cost:
     steps, examples, seconds, tokens, tests, memory = 0, 0, 0.0, 0.0, 0.0, 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else _length(scale.steps, share, slug)
-        run = at.training(slug)
+        run, samples = at.training(slug), _samples(at.training(slug))
         steps += length
         seconds += training_seconds(run, length)
-        if method.view == "offline":
-            for number, metrics in read_metrics(run):
-                if 0 < number <= length:
-                    examples += round(metrics["training/responses"])
-                    memory = max(memory, metrics["perf/cpu_memory_used_gb"])
-            continue
-        samples = _samples(run)
         for number, metrics in read_metrics(run):
             if 0 < number <= length:
                 generated = metrics.get("reward/generated_tokens", metrics["response_length/mean"])
@@ -83,11 +60,9 @@ def cost(at: SeedFolders, method: Method) -> Cost:
                 memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
     collecting = 0.0
     for slug in method.collected:
-        # Offline training takes the trajectories as they are: nothing is cut or written as rows for veRL.
-        parts = ("collection",) if method.view == "offline" else ("collection", "prompts", "rows")
-        names = [at.step(f"{slug}_{part}") for part in parts]
+        names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
         collecting += command_seconds(at.folder, names)
-        generated, judged = _collected(pocket.evaluation_file(at.collection(slug)))
+        generated, judged = collected(pocket.evaluation_file(at.collection(slug)))
         tokens += generated
         tests += judged
     return Cost(steps, examples, seconds + collecting, collecting, tokens, tests, memory)
@@ -108,8 +83,8 @@ def _samples(run: Path) -> int:
     return int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
 
 
-def _collected(evaluation: Path) -> tuple[int, int]:
-    """Generated tokens and judged tests of a collection."""
+def collected(evaluation: Path) -> tuple[int, int]:
+    """Generated tokens and judged tests of a collection of trajectories."""
     tokens = tests = 0
     for group in read_trajectories(evaluation):
         for trajectory in group.trajectories:
@@ -185,7 +160,7 @@ class _Results:
                 ),
             ),
             ("Repairs", moves_table(files)),
-            ("Costs", cost_table({m.name: self.costs[m] for m in (*examples, *OFFLINE_METHODS) if m in self.costs})),
+            ("Costs", cost_table({m.name: self.costs[m] for m in examples if m in self.costs})),
             (
                 "Impossible feedback",
                 impossible_table(
@@ -194,38 +169,6 @@ class _Results:
                 ),
             ),
             ("One-step recoverability", recoverability_table(collections)),
-            *self._offline_tables(),
-        ]
-
-    def _offline_tables(self) -> list[tuple[str, Table]]:
-        shown = (BASE, *OFFLINE_METHODS, COBALT, FT_COBALT)
-        extra = {"": ["examples", "seconds", "KL"], BASE.name: ["0", "0", "n/a"]}
-        for method in shown[1:]:
-            of_method = self.costs[method]
-            count = len(of_method)
-            moved = [divergence(at, method) for at in self.at.values()] if method in OFFLINE_METHODS else []
-            extra[method.name] = [
-                f"{sum(one.examples for one in of_method) // count:,}",
-                f"{sum(one.seconds for one in of_method) / count:,.0f}",
-                f"{sum(moved) / count:.3f}" if moved else "n/a",
-            ]
-        caption = (
-            "Offline training, on as many responses as Cobalt at most. Seconds without the making of submissions; KL is"
-            " that of the seed model from the policy, a token, on programs of other problems."
-        )
-        runs = {method.name: self.runs[method] for method in shown}
-        scores = {
-            method.name: [
-                sample_score(group)
-                for at in self.at.values()
-                for group in read_trajectories(pocket.evaluation_file(at.samples(method)))
-            ]
-            for method in SAMPLED
-        }
-        return [
-            ("Offline RL", pass_table("offline", caption, runs, extra)),
-            ("Offline RL: pass@k by difficulty", samples_table(scores)),
-            ("Offline RL: published", published_offline_table()),
         ]
 
     def _events(self, method: Method) -> tuple[int, int]:
@@ -236,20 +179,6 @@ class _Results:
     def curves(self, view: str) -> dict[str, list[TurnMetrics]]:
         """Pooled Pass@1 by turn, for the plot."""
         return {method.name: _curve(self.runs[method]) for method in self.view(view)}
-
-
-def divergence(at: SeedFolders, method: Method) -> float:
-    """The last KL divergence that a run of offline training was validated with, in nats a token.
-
-    Raises:
-        UserError: the run was not validated.
-    """
-    found = [
-        metrics["validation/kl"] for _, metrics in read_metrics(at.training(method.slug)) if "validation/kl" in metrics
-    ]
-    if not found:
-        raise UserError(f"{at.training(method.slug)} was not validated")
-    return found[-1]
 
 
 def _ceilings(world: Path) -> Any:
@@ -280,33 +209,11 @@ def write_results(folder: Path, seeds: Sequence[int], output: Path, *, fast: boo
     Raises:
         UserError: a run is missing, or the file has no marks or cannot be written.
     """
-    before, after = _kept(output)
+    around = kept(output, MODULE)
     results = _Results(folder, seeds, fast=fast)
-    side = output.with_suffix("")
-    parts = []
-    try:
-        side.mkdir(parents=True, exist_ok=True)
-        for heading, table in results.tables():
-            (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
-            parts.append(f"### {heading}\n\n{to_markdown(table)}")
-            if table.name in ("equal_examples", "equal_time"):
-                plot_turns(results.curves(table.name.removeprefix("equal_")), side / f"{table.name}.png")
-                parts.append(f"![Pass@1 by turn]({side.name}/{table.name}.png)\n")
-        output.write_text("\n".join([before + BEGIN, "", *parts, END + after]), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {output} and {side}: {error.strerror}") from None
-
-
-def _kept(output: Path) -> tuple[str, str]:
-    """The text before and after the marks of a file that is there."""
-    if not output.exists():
-        return "# Results\n\n", "\n"
-    text = output.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UserError(f"{output} has no lines {BEGIN!r} and {END!r}: write them where the tables are to go")
-    return before, after
+    write_page(
+        output, around, results.tables(), {f"equal_{view}": results.curves(view) for view in ("examples", "time")}
+    )
 
 
 @dataclass(frozen=True)

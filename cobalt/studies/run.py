@@ -21,7 +21,7 @@ from typing import Any
 from cobalt.errors import InfrastructureError
 from cobalt.records import RecordFile
 from cobalt.services import services_process, terminations_as_interrupts
-from cobalt.studies.plan import Services, Step, Study, digests, is_done, open_study, step_records
+from cobalt.studies.plan import Services, Step, Study, check_given, digests, is_done, open_study, step_records
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,11 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
         0, or the exit code of the step that failed (128 + N when signal N ended it).
 
     Raises:
-        UserError: the folder cannot be written, is in use, or was begun with other arguments.
+        UserError: what another study makes is missing, or the folder cannot be written, is in use, or was begun with
+            other arguments.
         KeyboardInterrupt: the study was stopped; the step that was running is stopped too.
     """
+    check_given(study)
     with (
         terminations_as_interrupts(),
         RecordFile(study.record_file) as output,

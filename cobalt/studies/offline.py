@@ -1,0 +1,165 @@
+"""Offline training beside Cobalt on the pocket world (`python -m cobalt.studies.offline`; arXiv 2605.28409).
+
+It goes on from the comparison of `cobalt.studies.reproduce`: the same seed models, evaluation and seeds. For each seed,
+judged programs are put into groups, each row of `cobalt.studies.offline_methods` is trained on them, and all rows write
+many first programs for pass@k and are evaluated over eight rounds of feedback. `cobalt.studies.offline_results` makes
+the tables.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.cli import run_script
+from cobalt.studies import pocket
+from cobalt.studies.flags import check_seeds, list_or_run
+from cobalt.studies.offline_methods import (
+    COMPARED,
+    OFFLINE_METHODS,
+    RESPONSES,
+    ROWS,
+    WRITERS,
+    OfflineFolders,
+    OfflineMethod,
+    Row,
+    folders_of,
+)
+from cobalt.studies.plan import Step, Study
+
+
+def _steps(at: OfflineFolders) -> Iterator[Step]:
+    """The plan of one seed, in order."""
+    own, seed = at.own, at.own.seed
+    for writer in WRITERS:
+        yield pocket.first_programs(
+            own.step(f"{writer.slug}_submissions"),
+            f"Collect judged programs of {writer.name}, which stand in for submissions.",
+            pocket.problems(own.world, "train"),
+            at.submissions(writer),
+            at.model(writer),
+            seed,
+            samples=at.scale.submissions,
+            temperature=1.0,
+        )
+    for groups in dict.fromkeys(method.groups for method in OFFLINE_METHODS):
+        written = [at.submissions(writer) for writer in WRITERS]
+        results = [at.trajectories] if groups.trajectories else written
+        flags = ("--group_size", str(groups.size), *groups.flags)
+        yield pocket.judged_groups(own.step(groups.slug), results, own.data(groups.slug), at.start, seed, *flags)
+    for method in OFFLINE_METHODS:
+        yield _training(at, method)
+    for row in ROWS:
+        yield from _evaluations(at, row)
+
+
+def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
+    return pocket.offline_training(
+        at.own.step(f"{method.slug}_training"),
+        f"Train offline, {at.scale.steps} steps ({method.name}).",
+        method.estimator,
+        at.own.data(method.groups.slug),
+        at.start,
+        at.training(method),
+        at.scale.steps,
+        at.own.seed,
+        f"data.train_batch_size={RESPONSES // method.groups.size}",
+        *method.settings,
+    )
+
+
+def _evaluations(at: OfflineFolders, row: Row) -> Iterator[Step]:
+    own, problems = at.own, pocket.problems(at.own.world, "test")
+    single = at.samples(row) / "single_turn.jsonl"
+    yield pocket.first_programs(
+        own.step(f"{row.slug}_samples"),
+        f"Sample {at.scale.samples} first programs of {row.name} for each test problem.",
+        problems,
+        single,
+        at.model(row),
+        own.seed,
+        samples=at.scale.samples,
+    )
+    yield pocket.pass_at_k(own.step(f"{row.slug}_pass_at_k"), single, pocket.evaluation_file(at.samples(row)))
+    if row not in COMPARED:
+        purpose = f"Evaluate {row.name} on the test problems."
+        run = at.evaluation(row)
+        yield pocket.trajectories(
+            own.step(f"{row.slug}_test"), purpose, problems, run, at.model(row), own.seed, samples=1
+        )
+
+
+def _given(at: OfflineFolders) -> Iterator[Path]:
+    """What `cobalt.studies.reproduce` has made."""
+    yield from (pocket.problems(at.own.world, name) for name in ("train", "test"))
+    yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED))
+    yield at.trajectories
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Compare offline training with Cobalt on the pocket world, from the models of a finished cobalt.studies.reproduce.
+
+    Takes about half an hour for each seed. Stop it whenever you like: the same command goes on where it stopped.
+    """
+
+    output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
+    """Folder of the study; runs/offline by default."""
+    reproduced: Path | None = None
+    """Folder of cobalt.studies.reproduce; runs/reproduce by default."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of that study. Seeds can be added later."""
+    fast: bool = False
+    """That study is one of --fast; this one is as small."""
+    results: Path | None = None
+    """The file of tables to write; RESULTS.md in the folder of the study by default."""
+    list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
+    """Print the steps and which of them are done, and stop."""
+
+
+def study(arguments: Arguments) -> Study:
+    """The study that the flags ask for.
+
+    Raises:
+        UserError: the seeds are not different seeds of 0 or more.
+    """
+    seeds = check_seeds(arguments.seeds)
+    small = "_fast" if arguments.fast else ""
+    folder = arguments.output_dir or Path("runs") / f"offline{small}"
+    reproduced = arguments.reproduced or Path("runs") / f"reproduce{small}"
+    results = arguments.results or folder / "RESULTS.md"
+    all_seeds = [folders_of(folder, reproduced, seed, fast=arguments.fast) for seed in seeds]
+    flags = ["--reproduced", str(reproduced), "--seeds", *map(str, seeds), *(["--fast"] if arguments.fast else [])]
+    tables = Step(
+        "results",
+        "Write the tables.",
+        ("python", "-m", "cobalt.studies.offline_results", str(folder), *flags, "--output_file", str(results)),
+        files=(results,),
+        needs=tuple(
+            pocket.evaluation_file(part)
+            for at in all_seeds
+            for row in ROWS
+            for part in ((at.samples(row),) if row in COMPARED else (at.samples(row), at.evaluation(row)))
+        ),
+    )
+    again = ["python", "-m", "cobalt.studies.offline", str(folder), *flags]
+    if arguments.results:
+        again += ["--results", str(results)]
+    make_given = ["python", "-m", "cobalt.studies.reproduce", str(reproduced), *flags[2:]]
+    return Study(
+        "offline",
+        folder,
+        {"fast": arguments.fast, "reproduced": str(reproduced)},
+        (*(step for at in all_seeds for step in _steps(at)), tables),
+        shlex.join(again),
+        f"done: {results}",
+        given=tuple(path for at in all_seeds for path in _given(at)),
+        given_by=shlex.join(make_given),
+    )
+
+
+if __name__ == "__main__":
+    run_script(Arguments, lambda arguments: list_or_run(study(arguments), list_only=arguments.list_steps))

@@ -1,0 +1,161 @@
+"""The rows of offline training in the comparison on the pocket world (arXiv 2605.28409), and where everything lies.
+
+Judged programs of three policies of different skill stand in for submissions: of the seed model, FT and GRPO-MT, on
+the training problems. Two more rows train on the trajectories that Cobalt is trained on, with the rewards that were
+recorded and without a new sample: on their first turns, and on all of their turns. `cobalt.studies.offline` plans the
+steps, and `cobalt.studies.offline_results` makes the tables.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.studies import pocket
+from cobalt.studies.methods import BASE, COBALT, FT, GRPO_MT, Method, SeedFolders
+
+WRITERS = (BASE, FT, GRPO_MT)
+"""Whose programs are the submissions."""
+
+RESPONSES = 64
+"""Responses of a training step, as many as Cobalt's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the comparison is; what `cobalt.studies.methods.Scale` has is the same.
+
+    Attributes:
+        submissions: Programs of each writer for each training problem.
+        samples: First programs of a row for each test problem, for pass@k.
+        steps: Of each training run.
+    """
+
+    submissions: int
+    samples: int
+    steps: int
+
+
+FULL = Scale(submissions=8, samples=16, steps=64)
+FAST = Scale(submissions=4, samples=10, steps=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A way to make groups.
+
+    Attributes:
+        slug: Of its folder.
+        size: Responses of a group.
+        flags: Of preproc/preproc_judged.py.
+        trajectories: Whether the programs are those of Cobalt's trajectories, and not the submissions.
+    """
+
+    slug: str
+    size: int = 4
+    flags: tuple[str, ...] = ()
+    trajectories: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineMethod:
+    """A row.
+
+    Attributes:
+        name: In tables.
+        slug: In the names of steps and folders.
+        groups: What it is trained on.
+        estimator: Of `cobalt.reward.offline`.
+        settings: Further ones of its training.
+    """
+
+    name: str
+    slug: str
+    groups: Groups
+    estimator: str
+    settings: tuple[str, ...] = ()
+
+
+FOURS, EIGHTS = Groups("groups_of_4"), Groups("groups_of_8", 8)
+ANY = Groups("groups_not_balanced", 4, ("--contrast", "any"))
+# Four trajectories of a problem seldom have four different programs.
+FIRST = Groups("groups_of_first_turns", 2, (), trajectories=True)
+TURNS = Groups("groups_of_turns", 2, ("--responses", "turns", "--rewards_from", "recorded"), trajectories=True)
+
+SFT = OfflineMethod("SFT", "sft", FOURS, "sft")
+OFFLINE_METHODS = (
+    SFT,
+    OfflineMethod("RLOO", "rloo", FOURS, "rloo"),
+    OfflineMethod("RLOO, GRPO's advantage", "grpo", FOURS, "grpo"),
+    OfflineMethod("RLOO, exponential advantage", "exponential", FOURS, "exponential"),
+    OfflineMethod("GRPO's advantage, groups of 8", "grpo_8", EIGHTS, "grpo"),
+    OfflineMethod("GRPO's advantage, not balanced", "grpo_any", ANY, "grpo"),
+    OfflineMethod("GRPO's advantage, KL 0.1", "grpo_kl", FOURS, "grpo", ("offline.kl=0.1",)),
+    OfflineMethod("Cobalt's first turns, offline", "first_turns", FIRST, "grpo"),
+    OfflineMethod("Cobalt's partial trajectories, offline", "partial", TURNS, "grpo"),
+)
+
+Row = Method | OfflineMethod
+
+COMPARED = (BASE, COBALT)
+"""Rows of `cobalt.studies.reproduce` that pass@k is estimated for, too."""
+
+ROWS: tuple[Row, ...] = (*COMPARED, *OFFLINE_METHODS)
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineFolders:
+    """Where everything of one seed lies.
+
+    Attributes:
+        own: Of this study.
+        reproduced: Of `cobalt.studies.reproduce`, whose world, policies and trajectories this study starts from.
+    """
+
+    own: SeedFolders
+    reproduced: SeedFolders
+
+    @property
+    def scale(self) -> Scale:
+        """How large the comparison is."""
+        return FAST if self.own.fast else FULL
+
+    @property
+    def start(self) -> Path:
+        """The policy that every row starts from: the seed model."""
+        return self.reproduced.model(BASE)
+
+    @property
+    def trajectories(self) -> Path:
+        """The trajectories that Cobalt is trained on."""
+        return pocket.evaluation_file(self.reproduced.collection("cobalt"))
+
+    def submissions(self, writer: Method) -> Path:
+        """A writer's judged programs."""
+        return self.own.home / "submissions" / f"{writer.slug}.jsonl"
+
+    def training(self, method: OfflineMethod) -> Path:
+        """The training run of a row."""
+        return self.own.training(method.slug)
+
+    def model(self, row: Row) -> Path:
+        """The policy of a row."""
+        return self.reproduced.model(row) if isinstance(row, Method) else pocket.trained_model(self.training(row))
+
+    def evaluation(self, row: Row) -> Path:
+        """The trajectories of a row on the test problems."""
+        return self.reproduced.evaluation(row) if isinstance(row, Method) else self.own.home / "test" / row.slug
+
+    def samples(self, row: Row) -> Path:
+        """Many first programs of a row for each test problem."""
+        return self.own.home / "samples" / row.slug
+
+
+def folders_of(folder: Path, reproduced: Path, seed: int, *, fast: bool) -> OfflineFolders:
+    """The folders of a seed.
+
+    Args:
+        folder: Of this study.
+        reproduced: Of `cobalt.studies.reproduce`.
+        seed: The seed.
+        fast: Whether both studies are those of `--fast`.
+    """
+    return OfflineFolders(SeedFolders(folder, seed, fast), SeedFolders(reproduced, seed, fast))

@@ -1,0 +1,69 @@
+"""A page of results: tables between two marks of a markdown file, whose other text is kept.
+
+CSV files and plots lie in a folder beside the page, with the page's name.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cobalt.errors import UserError
+from cobalt.report.plots import plot_turns
+from cobalt.report.tables import Table, to_csv, to_markdown
+from cobalt.rollout.evaluate import TurnMetrics
+
+Curves = dict[str, list[TurnMetrics]]
+
+
+def marks(module: str) -> tuple[str, str]:
+    """The lines that a module's tables stand between."""
+    return f"<!-- begin: {module} -->", f"<!-- end: {module} -->"
+
+
+def kept(output: Path, module: str) -> tuple[str, str]:
+    """The text before and after the tables of a page, its marks included.
+
+    Args:
+        output: The markdown file; if it is not there, a heading is the text before.
+        module: Whose tables.
+
+    Raises:
+        UserError: the file has no marks of this module.
+    """
+    begin, end = marks(module)
+    if not output.exists():
+        return f"# Results\n\n{begin}", f"{end}\n"
+    before, found_begin, rest = output.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise UserError(f"{output} has no lines {begin!r} and {end!r}: write them where the tables are to go")
+    return before + begin, end + after
+
+
+def write_page(
+    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: dict[str, Curves]
+) -> None:
+    """Write tables and plots.
+
+    Args:
+        output: The markdown file.
+        around: What `kept` gave.
+        tables: Each under its heading.
+        plots: Pass@1 by turn, by the name of the table that a plot follows.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    before, after = around
+    side = output.with_suffix("")
+    parts = []
+    try:
+        side.mkdir(parents=True, exist_ok=True)
+        for heading, table in tables:
+            (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
+            parts.append(f"### {heading}\n\n{to_markdown(table)}")
+            if table.name in plots:
+                plot_turns(plots[table.name], side / f"{table.name}.png")
+                parts.append(f"![Pass@1 by turn]({side.name}/{table.name}.png)\n")
+        output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {output} and {side}: {error.strerror}") from None
