@@ -139,6 +139,13 @@ def test_runs_with_other_hidden_tests_are_refused(tmp_path):
         check_comparable(two_runs(tmp_path, problems=other))
 
 
+def test_a_run_without_its_manifest_is_refused_and_the_file_is_named(tmp_path):
+    early, late = make_run(tmp_path / "early", EARLY), make_run(tmp_path / "late", LATE)
+    (late / "evaluation.run.json").unlink()
+    with pytest.raises(UserError, match=r"late/evaluation\.run\.json is missing"):
+        check_comparable([read_run("early", early), read_run("late", late)])
+
+
 @pytest.mark.parametrize(
     ("options", "message", "allow"),
     [

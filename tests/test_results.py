@@ -195,22 +195,37 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     assert page.read_text() == first
 
 
+def costs_of(path):
+    """The numbers of each row of a file of costs, from `steps` on, by method and seed."""
+    with path.open() as file:
+        _, *rows = csv.reader(file)
+    return {(method, int(seed)): list(map(float, cells)) for method, seed, *cells in rows}
+
+
 def test_costs_have_the_training_and_the_collection(study):
     page = Path("RESULTS.md")
-    write_results(study, (0,), page, fast=True)
-    lines = Path("RESULTS/costs.csv").read_text().splitlines()
-    costs = {line.split(",")[0]: line.split(",")[1:] for line in lines}
-    steps, examples, seconds, collecting, *_ = costs["FT-Cobalt"]
-    # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
-    assert (int(steps), int(examples), float(seconds), float(collecting)) == (4, 24, 11.0, 3.0)
-    # One step of 6 trajectories of 3 responses.
-    assert [float(cell) for cell in costs["GRPO-MT"][:4]] == [1.0, 18.0, 2.0, 0.0]
+    write_results(study, (0, 1), page, fast=True)
+    costs = costs_of(Path("RESULTS/costs.csv"))
+    for seed in (0, 1):
+        # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
+        assert costs["FT-Cobalt", seed][:4] == [4.0, 24.0, 11.0, 3.0]
+        # One step of 6 trajectories of 3 responses.
+        assert costs["GRPO-MT", seed][:4] == [1.0, 18.0, 2.0, 0.0]
+
+
+def test_a_row_of_equal_time_says_where_its_training_ended(study):
+    page, at = Path("RESULTS.md"), SeedFolders(study, 1, fast=True)
+    model = next(at.model(method) for method in METHODS if method.slug == "cobalt_time")
+    (model / ".cobalt-export").write_text("step 6\n")
+    write_results(study, (0, 1), page, fast=True)
+    timed = page.read_text().partition("### Equal time")[2]
+    assert next(line for line in timed.splitlines() if line.startswith("| Cobalt |")).split("|")[-3] == " 1 / 6 (end) "
 
 
 def test_a_missing_run_is_named_and_nothing_is_written(study):
     evaluation = SeedFolders(study, 1, fast=True).evaluation(METHODS[4]) / "evaluation.jsonl"
     evaluation.unlink()
-    with pytest.raises(UserError, match="no evaluation"):
+    with pytest.raises(UserError, match="seed 1"):
         write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
     assert not Path("RESULTS.md").exists()
 
@@ -252,11 +267,10 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     assert "| SFT |" in text and "0.250" in text and "took 3 s a seed" in text
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
-    with Path("RESULTS/offline_costs.csv").open() as file:
-        costs = {line[0]: line[1:] for line in csv.reader(file)}
+    costs = costs_of(Path("RESULTS/offline_costs.csv"))
     # Eight steps of 5 responses, 2 s each; where the trajectories were collected for it, 1 s more.
-    assert [float(cell) for cell in costs["SFT"][:4]] == [8.0, 40.0, 16.0, 0.0]
-    assert [float(cell) for cell in costs["Cobalt's partial trajectories, offline"][:4]] == [8.0, 40.0, 17.0, 1.0]
+    assert costs["SFT", 1][:4] == [8.0, 40.0, 16.0, 0.0]
+    assert costs["Cobalt's partial trajectories, offline", 1][:4] == [8.0, 40.0, 17.0, 1.0]
 
 
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):

@@ -55,7 +55,8 @@ def read_metrics(run: Path) -> list[tuple[int, dict[str, float]]]:
         try:
             record = _Step.model_validate_json(line)
         except ValidationError:
-            raise UserError(f"{path}, line {number}: not a step of a training run") from None
+            cut = ", perhaps cut off" if number == len(lines) else ""
+            raise UserError(f"{path}, line {number}: not a step of a training run{cut}") from None
         steps.append((record.step, record.metrics))
     return steps
 

@@ -16,7 +16,7 @@ from cobalt.rollout.evaluate import TurnMetrics
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999999")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _DASHES = ("-", "--", "-.", ":")
-_MOST_BANDS = 6
+_MOST_BANDS = 4
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
@@ -30,14 +30,22 @@ def check_plot_path(path: Path) -> None:
         raise UserError(f"plot {path}: give a file that ends in .png or .svg")
 
 
-def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
+def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path, styles: Sequence[str] | None = None) -> None:
     """Draw one curve of Pass@1 by turn for each named run into each of `paths`, with its interval if they are few.
+
+    Args:
+        runs: The curves.
+        paths: PNG or SVG files.
+        styles: Names in an order that decides colours and markers, so that a run looks the same in several plots;
+            None: the order of `runs`.
 
     Raises:
         UserError: a file cannot be written.
     """
     figure, axes = _figure()
-    for index, (name, metrics) in enumerate(runs.items()):
+    order = list(runs) if styles is None else list(styles)
+    for name, metrics in runs.items():
+        index = order.index(name)
         turns = [row.turn for row in metrics]
         axes.plot(
             turns,
@@ -61,9 +69,44 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path) -> None:
     axes.set_xlabel("turn")
     axes.set_ylabel("Pass@1, %" if len(runs) > _MOST_BANDS else "Pass@1, % (band: 95 % interval)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
+    if len(runs) <= _MOST_BANDS:  # many curves use the whole height, so that they can be told apart
+        axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
     axes.grid(alpha=0.3)
     _add_legend(figure, axes, len(runs))
+    _save(figure, paths)
+
+
+def plot_first_and_last(
+    rows: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    intervals: Mapping[str, tuple[tuple[float, float], tuple[float, float]]],
+    *paths: Path,
+    last: int,
+) -> None:
+    """Draw Pass@1 of each row at the first and at the last turn, with its interval and each seed, into `paths`.
+
+    Args:
+        rows: Of each name, Pass@1 of every seed at turn 0 and at the last turn, from 0 to 1.
+        intervals: Of each name, the pooled interval at turn 0 and at the last turn.
+        paths: PNG or SVG files.
+        last: The last turn.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    figure, axes = _figure()
+    for place, name in enumerate(rows):
+        for index, (values, (lower, upper)) in enumerate(zip(rows[name], intervals[name], strict=True)):
+            colour, at = _COLOURS[index], place + (index - 0.5) * 0.3
+            axes.plot([100 * lower, 100 * upper], [at, at], color=colour, linewidth=1.5)
+            axes.plot([100 * value for value in values], [at] * len(values), "|", color=colour, markersize=6)
+            mean = 100 * sum(values) / len(values)
+            label = f"turn {(0, last)[index]}" if place == 0 else None
+            axes.plot([mean], [at], _MARKERS[index], color=colour, linestyle="none", label=label)
+    axes.set_yticks(range(len(rows)), [_literal(name) for name in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("Pass@1, % (line: 95 % interval over problems; strokes: seeds)")
+    axes.grid(axis="x", alpha=0.3)
+    _add_legend(figure, axes, 2)
     _save(figure, paths)
 
 

@@ -222,6 +222,10 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
             phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
             (accepted if _is_allowed(setting, allowed) else refused).append(phrase)
         if refused:
+            manifests = [manifest_path(run.evaluation) for run in (base, other)]
+            missing = [path for path in manifests if not path.exists()]
+            if len(missing) == 1:
+                raise UserError(f"{missing[0]} is missing, so the settings of that run are not known: put it back")
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {'; '.join(refused)}. Compare runs of the same"
                 " settings, or name those that may differ with --allow"

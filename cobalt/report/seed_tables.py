@@ -71,8 +71,14 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
     )
 
 
-def gain_table(rows: Mapping[str, SeedRuns], base: str) -> Table:
-    """FT-Cobalt against every other method, at the first turn, after two rounds of feedback and at the last turn."""
+def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
+    """One method against every other, at the first turn, after two rounds of feedback and at the last turn.
+
+    Args:
+        name: Of the table.
+        rows: The runs of each method.
+        base: The one that is compared with the others.
+    """
     last = max(len(run.metrics) for run in rows[base].values()) - 1
     turns = [0, 2, last]
     cells, data = [], []
@@ -85,7 +91,7 @@ def gain_table(rows: Mapping[str, SeedRuns], base: str) -> Table:
             cells.append([f"{base} minus {method}", *map(_points, estimates), by_seed])
             data += [(method, turn, e.mean, e.lower, e.upper) for turn, e in zip(turns, estimates, strict=True)]
     return Table(
-        "gain",
+        name,
         f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
         " leaves zero out). An interval says how much other problems would change the figure; how much another training"
         " would change it, the figures of the seeds say.",
@@ -133,38 +139,47 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     )
 
 
-def cost_table(costs: Mapping[str, Sequence[Cost]]) -> Table:
-    """Costs of a training example: the mean over seeds, collection included."""
+def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
+    """Costs of a training example: the mean over seeds, collection included.
+
+    Args:
+        name: Of the table.
+        costs: Of each method, by seed.
+    """
+    seeds = sorted(next(iter(costs.values())))
     cells, data = [], []
     for method, by_seed in costs.items():
-        examples = sum(one.examples for one in by_seed)
+        every = [by_seed[seed] for seed in seeds]
+        examples = sum(one.examples for one in every)
 
-        def each(name: str, costs: Sequence[Cost] = by_seed, examples: int = examples) -> float:
-            return float(sum(getattr(one, name) for one in costs)) / examples
+        def each(field: str, every: Sequence[Cost] = every, examples: int = examples) -> float:
+            return float(sum(getattr(one, field) for one in every)) / examples
 
-        seconds = sum(one.seconds for one in by_seed)
-        share = sum(one.collection_seconds for one in by_seed) / seconds
-        memory = max(one.memory for one in by_seed)
-        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in by_seed))
+        seconds = sum(one.seconds for one in every)
+        share = sum(one.collection_seconds for one in every) / seconds
+        memory = max(one.memory for one in every)
+        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
+        by_itself = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
         cells.append(
             [
-                *(method, steps, f"{examples // len(by_seed):,}", f"{seconds / len(by_seed):,.0f}"),
-                *(f"{100 * share:.0f} %", f"{1000 * each('seconds'):.0f}", f"{each('tokens'):.0f}"),
+                *(method, steps, f"{examples // len(every):,}", f"{seconds / len(every):,.0f}"),
+                *(f"{100 * share:.0f} %", f"{1000 * each('seconds'):.0f}", by_itself, f"{each('tokens'):.0f}"),
                 *(f"{each('tests'):.1f}", f"{memory:.1f}"),
             ]
         )
-        data += [(method, *(getattr(one, field) for field in Cost.__dataclass_fields__)) for one in by_seed]
+        fields = Cost.__dataclass_fields__
+        data += [(method, seed, *(getattr(by_seed[seed], field) for field in fields)) for seed in seeds]
     return Table(
-        "costs",
+        name,
         "What training took, the mean over seeds, without starts of training runs and services. A training example is a"
         " response that the policy is trained on. Memory is what the machine had in"
         " use at the peak of training, in GiB.",
         [
-            *("", "steps", "examples", "seconds", "of them collection", "ms an example", "tokens an example"),
-            *("tests an example", "GiB"),
+            *("", "steps", "examples", "seconds", "of them collection", "ms an example"),
+            *(f"seeds {', '.join(map(str, seeds))}", "tokens an example", "tests an example", "GiB"),
         ],
         cells,
-        ("method", *Cost.__dataclass_fields__),
+        ("method", "seed", *Cost.__dataclass_fields__),
         data,
     )
 
@@ -215,7 +230,8 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
     return Table(
         "recoverability",
         "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"
-        " alone (cobalt/report/recoverability.py has the method and its limits).",
+        " alone (cobalt/report/recoverability.py has the method and its limits). On training problems that have both"
+        " right and wrong programs at that turn, so that repairs are more frequent than on all test problems.",
         ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
         cells,
         ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),

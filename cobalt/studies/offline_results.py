@@ -4,7 +4,7 @@ They may stand in the same page as those of `cobalt.studies.results`, between ma
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -71,8 +71,8 @@ def divergence(at: OfflineFolders, method: OfflineMethod) -> float:
     return found[-1]
 
 
-def _costs(seeds: Sequence[OfflineFolders], row: Row) -> list[Cost]:
-    return [cost(at.reproduced, row) if isinstance(row, Method) else offline_cost(at, row) for at in seeds]
+def _costs(seeds: Sequence[OfflineFolders], row: Row) -> dict[int, Cost]:
+    return {at.own.seed: cost(at.reproduced, row) if isinstance(row, Method) else offline_cost(at, row) for at in seeds}
 
 
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
@@ -90,7 +90,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     costs = {row.name: _costs(seeds, row) for row in shown if row is not BASE}
     extra = {"": ["examples", "seconds", "KL"], BASE.name: ["0", "0", "0.000"]}
     for row in shown[1:]:
-        spent = costs[row.name]
+        spent = costs[row.name].values()
         moved = [divergence(at, row) for at in seeds] if isinstance(row, OfflineMethod) else []
         extra[row.name] = [
             f"{sum(one.examples for one in spent) // len(spent):,}",
@@ -105,7 +105,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     return [
         ("Offline RL", pass_table("offline", caption, runs, extra)),
         ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
-        ("Offline RL: costs", replace(cost_table(costs), name="offline_costs")),
+        ("Offline RL: costs", cost_table("offline_costs", costs)),
         ("Offline RL: published", published_offline_table()),
     ]
 

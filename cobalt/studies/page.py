@@ -3,15 +3,14 @@
 CSV files and plots lie in a folder beside the page, with the page's name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cobalt.errors import UserError
-from cobalt.report.plots import plot_turns
 from cobalt.report.tables import Table, to_csv, to_markdown
-from cobalt.rollout.evaluate import TurnMetrics
 
-Curves = dict[str, list[TurnMetrics]]
+Draw = Callable[[Path], None]
+"""Draws a plot into a file."""
 
 
 def marks(module: str) -> tuple[str, str]:
@@ -40,7 +39,7 @@ def kept(output: Path, module: str) -> tuple[str, str]:
 
 
 def write_page(
-    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: dict[str, Curves]
+    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Sequence[Draw]]
 ) -> None:
     """Write tables and plots.
 
@@ -48,7 +47,7 @@ def write_page(
         output: The markdown file.
         around: What `kept` gave.
         tables: Each under its heading.
-        plots: Pass@1 by turn, by the name of the table that a plot follows.
+        plots: Those that follow a table, by the table's name.
 
     Raises:
         UserError: a file cannot be written.
@@ -61,9 +60,10 @@ def write_page(
         for heading, table in tables:
             (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
             parts.append(f"### {heading}\n\n{to_markdown(table)}")
-            if table.name in plots:
-                plot_turns(plots[table.name], side / f"{table.name}.png")
-                parts.append(f"![Pass@1 by turn]({side.name}/{table.name}.png)\n")
+            for number, draw in enumerate(plots.get(table.name, ()), 1):
+                file = side / f"{table.name}{'' if number == 1 else f'_{number}'}.png"
+                draw(file)
+                parts.append(f"![{heading}]({side.name}/{file.name})\n")
         output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {output} and {side}: {error.strerror}") from None

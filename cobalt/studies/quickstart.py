@@ -229,6 +229,7 @@ def study(arguments: Arguments) -> Study:
     quickstart = Quickstart(folder, arguments.seed, arguments.fast, arguments.special_cases)
     variables = [f"SPECIAL_CASES={arguments.special_cases:g}"] if arguments.special_cases else []
     flags = ["--fast"] if arguments.fast else []
+    small = " With --fast the models learn next to nothing: that every step runs is what this shows."
     return Study(
         "quickstart",
         folder,
@@ -236,7 +237,7 @@ def study(arguments: Arguments) -> Study:
         quickstart.steps(),
         shlex.join([*variables, "bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
         f"done. Tables and plots: {quickstart.report} (report.md, pass_at_1.png, training.png); programs and verdicts"
-        f" of every turn: {quickstart.report / 'ft_cobalt.html'}, which opens in a browser",
+        f" of every turn: {quickstart.report / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
     )
 
 

@@ -4,16 +4,19 @@ The figures are `cobalt.report`'s. This module knows where the runs lie and what
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.errors import UserError
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
+from cobalt.report.plots import plot_first_and_last, plot_turns
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.seed_tables import (
     Cost,
@@ -30,12 +33,27 @@ from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
-from cobalt.studies.methods import BASE, FAST, FT_COBALT, FULL, METHODS, Method, SeedFolders
-from cobalt.studies.page import kept, write_page
+from cobalt.studies.methods import (
+    BASE,
+    COBALT,
+    FAST,
+    FT_COBALT,
+    FT_COBALT_PTB,
+    FT_COBALT_ROUNDS,
+    FT_MORE,
+    FULL,
+    METHODS,
+    Method,
+    SeedFolders,
+)
+from cobalt.studies.page import Draw, kept, write_page
 from cobalt.training.export import exported_step
 from cobalt.trajectory_codec import read_trajectories
 
 MODULE = "cobalt.studies.results"
+
+VARIANTS = (FT_MORE, FT_COBALT_ROUNDS, FT_COBALT_PTB)
+"""Rows that the curves by turn leave out, so that the others can be told apart."""
 
 
 def cost(at: SeedFolders, method: Method) -> Cost:
@@ -100,6 +118,13 @@ class _Results:
 
     def __init__(self, folder: Path, seeds: Sequence[int], *, fast: bool) -> None:
         self.at = {seed: SeedFolders(folder, seed, fast) for seed in seeds}
+        for seed, at in self.at.items():
+            for method in METHODS:
+                if not pocket.evaluation_file(at.evaluation(method)).exists():
+                    raise UserError(
+                        f"{folder} has no evaluation of {method.name} for seed {seed}: run"
+                        f" python -m cobalt.studies.reproduce {folder} --seeds {seed}{' --fast' * fast}"
+                    )
         self.runs: dict[Method, dict[int, Run]] = {
             method: {seed: read_run(method.name, at.evaluation(method)) for seed, at in self.at.items()}
             for method in METHODS
@@ -112,7 +137,9 @@ class _Results:
         for seed in seeds:
             check_comparable([runs[seed] for runs in self.runs.values()])
             check_comparable([runs[seed] for runs in self.perturbed.values()])
-        self.costs = {method: [cost(at, method) for at in self.at.values()] for method in METHODS if method is not BASE}
+        self.costs = {
+            method: {seed: cost(at, method) for seed, at in self.at.items()} for method in METHODS if method is not BASE
+        }
 
     def view(self, name: str) -> list[Method]:
         """The rows of a view."""
@@ -126,14 +153,17 @@ class _Results:
         counts = {"": ["examples"], BASE.name: ["0"]}
         for method in examples:
             if method in self.costs:
-                of_method = self.costs[method]
+                of_method = self.costs[method].values()
                 counts[method.name] = [f"{sum(one.examples for one in of_method) // len(of_method):,}"]
         spent = {"": ["steps", "seconds"]}
         for method in time:
-            of_method = self.costs.get(method, [])
-            steps = " / ".join(str(one.steps) for one in of_method) or "0"
-            seconds = f"{sum(one.seconds for one in of_method) / len(of_method):,.0f}" if of_method else "0"
-            spent[method.name] = [steps, seconds]
+            by_seed = self.costs.get(method, {})
+            steps = " / ".join(
+                f"{one.steps}{' (end)' if self._is_end(method, seed, one.steps) else ''}"
+                for seed, one in by_seed.items()
+            )
+            seconds = sum(one.seconds for one in by_seed.values()) / len(by_seed) if by_seed else 0.0
+            spent[method.name] = [steps or "0", f"{seconds:,.0f}"]
         files = {m.name: [run.evaluation for run in self.runs[m].values()] for m in examples}
         collections = {
             name: [pocket.evaluation_file(at.collection(slug)) for at in self.at.values()]
@@ -149,18 +179,20 @@ class _Results:
                 "Equal training examples",
                 pass_table("equal_examples", "Equal training examples, except for base and FT.", named, counts),
             ),
-            ("FT-Cobalt against the others", gain_table(named, FT_COBALT.name)),
+            ("FT-Cobalt against the others", gain_table("gain", named, FT_COBALT.name)),
+            ("Cobalt against the others", gain_table("gain_cobalt", named, COBALT.name)),
             (
                 "Equal time",
                 pass_table(
                     "equal_time",
-                    "Equal time: the last checkpoint that fits into FT-Cobalt's time, its collection included.",
+                    "Equal time: the last checkpoint that fits into FT-Cobalt's time, its collection included; steps of"
+                    " each seed, with (end) where the training run has no later checkpoint.",
                     timed,
                     spent,
                 ),
             ),
             ("Repairs", moves_table(files)),
-            ("Costs", cost_table({m.name: self.costs[m] for m in examples if m in self.costs})),
+            ("Costs", cost_table("costs", {m.name: self.costs[m] for m in examples if m in self.costs})),
             (
                 "Impossible feedback",
                 impossible_table(
@@ -171,18 +203,53 @@ class _Results:
             ("One-step recoverability", recoverability_table(collections)),
         ]
 
+    def _is_end(self, method: Method, seed: int, step: int) -> bool:
+        """Whether a row of equal time is the last checkpoint of its training run, so that it might have had more."""
+        return any(
+            share is None and step == max(number for number, _ in read_metrics(self.at[seed].training(slug)))
+            for slug, share in method.trained
+        )
+
     def _events(self, method: Method) -> tuple[int, int]:
         """Hacking events of all seeds, and the turns after an impossible test."""
         files = [pocket.events_file(at.perturbed(method)) for at in self.at.values()]
         return sum(len(read_events(file)) for file in files), sum(tempted_turns(file) or 0 for file in files)
 
-    def curves(self, view: str) -> dict[str, list[TurnMetrics]]:
-        """Pooled Pass@1 by turn, for the plot."""
-        return {method.name: _curve(self.runs[method]) for method in self.view(view)}
+    def plots(self) -> dict[str, list[Draw]]:
+        """The plots, by the table that they follow."""
+        names = list(dict.fromkeys(method.name for method in METHODS))
+        drawn: dict[str, list[Draw]] = {}
+        for view in ("examples", "time"):
+            rows = self.view(view)
+            curves = {method.name: _curve(self.runs[method]) for method in rows if method not in VARIANTS}
+            drawn[f"equal_{view}"] = [
+                partial(_draw_first_and_last, {method.name: self.runs[method] for method in rows}),
+                partial(_draw_curves, curves, names),
+            ]
+        return drawn
 
 
 def _ceilings(world: Path) -> Any:
     return json.loads((world / "data" / "ceilings.json").read_text(encoding="utf-8"))["test"]
+
+
+def _draw_curves(curves: Mapping[str, Sequence[TurnMetrics]], names: Sequence[str], path: Path) -> None:
+    plot_turns(curves, path, styles=names)
+
+
+def _draw_first_and_last(runs: Mapping[str, SeedRuns], path: Path) -> None:
+    last = max(len(run.metrics) for run in next(iter(runs.values())).values()) - 1
+    turns = (0, last)
+    shares = {
+        name: [[run.metrics[turn].pass_at_1 for run in of.values()] for turn in turns] for name, of in runs.items()
+    }
+    found = {name: [pooled(of, turn) for turn in turns] for name, of in runs.items()}
+    plot_first_and_last(
+        {name: (first, final) for name, (first, final) in shares.items()},
+        {name: ((a.lower, a.upper), (b.lower, b.upper)) for name, (a, b) in found.items()},
+        path,
+        last=last,
+    )
 
 
 def _curve(runs: SeedRuns) -> list[TurnMetrics]:
@@ -211,9 +278,7 @@ def write_results(folder: Path, seeds: Sequence[int], output: Path, *, fast: boo
     """
     around = kept(output, MODULE)
     results = _Results(folder, seeds, fast=fast)
-    write_page(
-        output, around, results.tables(), {f"equal_{view}": results.curves(view) for view in ("examples", "time")}
-    )
+    write_page(output, around, results.tables(), results.plots())
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from cobalt.cli import run_script
-from cobalt.training.configuration import TrainingSettings
+from cobalt.training.configuration import TrainingSettings, trains_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,13 @@ class Arguments:
     overrides: Annotated[list[str], tyro.conf.Positional]
     """Settings of veRL as key=value, such as data.train_batch_size=8; they are applied last."""
     data: str = "problems"
-    """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt."""
+    """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt. episodes: problems that
+    the policy repairs over several turns (GRPO-MT, VeRPO-MT)."""
     rollout: str = "single_turn"
-    """How the samples of a prompt are generated. single_turn: one response each."""
+    """How the samples of a prompt are generated. single_turn: one response each. multi_turn: an episode with feedback.
+    multi_turn_until_solved: one that ends when a program passes the public tests."""
     estimator: str = "grpo"
-    """Advantages and loss. grpo: the paper's."""
+    """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
     wandb: bool = False
@@ -64,16 +66,29 @@ def main(arguments: Arguments) -> int:
     )
     config = compose(settings)
     findings = check(config)
-    for note in findings.notes:
-        logger.info("%s", note)
     findings.raise_errors()
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
         dry_run(settings.output_dir, config)
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+        sys.stdout.flush()
+    for note in findings.notes:
+        logger.info("%s", note)
+    if arguments.dry_run:
+        logger.info("the dry run found nothing wrong; it is for %s", _size(config))
         return 0
     return launch(settings, config, silence_limit=arguments.silence_limit)
+
+
+def _size(config: Any) -> str:
+    """What a step generates, and on what, in words."""
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    place = "CPU cores" if trains_on_cpu(config) else f"{devices} GPUs"
+    turns = config.cobalt.multi_turn.turns if config.cobalt.get("multi_turn") else 1
+    responses = "one response" if turns == 1 else f"up to {turns} responses"
+    samples = f"{config.data.train_batch_size} prompts x {config.actor_rollout_ref.rollout.n} samples"
+    return f"{place}, {samples} of {responses} a step"
 
 
 if __name__ == "__main__":

@@ -217,9 +217,10 @@ def main(arguments: Arguments) -> int:
 
         from cobalt.training.memory import estimate
 
-        for line in estimate(config).lines():
-            logger.info("%s", line)
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+        sys.stdout.flush()
+        for line in (*estimate(config).lines(), "the dry run found nothing wrong"):
+            logger.info("%s", line)
         return 0
     return launch(arguments, config)
 
