@@ -10,7 +10,7 @@ from cobalt.report.seeds import Estimate, SeedRuns, difference, moves, pooled
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
 
-_SHOWN_TURNS = (0, 1, 2, 4, 8)
+_SHOWN_TURNS = (0, 1, 2, 3, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
 
 
 def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
-    """One method against every other, at the first turn, after two rounds of feedback and at the last turn.
+    """One method against every other, at the first turn, at turn 3 (the paper's t=3) and at the last turn.
 
     Args:
         name: Of the table.
@@ -80,7 +80,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         base: The one that is compared with the others.
     """
     last = max(len(run.metrics) for run in rows[base].values()) - 1
-    turns = [0, 2, last]
+    turns = sorted({0, min(3, last), last})
     cells, data = [], []
     seeds = sorted(rows[base])
     for method, runs in rows.items():
