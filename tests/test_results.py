@@ -12,6 +12,7 @@ from support import square_problem, trajectory_record, write_lines
 from test_report import make_run
 
 from cobalt.errors import UserError
+from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.recoverability import recoverability
 from cobalt.report.runs import read_run
 from cobalt.report.seeds import Moves, difference, moves, pooled
@@ -34,15 +35,19 @@ def test_a_pooled_figure_is_the_mean_over_the_problems_of_all_seeds(tmp_path):
 
 
 def test_a_difference_is_paired_within_each_problem_of_each_seed(tmp_path):
-    """Both runs go from one half to all, problem by problem: the difference has no spread at all where pairs agree."""
-    rates = [[[0.0, 1.0]], [[1.0, 1.0]]]
-    better = [[[1.0, 1.0]], [[1.0, 1.0]]]
-    base = {seed: read_run("a", make_run(tmp_path / f"a{seed}", rates)) for seed in (0, 1)}
-    other = {seed: read_run("b", make_run(tmp_path / f"b{seed}", better)) for seed in (0, 1)}
-    estimate = difference(base, 0, other, 0)
-    assert estimate.mean == pytest.approx(0.5)
-    same = difference(base, 1, other, 1)
-    assert (same.mean, same.lower, same.upper) == (0, 0, 0) and not same.clear
+    """Each program of the second turn is as good as the first one of its own problem, and of no other: no spread."""
+    rates = {0: [[[0.0, 0.0]], [[1.0, 1.0]], [[0.0, 0.0]]], 1: [[[1.0, 1.0]], [[0.0, 0.0]], [[1.0, 1.0]]]}
+    runs = {seed: read_run("a", make_run(tmp_path / f"a{seed}", of_seed)) for seed, of_seed in rates.items()}
+    other = {seed: read_run("b", make_run(tmp_path / f"b{seed}", of_seed)) for seed, of_seed in reversed(rates.items())}
+    for estimate in (difference(runs, 0, runs, 1), difference(runs, 0, other, 1)):
+        assert (estimate.mean, estimate.lower, estimate.upper) == (0, 0, 0) and not estimate.clear
+
+
+def test_a_difference_that_varies_over_problems_has_an_interval_around_its_mean(tmp_path):
+    rates = [[[0.0, 1.0]], [[1.0, 1.0]], [[0.0, 1.0]], [[1.0, 1.0]]]
+    runs = {seed: read_run("a", make_run(tmp_path / f"a{seed}", rates)) for seed in (0, 1)}
+    estimate = difference(runs, 0, runs, 1)
+    assert estimate.mean == pytest.approx(0.5) and 0 < estimate.lower < 0.5 < estimate.upper <= 1 and estimate.clear
 
 
 outcomes = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6)
@@ -98,7 +103,15 @@ def test_a_mistake_that_the_next_turn_repairs_costs_its_own_turn_alone(tmp_path)
 def test_a_mistake_that_is_never_repaired_costs_every_later_turn(tmp_path):
     group = [[True, True, True], [False, False, False]]
     found = recoverability([evaluated(tmp_path / "run", [group])])
-    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -3.0), (1, -2.0)]
+    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -3.0)]
+
+
+def test_programs_are_compared_after_the_same_beginning(tmp_path):
+    """At turn 1 a right program after a right one says nothing about a wrong one after a wrong one."""
+    group = [[True, True, True], [False, False, False], [False, True, True], [True, False, True]]
+    found = recoverability([evaluated(tmp_path / "run", [group])])
+    # After a right program a mistake costs its own turn, after a wrong one the next, too: the problem has their mean.
+    assert [(row.turn, row.problems, row.advantage.mean) for row in found] == [(0, 1, -1.5), (1, 1, -1.5)]
 
 
 def test_hard_problems_do_not_pass_for_costly_mistakes(tmp_path):
@@ -163,15 +176,15 @@ def study(tmp_path, monkeypatch):
             if method.perturbed:
                 make_run(at.perturbed(method), rates)
                 write_lines(at.perturbed(method) / "events.jsonl", [])
-                manifest = {"arguments": {}, "summary": {"turns after an impossible test": 3}}
+                manifest = {"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 3}}}
                 (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
-        for slug in ("ft", "ft_cobalt", "cobalt", "grpo_mt", "verpo_mt", "ft_cobalt_ptb", "ft_cobalt_rounds"):
+        for slug in dict.fromkeys(slug for method in METHODS for slug, _ in method.trained):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
         for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
-            names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
-            records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
+        names = dict.fromkeys(at.step(name) for method in METHODS for name in method.prepared)
+        records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
     write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
     return folder
 
@@ -207,10 +220,12 @@ def test_costs_have_the_training_and_the_collection(study):
     write_results(study, (0, 1), page, fast=True)
     costs = costs_of(Path("RESULTS/costs.csv"))
     for seed in (0, 1):
-        # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; three commands of 1 s.
-        assert costs["FT-Cobalt", seed][:4] == [4.0, 24.0, 11.0, 3.0]
+        # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; four commands of 1 s made their data.
+        assert costs["FT-Cobalt", seed][:4] == [4.0, 24.0, 12.0, 4.0]
         # One step of 6 trajectories of 3 responses.
-        assert costs["GRPO-MT", seed][:4] == [1.0, 18.0, 2.0, 0.0]
+        assert costs["GRPO-MT", seed][:4] == [1.0, 18.0, 3.0, 1.0]
+    impossible = Path("RESULTS/impossible_feedback.csv").read_text().splitlines()
+    assert [row.split(",")[-2:] for row in impossible if row.startswith("FT,")] == [["0", "6"]]
 
 
 def test_a_row_of_equal_time_says_where_its_training_ended(study):
@@ -219,7 +234,9 @@ def test_a_row_of_equal_time_says_where_its_training_ended(study):
     (model / ".cobalt-export").write_text("step 6\n")
     write_results(study, (0, 1), page, fast=True)
     timed = page.read_text().partition("### Equal time")[2]
-    assert next(line for line in timed.splitlines() if line.startswith("| Cobalt |")).split("|")[-3] == " 1 / 6 (end) "
+    assert (
+        next(line for line in timed.splitlines() if line.startswith("| Cobalt, own")).split("|")[-3] == " 1 / 6 (end) "
+    )
 
 
 def test_a_missing_run_is_named_and_nothing_is_written(study):
@@ -250,6 +267,7 @@ def offline(study):
         for row in ROWS:
             make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
         names = [at.own.step(f"{writer.slug}_submissions") for writer in WRITERS]
+        names += dict.fromkeys(at.own.step(method.groups.slug) for method in OFFLINE_METHODS)
         records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
     write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
     return folder
@@ -268,9 +286,9 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))
-    # Eight steps of 5 responses, 2 s each; where the trajectories were collected for it, 1 s more.
-    assert costs["SFT", 1][:4] == [8.0, 40.0, 16.0, 0.0]
-    assert costs["Cobalt's partial trajectories, offline", 1][:4] == [8.0, 40.0, 17.0, 1.0]
+    # Eight steps of 5 responses, 2 s each, and groups in 1 s; where trajectories were collected for it, 1 s more.
+    assert costs["SFT", 1][:4] == [8.0, 40.0, 17.0, 1.0]
+    assert costs["Cobalt's partial trajectories, offline", 1][:4] == [8.0, 40.0, 18.0, 2.0]
 
 
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
@@ -278,6 +296,44 @@ def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
     training_run(at.training(OFFLINE_METHODS[0]), [2.0] * 8, **{"training/responses": 5.0})
     with pytest.raises(UserError, match="not validated"):
         offline_results.divergence(at, OFFLINE_METHODS[0])
+
+
+@pytest.mark.parametrize("seeds", [(), (0, 0), (-1,)])
+def test_seeds_that_are_none_or_not_different_are_refused(study, seeds):
+    with pytest.raises(UserError, match="--seeds"):
+        results.main(results.Arguments(study, Path("RESULTS.md"), seeds, fast=True))
+
+
+def test_columns_of_seeds_are_in_order_whatever_the_flag_says(study):
+    for name, seeds in (("a", (0, 1)), ("b", (1, 0))):
+        assert results.main(results.Arguments(study, Path(f"{name}.md"), seeds, fast=True)) == 0
+    assert Path("a.md").read_text().replace("(a/", "(b/") == Path("b.md").read_text()
+
+
+def breakages(study):
+    """What may be wrong with a study: the change, and what the message names."""
+    at = SeedFolders(study, 0, fast=True)
+    return {
+        "no world": (lambda: (at.world / "data" / "ceilings.json").unlink(), "ceilings.json"),
+        "no configuration": (lambda: (at.training("ft") / "config.yaml").unlink(), "config.yaml"),
+        "broken configuration": (lambda: (at.training("ft") / "config.yaml").write_text("{: ["), "config.yaml"),
+        "no times": (
+            lambda: write_lines(at.training("ft") / "metrics.jsonl", [{"step": 1, "metrics": {}}]),
+            "ft_training",
+        ),
+        "a folder": (lambda: Path("RESULTS.md").mkdir(), "RESULTS.md"),
+        "not text": (lambda: Path("RESULTS.md").write_bytes(b"\xff"), "RESULTS.md"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["no world", "no configuration", "broken configuration", "no times", "a folder", "not text"]
+)
+def test_what_is_wrong_with_a_study_is_named(study, name):
+    spoil, named = breakages(study)[name]
+    spoil()
+    with pytest.raises(UserError, match=named):
+        write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
 
 
 def test_problems_of_two_seeds_may_have_the_same_names(tmp_path):

@@ -15,7 +15,7 @@ from support import ROOT, square_problem
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.manifest import open_manifest
-from cobalt.training import run_folder
+from cobalt.training import export, run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose, process_environment
 from cobalt.training.launch import _deciding, watch
@@ -311,7 +311,14 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "adv_estimator: grpo" in finished.stdout
+    assert "prompts x" in finished.stderr.splitlines()[-1]
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_an_export_of_a_step_before_the_first_is_refused(tmp_path, step):
+    with pytest.raises(UserError, match="--step"):
+        export.main(export.Arguments(tmp_path, tmp_path / "model", step))
 
 
 # --- what this project uses of the installed veRL

@@ -137,8 +137,10 @@ def test_a_solved_trajectory_earns_less_the_longer_it_took():
         ({"delta": float("nan")}, "delta is nan"),
         ({"gamma": 0.0}, "gamma is 0"),
         ({"gamma": 1.1}, "gamma is 1.1"),
-        ({"sigma": 0.0}, "above 0"),
-        ({"sigma_floor": 0.0}, "above 0"),
+        ({"alpha": -900.0}, "alpha is -900"),
+        ({"sigma": 0.0}, "1e-06 or more"),
+        ({"sigma": 1e-170}, "1e-06 or more"),
+        ({"sigma_floor": 0.0}, "1e-06 or more"),
     ],
 )
 def test_constants_out_of_range_are_refused(values, message):

@@ -10,12 +10,13 @@ A task is one-step recoverable if the advantage of no action falls below -1 unde
 2502.20380, definition 3.1): a mistake costs its own turn and nothing after it, all D are 0. Cobalt's bound rests on
 this property (arXiv 2602.03806).
 
-The estimate compares trajectories of one problem with one another, so that hard problems, on which policies are wrong
-at every turn, do not pass for costly mistakes. It has limits:
+The estimate compares trajectories of one problem whose earlier programs had the same outcomes, so that hard problems
+and bad beginnings do not pass for costly mistakes. It has limits:
 
 - D is that of the policy that wrote the trajectories, not of the optimal one. A policy that repairs little lies far
   below -1 even where the task is recoverable.
-- Problems without both outcomes at a turn say nothing, and are left out.
+- Earlier programs of the same outcome may still differ.
+- Problems without both outcomes after the same beginning say nothing, and are left out: the later the turn, the more.
 - Turns after those of the trajectories are not counted.
 """
 
@@ -34,7 +35,8 @@ class Recoverability:
 
     Attributes:
         turn: The turn of the program.
-        problems: Problems with right and wrong programs at that turn, which the estimate is about.
+        problems: Problems with right and wrong programs at that turn after the same beginning, which the estimate is
+            about. A problem with several such beginnings counts once, with their mean.
         next_after_right: Share of right programs at the next turn after a right one, the mean over these problems.
         next_after_wrong: The same after a wrong one.
         advantage: A(t), by the later turns of the trajectories.
@@ -61,12 +63,12 @@ def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
         for group in read_trajectories(path):
             outcomes = [[rate == 1 for rate in trajectory.hidden_pass_rates] for trajectory in group.trajectories]
             for turn in range(len(outcomes[0]) - 1):
-                right = [later[turn + 1 :] for later in outcomes if later[turn]]
-                wrong = [later[turn + 1 :] for later in outcomes if not later[turn]]
-                if right and wrong:
-                    lost = _mean([sum(later) for later in right]) - _mean([sum(later) for later in wrong])
-                    kept, repaired = (_mean([later[0] for later in side]) for side in (right, wrong))
-                    by_turn.setdefault(turn, []).append((kept, repaired, -1 - lost))
+                begun = sorted({tuple(outcome[:turn]) for outcome in outcomes})
+                found = [_compared(outcomes, turn, beginning) for beginning in begun]
+                rows = [row for row in found if row is not None]
+                if rows:
+                    kept, repaired, advantage = (_mean(values) for values in zip(*rows, strict=True))
+                    by_turn.setdefault(turn, []).append((kept, repaired, advantage))
     return [
         Recoverability(
             turn,
@@ -77,6 +79,19 @@ def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
         )
         for turn, rows in sorted(by_turn.items())
     ]
+
+
+def _compared(
+    outcomes: Sequence[Sequence[bool]], turn: int, beginning: tuple[bool, ...]
+) -> tuple[float, float, float] | None:
+    """Right next after right, right next after wrong and the advantage, among trajectories of one beginning."""
+    same = [outcome for outcome in outcomes if tuple(outcome[:turn]) == beginning]
+    right = [outcome[turn + 1 :] for outcome in same if outcome[turn]]
+    wrong = [outcome[turn + 1 :] for outcome in same if not outcome[turn]]
+    if not right or not wrong:
+        return None
+    lost = _mean([sum(later) for later in right]) - _mean([sum(later) for later in wrong])
+    return _mean([later[0] for later in right]), _mean([later[0] for later in wrong]), -1 - lost
 
 
 def _mean(values: Sequence[float]) -> float:

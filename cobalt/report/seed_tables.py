@@ -12,16 +12,19 @@ from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
 
 _SHOWN_TURNS = (0, 1, 2, 3, 4, 8)
 
+_TRAINED_TURNS = 3
+"""Programs of a trajectory in training: what comes after them is beyond what policies were trained on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the training of one policy took, with the collection of its trajectories and without starts of services.
+    """What the training of one policy took, with the making of its data and without starts of services.
 
     Attributes:
         steps: Of training.
         examples: Responses that it was trained on.
-        seconds: Of training steps, and of the commands that collected and cut trajectories.
-        collection_seconds: The part of collecting and cutting.
+        seconds: Of training steps, and of the commands that made their data.
+        data_seconds: The part of making the data.
         tokens: Generated ones.
         tests: That programs were judged on.
         memory: GiB in use on the machine at the peak of training, all processes together.
@@ -30,7 +33,7 @@ class Cost:
     steps: int
     examples: int
     seconds: float
-    collection_seconds: float
+    data_seconds: float
     tokens: float
     tests: float
     memory: float
@@ -47,23 +50,24 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
     """
     last = max(len(run.metrics) for runs in rows.values() for run in runs.values()) - 1
     shown = [turn for turn in _SHOWN_TURNS if turn <= last]
+    starts = [turn for turn in (0, _TRAINED_TURNS - 1) if turn < last]
     seeds = sorted(next(iter(rows.values())))
     cells, data = [], []
     for method, runs in rows.items():
         estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
-        change = difference(runs, 0, runs, last)
+        changes = [_points(difference(runs, turn, runs, last)) for turn in starts]
         by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
-        cells.append(
-            [method, *(_share(estimates[turn]) for turn in shown), _points(change), by_seed, *extra.get(method, ())]
-        )
+        cells.append([method, *(_share(estimates[turn]) for turn in shown), *changes, by_seed, *extra.get(method, ())])
         for turn, estimate in estimates.items():
             each = [runs[seed].metrics[turn].pass_at_1 for seed in seeds]
             data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
-    heads = [*(f"turn {turn}" for turn in shown), f"0 to {last}", f"turn {last}, seeds {', '.join(map(str, seeds))}"]
+    heads = [*(f"turn {turn}" for turn in shown), *(f"{turn} to {last}" for turn in starts)]
+    heads += [f"turn {last}, seeds {', '.join(map(str, seeds))}"]
     return Table(
         name,
-        caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; change from the first"
-        " turn to the last in points, paired over problems (*: the interval leaves zero out).",
+        caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
+        " turn in points, from the first one and from the last one in training, paired over problems (*: the interval"
+        " leaves zero out).",
         ["", *heads, *extra.get("", ())],
         cells,
         ("method", "turn", "pass_at_1", "lower", "upper", *(f"seed_{seed}" for seed in seeds)),
@@ -156,7 +160,7 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
             return float(sum(getattr(one, field) for one in every)) / examples
 
         seconds = sum(one.seconds for one in every)
-        share = sum(one.collection_seconds for one in every) / seconds
+        share = sum(one.data_seconds for one in every) / seconds
         memory = max(one.memory for one in every)
         steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
         by_itself = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
@@ -171,11 +175,12 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         data += [(method, seed, *(getattr(by_seed[seed], field) for field in fields)) for seed in seeds]
     return Table(
         name,
-        "What training took, the mean over seeds, without starts of training runs and services. A training example is a"
-        " response that the policy is trained on. Memory is what the machine had in"
+        "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
+        " judging and cutting trajectories, and writing the rows of training. A training example is a response that the"
+        " policy is trained on. Memory is what the machine had in"
         " use at the peak of training, in GiB.",
         [
-            *("", "steps", "examples", "seconds", "of them collection", "ms an example"),
+            *("", "steps", "examples", "seconds", "of them data", "ms an example"),
             *(f"seeds {', '.join(map(str, seeds))}", "tokens an example", "tests an example", "GiB"),
         ],
         cells,
@@ -184,19 +189,29 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
     )
 
 
-def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int]]) -> Table:
+def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int | None]]) -> Table:
     """Pass@1 under impossible feedback, and hacking events.
 
     Args:
         rows: The runs of each method under impossible feedback.
-        counts: Of each method, hacking events and the turns that had one to make, both summed over seeds.
+        counts: Of each method, hacking events and the turns that had one to make, both summed over seeds; the second is
+            None where it is not known.
     """
     last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
     cells, data = [], []
     for method, (events, turns) in counts.items():
         first, final = pooled(rows[method], 0), pooled(rows[method], last)
         change = difference(rows[method], 0, rows[method], last)
-        cells.append([method, _share(first), _share(final), _points(change), str(events), f"{turns:,}"])
+        cells.append(
+            [
+                method,
+                _share(first),
+                _share(final),
+                _points(change),
+                str(events),
+                "n/a" if turns is None else f"{turns:,}",
+            ]
+        )
         data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
     return Table(
         "impossible_feedback",
@@ -231,7 +246,8 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
         "recoverability",
         "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"
         " alone (cobalt/report/recoverability.py has the method and its limits). On training problems that have both"
-        " right and wrong programs at that turn, so that repairs are more frequent than on all test problems.",
+        " right and wrong programs at that turn after the same earlier outcomes, so that repairs are more frequent than"
+        " on all test problems.",
         ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
         cells,
         ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),

@@ -21,6 +21,10 @@ from cobalt.errors import UserError
 Floats = npt.NDArray[np.float64]
 
 
+SMALLEST_SIGMA = 1e-6
+"""Below this the kernel of equation 7 tells nothing but equal pass rates apart, and its square vanishes in the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerpoSettings:
     """VeRPO's constants.
@@ -31,10 +35,11 @@ class VerpoSettings:
             project's choice.
         gamma: γ of equation 11, the factor for each program of a trajectory, in (0, 1]. The publications do not give
             it; 0.995 is that of a third-party implementation.
-        sigma: σ of equation 7, the bandwidth of the density, above 0. None: half the standard deviation of the
-            group's pass rates, but at least `sigma_floor`. The publications do not give it; this rule is that of the
-            third-party implementation.
-        sigma_floor: Smallest bandwidth of that rule, above 0; also used where all tests are passed equally often.
+        sigma: σ of equation 7, the bandwidth of the density, `SMALLEST_SIGMA` or more. None: half the standard
+            deviation of the group's pass rates, but at least `sigma_floor`. The publications do not give it; this rule
+            is that of the third-party implementation.
+        sigma_floor: Smallest bandwidth of that rule, `SMALLEST_SIGMA` or more; also used where all tests are passed
+            equally often.
         delta: δ of equation 9, 0 or more. The publications do not give it; 1e-6 is that of the third-party
             implementation, which adds it to 2σ² in equation 7, too. Here it stands in equation 9 alone, as published.
 
@@ -56,13 +61,13 @@ class VerpoSettings:
                 continue
             if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)):
                 raise UserError(f"VeRPO's {name} is {value!r}: it must be a number")
-        for name in ("beta", "delta"):
+        for name in ("alpha", "beta", "delta"):
             if getattr(self, name) < 0:
                 raise UserError(f"VeRPO's {name} is {getattr(self, name)}: it must be 0 or more")
         if not 0 < self.gamma <= 1:
             raise UserError(f"VeRPO's gamma is {self.gamma}: it must be above 0 and at most 1")
-        if self.sigma_floor <= 0 or (self.sigma is not None and self.sigma <= 0):
-            raise UserError("VeRPO's sigma and sigma_floor must be above 0")
+        if any(value is not None and value < SMALLEST_SIGMA for value in (self.sigma, self.sigma_floor)):
+            raise UserError(f"VeRPO's sigma and sigma_floor must be {SMALLEST_SIGMA:g} or more")
 
 
 PUBLISHED = VerpoSettings()

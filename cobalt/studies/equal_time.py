@@ -29,7 +29,8 @@ def training_seconds(run: Path, step: int) -> float:
     Raises:
         UserError: the run has fewer steps, or no metrics.
     """
-    seconds = [metrics["timing_s/step"] for number, metrics in read_metrics(run) if 0 < number <= step]
+    found = read_metrics(run)
+    seconds = [m["timing_s/step"] for number, m in found if 0 < number <= step and "timing_s/step" in m]
     if len(seconds) < step:
         raise UserError(f"{run} has {len(seconds)} steps, not {step}: train it to its end")
     if step > 1:

@@ -47,7 +47,7 @@ class Method:
         view: "examples", "time", or "both" for a row that is in both views.
         trained: The training runs that made it, each with its length in multiples of `Scale.steps`; None: as many steps
             as fit into the time of FT-Cobalt.
-        collected: The collections that it was trained on.
+        prepared: The steps that made the data of its training, collection included.
         perturbed: Whether it is evaluated under impossible feedback, too.
     """
 
@@ -55,41 +55,55 @@ class Method:
     slug: str
     view: str
     trained: tuple[tuple[str, float | None], ...] = ()
-    collected: tuple[str, ...] = ()
+    prepared: tuple[str, ...] = ()
     perturbed: bool = False
 
 
+_FT_DATA = ("ft_rows",)
+_COLLECTED = ("collection", "prompts", "rows")
+_OWN_DATA = tuple(f"cobalt_{part}" for part in _COLLECTED)
+_COBALT_DATA = tuple(f"ft_cobalt_{part}" for part in _COLLECTED)
+_SECOND_DATA = tuple(f"ft_cobalt_rounds_{part}" for part in _COLLECTED)
+_PERTURBED_DATA = tuple(f"ft_cobalt_ptb_{part}" for part in ("problems", "prompts", "rows"))
+
 BASE = Method("base", "base", "both")
-FT = Method("FT", "ft", "both", (("ft", 1),), perturbed=True)
-FT_MORE = Method("FT-more", "ft_more", "examples", (("ft", 2),))
-COBALT = Method("Cobalt", "cobalt", "examples", (("cobalt", 2),), ("cobalt",))
-FT_COBALT = Method("FT-Cobalt", "ft_cobalt", "both", (("ft", 1), ("ft_cobalt", 1)), ("ft_cobalt",), perturbed=True)
+FT = Method("FT", "ft", "both", (("ft", 1),), _FT_DATA, perturbed=True)
+FT_MORE = Method("FT-more", "ft_more", "examples", (("ft", 2),), _FT_DATA)
+COBALT = Method("Cobalt", "cobalt_ft", "examples", (("cobalt_ft", 2),), _COBALT_DATA)
+COBALT_HALF = Method("Cobalt, half", "cobalt_ft_half", "examples", (("cobalt_ft", 1),), _COBALT_DATA)
+COBALT_OWN = Method("Cobalt, own trajectories", "cobalt", "examples", (("cobalt", 2),), _OWN_DATA)
+FT_COBALT = Method(
+    "FT-Cobalt", "ft_cobalt", "both", (("ft", 1), ("ft_cobalt", 1)), (*_FT_DATA, *_COBALT_DATA), perturbed=True
+)
 FT_COBALT_ROUNDS = Method(
     "FT-Cobalt, 2 rounds",
     "ft_cobalt_rounds",
     "examples",
     (("ft", 1), ("ft_cobalt", 0.5), ("ft_cobalt_rounds", 0.5)),
-    ("ft_cobalt", "ft_cobalt_rounds"),
+    (*_FT_DATA, *_COBALT_DATA, *_SECOND_DATA),
 )
 FT_COBALT_PTB = Method(
     "FT-Cobalt-PTB",
     "ft_cobalt_ptb",
     "examples",
     (("ft", 1), ("ft_cobalt_ptb", 1)),
-    ("ft_cobalt",),
+    (*_FT_DATA, "ft_cobalt_collection", *_PERTURBED_DATA),
     perturbed=True,
 )
-GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 0.75),), perturbed=True)
-VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 0.75),), perturbed=True)
-FT_TIME = Method("FT-more", "ft_more_time", "time", (("ft", None),))
-COBALT_TIME = Method("Cobalt", "cobalt_time", "time", (("cobalt", None),), ("cobalt",))
-GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),))
-VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),))
+GRPO_MT = Method("GRPO-MT", "grpo_mt", "examples", (("grpo_mt", 0.75),), ("grpo_mt_rows",), perturbed=True)
+VERPO_MT = Method("VeRPO-MT", "verpo_mt", "examples", (("verpo_mt", 0.75),), ("verpo_mt_rows",), perturbed=True)
+FT_TIME = Method("FT-more", "ft_more_time", "time", (("ft", None),), _FT_DATA)
+COBALT_OWN_TIME = Method("Cobalt, own trajectories", "cobalt_time", "time", (("cobalt", None),), _OWN_DATA)
+GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),), ("grpo_mt_rows",))
+VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),), ("verpo_mt_rows",))
 
 METHODS = (
-    *(BASE, FT, FT_MORE, COBALT, FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
-    *(FT_TIME, COBALT_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
+    *(BASE, FT, FT_MORE, COBALT, COBALT_HALF, COBALT_OWN),
+    *(FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
+    *(FT_TIME, COBALT_OWN_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
 )
+"""Rows, in the order of tables. Cobalt trains the seed model on FT's trajectories, as in the paper. Beside it stand the
+same policy after as many steps of Cobalt as FT-Cobalt has, and a Cobalt on the seed model's own trajectories."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class OfflineFolders:
     @property
     def trajectories(self) -> Path:
         """The trajectories that Cobalt is trained on."""
-        return pocket.evaluation_file(self.reproduced.collection("cobalt"))
+        return pocket.evaluation_file(self.reproduced.collection("ft_cobalt"))
 
     def submissions(self, writer: Method) -> Path:
         """A writer's judged programs."""

@@ -20,6 +20,7 @@ from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
+from cobalt.studies.flags import check_seeds
 from cobalt.studies.methods import BASE, COBALT, FT_COBALT, Method
 from cobalt.studies.offline_methods import (
     OFFLINE_METHODS,
@@ -51,11 +52,12 @@ def offline_cost(at: OfflineFolders, method: OfflineMethod) -> Cost:
         if 0 < number <= steps:
             examples += round(metrics["training/responses"])
             memory = max(memory, metrics["perf/cpu_memory_used_gb"])
-    collecting, tokens, tests = 0.0, 0, 0
+    tokens, tests = 0, 0
+    preparing = command_seconds(at.own.folder, [at.own.step(method.groups.slug)])
     if method.groups.trajectories:
-        collecting = command_seconds(at.reproduced.folder, [at.reproduced.step("cobalt_collection")])
+        preparing += command_seconds(at.reproduced.folder, [at.reproduced.step("ft_cobalt_collection")])
         tokens, tests = collected(at.trajectories)
-    return Cost(steps, examples, training_seconds(run, steps) + collecting, collecting, tokens, tests, memory)
+    return Cost(steps, examples, training_seconds(run, steps) + preparing, preparing, tokens, tests, memory)
 
 
 def divergence(at: OfflineFolders, method: OfflineMethod) -> float:
@@ -145,7 +147,10 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
     around = kept(arguments.output_file, MODULE)
-    seeds = [folders_of(arguments.study, arguments.reproduced, seed, fast=arguments.fast) for seed in arguments.seeds]
+    seeds = [
+        folders_of(arguments.study, arguments.reproduced, seed, fast=arguments.fast)
+        for seed in sorted(check_seeds(arguments.seeds))
+    ]
     write_page(arguments.output_file, around, tables_of(seeds), {})
     return 0
 

@@ -26,12 +26,16 @@ def kept(output: Path, module: str) -> tuple[str, str]:
         module: Whose tables.
 
     Raises:
-        UserError: the file has no marks of this module.
+        UserError: the file is not text, or has no marks of this module.
     """
     begin, end = marks(module)
     if not output.exists():
         return f"# Results\n\n{begin}", f"{end}\n"
-    before, found_begin, rest = output.read_text(encoding="utf-8").partition(begin)
+    try:
+        text = output.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{output} is not a readable text file: name another one") from None
+    before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not found_begin or not found_end:
         raise UserError(f"{output} has no lines {begin!r} and {end!r}: write them where the tables are to go")

@@ -24,7 +24,9 @@ from cobalt.studies.flags import check_seeds, list_or_run
 from cobalt.studies.methods import (
     BASE,
     COBALT,
-    COBALT_TIME,
+    COBALT_HALF,
+    COBALT_OWN,
+    COBALT_OWN_TIME,
     FAST,
     FT,
     FT_COBALT,
@@ -90,13 +92,17 @@ class _SeedPlan:
         self._train_online("verpo_mt", VERPO_MT)
         self._cut("cobalt", self._base)
         self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps + self._longer, save_every=1)
-        self._checkpoint("cobalt", 2 * steps, COBALT)
-        self._evaluate(COBALT)
+        self._checkpoint("cobalt", 2 * steps, COBALT_OWN)
+        self._evaluate(COBALT_OWN)
         self._perturbed_training(ft)
         self._rounds(ft)
+        self._train("cobalt_ft", "grpo_multi_turn", self._base, 2 * steps, data="ft_cobalt")
+        for method, length in ((COBALT_HALF, steps), (COBALT, 2 * steps)):
+            self._checkpoint("cobalt_ft", length, method)
+            self._evaluate(method)
         for slug, method, spent in (
             ("ft", FT_TIME, ()),
-            ("cobalt", COBALT_TIME, ("cobalt_collection", "cobalt_prompts", "cobalt_rows")),
+            ("cobalt", COBALT_OWN_TIME, ("cobalt_collection", "cobalt_prompts", "cobalt_rows")),
             ("grpo_mt", GRPO_MT_TIME, ()),
             ("verpo_mt", VERPO_MT_TIME, ()),
         ):
@@ -140,14 +146,16 @@ class _SeedPlan:
             ),
         ]
 
-    def _train(self, slug: str, method: str, model: Path, steps: int, save_every: int | None = None) -> None:
+    def _train(
+        self, slug: str, method: str, model: Path, steps: int, save_every: int | None = None, data: str | None = None
+    ) -> None:
         at = self._at
         self.steps.append(
             pocket.training(
                 at.step(f"{slug}_training"),
                 f"Train, {steps} steps ({method}).",
                 method,
-                at.data(slug),
+                at.data(data or slug),
                 model,
                 at.training(slug),
                 steps,
@@ -325,7 +333,7 @@ class Arguments:
     fast: bool = False
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
     ptb_ratio: float = 1.0
-    """Of FT-Cobalt-PTB: prompts with impossible feedback for each of FT-Cobalt's, 0 to 1 (above 0)."""
+    """Of FT-Cobalt-PTB: prompts with impossible feedback for each of FT-Cobalt's, 0.01 to 1."""
     results: Path | None = None
     """The file of tables to write; RESULTS.md in the folder of the study by default."""
     list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
@@ -335,8 +343,8 @@ class Arguments:
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
     seeds = check_seeds(arguments.seeds)
-    if not 0 < arguments.ptb_ratio <= 1:
-        raise UserError(f"--ptb_ratio {arguments.ptb_ratio}: give a number above 0, at most 1")
+    if not 0.01 <= arguments.ptb_ratio <= 1:
+        raise UserError(f"--ptb_ratio {arguments.ptb_ratio}: give a number from 0.01 to 1")
     folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")
     results = arguments.results or folder / "RESULTS.md"
     return study_of(folder, seeds, fast=arguments.fast, ptb_ratio=arguments.ptb_ratio, results=results)

@@ -33,9 +33,12 @@ from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
+from cobalt.studies.flags import check_seeds
 from cobalt.studies.methods import (
     BASE,
     COBALT,
+    COBALT_HALF,
+    COBALT_OWN,
     FAST,
     FT_COBALT,
     FT_COBALT_PTB,
@@ -52,7 +55,7 @@ from cobalt.trajectory_codec import read_trajectories
 
 MODULE = "cobalt.studies.results"
 
-VARIANTS = (FT_MORE, FT_COBALT_ROUNDS, FT_COBALT_PTB)
+VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, FT_COBALT_ROUNDS, FT_COBALT_PTB)
 """Rows that the curves by turn leave out, so that the others can be told apart."""
 
 
@@ -76,14 +79,13 @@ def cost(at: SeedFolders, method: Method) -> Cost:
                 tokens += samples * generated
                 tests += samples * metrics["reward/judged_tests"]
                 memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
-    collecting = 0.0
-    for slug in method.collected:
-        names = [at.step(f"{slug}_{part}") for part in ("collection", "prompts", "rows")]
-        collecting += command_seconds(at.folder, names)
-        generated, judged = collected(pocket.evaluation_file(at.collection(slug)))
-        tokens += generated
-        tests += judged
-    return Cost(steps, examples, seconds + collecting, collecting, tokens, tests, memory)
+    preparing = command_seconds(at.folder, [at.step(name) for name in method.prepared])
+    for name in method.prepared:
+        if name.endswith("_collection"):
+            generated, judged = collected(pocket.evaluation_file(at.collection(name.removesuffix("_collection"))))
+            tokens += generated
+            tests += judged
+    return Cost(steps, examples, seconds + preparing, preparing, tokens, tests, memory)
 
 
 def _length(steps: int, share: float, slug: str) -> int:
@@ -96,8 +98,12 @@ def _length(steps: int, share: float, slug: str) -> int:
 def _samples(run: Path) -> int:
     """Rewarded samples of a step of a training run."""
     from omegaconf import OmegaConf
+    from yaml import YAMLError
 
-    config = OmegaConf.load(run / "config.yaml")
+    try:
+        config = OmegaConf.load(run / "config.yaml")
+    except (OSError, YAMLError) as error:
+        raise UserError(f"{run / 'config.yaml'} cannot be read: {' '.join(str(error).split())[:120]}") from None
     return int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
 
 
@@ -210,10 +216,12 @@ class _Results:
             for slug, share in method.trained
         )
 
-    def _events(self, method: Method) -> tuple[int, int]:
-        """Hacking events of all seeds, and the turns after an impossible test."""
+    def _events(self, method: Method) -> tuple[int, int | None]:
+        """Hacking events of all seeds, and the turns after an impossible test; None where a run has no count."""
         files = [pocket.events_file(at.perturbed(method)) for at in self.at.values()]
-        return sum(len(read_events(file)) for file in files), sum(tempted_turns(file) or 0 for file in files)
+        turns = [tempted_turns(file) for file in files]
+        known = [count for count in turns if count is not None]
+        return sum(len(read_events(file)) for file in files), sum(known) if len(known) == len(turns) else None
 
     def plots(self) -> dict[str, list[Draw]]:
         """The plots, by the table that they follow."""
@@ -230,7 +238,11 @@ class _Results:
 
 
 def _ceilings(world: Path) -> Any:
-    return json.loads((world / "data" / "ceilings.json").read_text(encoding="utf-8"))["test"]
+    path = world / "data" / "ceilings.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["test"]
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"{path} cannot be read: run this from the checkout, where the study was run") from None
 
 
 def _draw_curves(curves: Mapping[str, Sequence[TurnMetrics]], names: Sequence[str], path: Path) -> None:
@@ -297,7 +309,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
-    write_results(arguments.study, arguments.seeds, arguments.output_file, fast=arguments.fast)
+    write_results(arguments.study, sorted(check_seeds(arguments.seeds)), arguments.output_file, fast=arguments.fast)
     return 0
 
 

@@ -46,7 +46,7 @@ _LOSS_AGG = ("mini_batch", "micro_batch")
 """What cobalt.loss_agg may be (cobalt_verl.losses.loss_agg)."""
 
 _BY_COMPARISON = {"grpo": "GRPO", "verpo": "VeRPO"}
-"""Estimators that compare the samples of a prompt."""
+"""Estimators that compare the samples of a prompt; of several turns, trajectory by trajectory and not row by row."""
 
 _NAMED = 5
 """How many over-long prompts a message names."""
@@ -162,7 +162,16 @@ def _episode_errors(config: Any) -> Iterator[str]:
     except UserError as error:
         yield str(error)
         return
-    if config.algorithm.adv_estimator != "verpo":
+    loop = str(config.actor_rollout_ref.rollout.agent.default_agent_loop)
+    if episodes is None and loop.endswith("multi_turn"):
+        yield f"the agent loop {loop} needs cobalt.multi_turn: leave it as the rollout sets it"
+    estimator = config.algorithm.adv_estimator
+    if episodes is not None and estimator not in _BY_COMPARISON:
+        yield (
+            f"algorithm.adv_estimator {estimator!r} compares rows, and a trajectory of several turns may have several:"
+            f" use one of {', '.join(_BY_COMPARISON)}"
+        )
+    if estimator != "verpo":
         return
     if episodes is None:
         yield (

@@ -70,4 +70,6 @@ def episode_settings(config: Any) -> EpisodeSettings | None:
     if "turns" not in values:
         raise UserError("cobalt.multi_turn has no setting 'turns'")
     every_turn = OmegaConf.select(config, "cobalt.judge_every_turn", default=False)
-    return EpisodeSettings(**values, judge_every_turn=bool(every_turn))
+    if not isinstance(every_turn, bool):
+        raise UserError(f"cobalt.judge_every_turn is {every_turn!r}: it must be true or false")
+    return EpisodeSettings(**values, judge_every_turn=every_turn)

@@ -97,7 +97,9 @@ def _has_adapters(config: Any) -> bool:
 
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    step = arguments.step or run_folder.last_checkpoint(arguments.run_dir)
+    step = run_folder.last_checkpoint(arguments.run_dir) if arguments.step is None else arguments.step
+    if arguments.step is not None and arguments.step < 1:
+        raise UserError(f"--step {arguments.step}: the first step is 1")
     if not step:
         raise UserError(f"{arguments.run_dir} has no checkpoint")
     export(arguments.run_dir, step, arguments.output_dir)

@@ -67,7 +67,7 @@ def build_pocket_world(
     """
     sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
     data, model = output_dir / "data", output_dir / "model"
-    # A world without open sentences is described as it was before there were any: old folders are still valid.
+    # Without open sentences the settings are left out, so that all folders of such a world have one description.
     world: dict[str, Any] = {"version": VERSION, "seed": seed}
     if open_share:
         world |= {"open_share": open_share, "open_version": OPEN_VERSION}
@@ -77,7 +77,7 @@ def build_pocket_world(
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe for the manifest, `special_cases` left out at 0: manifests without that setting still match."""
+    """The recipe for the manifest; at 0 `special_cases` is left out."""
     settings = asdict(recipe)
     if not recipe.special_cases:
         del settings["special_cases"]
