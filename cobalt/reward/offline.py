@@ -33,7 +33,8 @@ class OfflineSettings:
         beta: Of the exponential advantages, above 0. The paper does not give it; 1.0 is this project's choice.
         clip: Width of the importance ratio against the starting policy, above 0 and below 1: tokens outside
             [1 - clip, 1 + clip] get no gradient that would move them further. None: no importance ratio, as the paper.
-        kl: Weight of the KL divergence from the starting policy, 0 or more; 0.0: none, as the paper.
+        kl: Weight of the penalty for leaving the starting policy (`cobalt_verl.losses.offline`), 0 or more; 0.0: none,
+            as the paper.
 
     Raises:
         UserError: a value is out of range; the message names it.

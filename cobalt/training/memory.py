@@ -7,7 +7,11 @@ easily", "fits barely" or "does not fit". Nothing is measured here.
 from dataclasses import dataclass
 from typing import Any
 
-_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+from cobalt.errors import UserError
+
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+"""Bytes of a number, by the name that veRL's engine takes."""
+
 _GIB = 2**30
 
 
@@ -53,11 +57,20 @@ class MemoryEstimate:
 
 
 def estimate(config: Any) -> MemoryEstimate:
-    """The estimate for a composed configuration of `cobalt.training.offline`; the model's weights are not loaded."""
+    """The estimate for a composed configuration of `cobalt.training.offline`; the model's weights are not loaded.
+
+    Raises:
+        UserError: the policy has no configuration.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    architecture = AutoConfig.from_pretrained(config.model.path)
+    try:
+        architecture = AutoConfig.from_pretrained(config.model.path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{config.model.path} has no usable config.json: {' '.join(str(error).split())[:200]}"
+        ) from None
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -68,9 +81,9 @@ def estimate(config: Any) -> MemoryEstimate:
         if isinstance(module, torch.nn.Linear) and "lm_head" not in name
     ]
     trained = sum(rank * (module.in_features + module.out_features) for module in linear) if rank else parameters
-    stored = _BYTES[str(config.engine.model_dtype)]
+    stored = BYTES[str(config.engine.model_dtype)]
     precision = config.engine.get("mixed_precision") or {}
-    computed = _BYTES[str(precision.get("param_dtype", "bf16"))]
+    computed = BYTES[str(precision.get("param_dtype", "bf16"))]
     gpus = int(config.trainer.n_gpus_per_node)
     tokens = int(config.data.max_token_len_per_gpu)
     copy = computed if computed != stored else 0

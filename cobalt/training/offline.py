@@ -5,18 +5,21 @@ engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of ever
 (`cobalt.training.run_folder`).
 """
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.conversation.chat_template import TemplateThinking
 from cobalt.errors import UserError
+from cobalt.manifest import manifest_path
 from cobalt.reward.offline import OfflineSettings
 from cobalt.training import run_folder
 from cobalt.training.configuration import (
@@ -26,11 +29,34 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
+from cobalt.training.memory import BYTES, estimate
 
 logger = logging.getLogger(__name__)
 
-_WHOLE = ("data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu", "trainer.total_epochs")
-"""Settings that must be whole numbers of 1 or more."""
+_WHOLE = {
+    "data.train_batch_size": 1,
+    "data.max_length": 1,
+    "data.max_token_len_per_gpu": 1,
+    "data.seed": 0,
+    "model.lora_rank": 0,
+    "trainer.total_epochs": 1,
+    "trainer.n_gpus_per_node": 1,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+}
+"""Settings that must be whole numbers, and the least value of each."""
+
+_UNREAD = ("data", "trainer", "checkpoint")
+"""Sections of veRL's configuration of which this training reads some keys alone."""
+
+_READ = {
+    *(f"data.{name}" for name in ("train_files", "val_files", "train_batch_size", "max_length", "seed")),
+    *(f"data.{name}" for name in ("max_token_len_per_gpu", "chat_template_thinking")),
+    *(f"trainer.{name}" for name in ("default_local_dir", "device", "n_gpus_per_node", "total_epochs")),
+    *(f"trainer.{name}" for name in ("total_training_steps", "save_freq", "test_freq", "max_ckpt_to_keep")),
+    "checkpoint.save_contents",
+    "checkpoint.load_contents",
+}
 
 
 @dataclass(frozen=True)
@@ -72,8 +98,9 @@ def compose(arguments: Arguments) -> Any:
         paths["data.val_files"] = validation
     scale = f"offline_scale@_global_={arguments.scale}"
     estimator = [f"offline.estimator={arguments.estimator}"]
-    config = compose_file("offline", [scale, *path_overrides(paths), *estimator, *arguments.overrides])
-    errors = [*_errors(config)]
+    given = [scale, *path_overrides(paths), *estimator]
+    config = compose_file("offline", [*given, *arguments.overrides])
+    errors = [*_errors(config), *_unread(compose_file("offline", given), config)]
     if errors:
         raise UserError("; ".join(errors))
     return config
@@ -86,12 +113,22 @@ def _errors(config: Any) -> Iterator[str]:
         OfflineSettings(**config.offline)
     except (UserError, TypeError) as error:
         yield str(error)
-    planned = config.trainer.total_training_steps
-    for key in (*_WHOLE, *(("trainer.total_training_steps",) if planned is not None else ())):
+    planned = {} if config.trainer.total_training_steps is None else {"trainer.total_training_steps": 1}
+    wrong = False
+    for key, least in (_WHOLE | planned).items():
         value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{key} is {value!r}: it must be a whole number of 1 or more"
-            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            wrong = True
+            yield f"{key} is {value!r}: it must be a whole number of {least} or more"
+    rate, kind, thinking = config.optim.lr, str(config.engine.model_dtype), config.data.chat_template_thinking
+    if not isinstance(rate, int | float) or isinstance(rate, bool) or not rate > 0:
+        yield f"optim.lr is {rate!r}: it must be above 0"
+    if kind not in BYTES:
+        yield f"engine.model_dtype is {kind!r}: it must be one of {', '.join(BYTES)}"
+    if thinking not in get_args(TemplateThinking):
+        yield f"data.chat_template_thinking is {thinking!r}: it must be one of {', '.join(get_args(TemplateThinking))}"
+    if wrong:
+        return
     if config.data.train_batch_size % config.trainer.n_gpus_per_node:
         yield (
             f"data.train_batch_size {config.data.train_batch_size} groups cannot be shared by"
@@ -101,6 +138,38 @@ def _errors(config: Any) -> Iterator[str]:
         yield (
             f"data.max_length {config.data.max_length} is more than data.max_token_len_per_gpu"
             f" {config.data.max_token_len_per_gpu}, the tokens of a micro-batch"
+        )
+
+
+def _unread(without: Any, config: Any) -> Iterator[str]:
+    """Overrides of settings that veRL's own supervised trainer reads, and this training does not."""
+    from omegaconf import OmegaConf
+
+    for section in _UNREAD:
+        before, after = (OmegaConf.to_container(part[section], resolve=True) for part in (without, config))
+        assert isinstance(before, dict) and isinstance(after, dict)
+        for name in sorted(map(str, before.keys() | after.keys())):
+            key = f"{section}.{name}"
+            if key not in _READ and before.get(name) != after.get(name):
+                yield f"{key} is not read by offline training: leave it out"
+
+
+def _check_template(groups: Path, thinking: str) -> None:
+    """Check that prompts are rendered as they were when the groups were made, as far as their manifest says.
+
+    Raises:
+        UserError: they are not.
+    """
+    path = manifest_path(groups)
+    if not path.exists():
+        return
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))["arguments"].get("chat_template_thinking", thinking)
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise UserError(f"{path} is not a readable manifest: make the groups again") from None
+    if made != thinking:
+        raise UserError(
+            f"{groups} was made with --chat_template_thinking {made}: set data.chat_template_thinking={made}"
         )
 
 
@@ -125,7 +194,14 @@ def check_data(config: Any) -> int:
     counts = {}
     for name in ("train_files", "val_files"):
         if config.data[name]:
-            groups = load_groups(Path(config.data[name]), tokenizer, settings, config.data.max_length)
+            _check_template(Path(config.data[name]), config.data.chat_template_thinking)
+            groups = load_groups(
+                Path(config.data[name]),
+                tokenizer,
+                settings,
+                config.data.max_length,
+                config.data.chat_template_thinking,
+            )
             counts[name] = len(groups)
             rows = [len(group.rows) for group in groups]
             logger.info(
@@ -135,13 +211,13 @@ def check_data(config: Any) -> int:
                 rows.count(0),
                 sum(rows),
             )
-    steps = counts["train_files"] // config.data.train_batch_size
-    if not steps:
+    if counts["train_files"] < config.data.train_batch_size:
         raise UserError(
             f"{config.data.train_files} has {counts['train_files']} groups, fewer than data.train_batch_size"
             f" {config.data.train_batch_size}"
         )
-    most, planned = steps * config.trainer.total_epochs, config.trainer.total_training_steps
+    most = counts["train_files"] * config.trainer.total_epochs // config.data.train_batch_size
+    planned = config.trainer.total_training_steps
     if planned is not None and planned > most:
         raise UserError(
             f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
@@ -171,6 +247,9 @@ def launch(arguments: Arguments, config: Any) -> int:
     with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
         step = run_folder.prepare(output, _deciding(arguments, config), inputs)
+        if not step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
+            for kept in output.glob("start_*.npz"):
+                kept.unlink()
         OmegaConf.save(config, output / "config.yaml")
         log = output / "train.log"
         logger.info("training in %s, from step %d; the log is %s", output, step, log)
@@ -214,8 +293,6 @@ def main(arguments: Arguments) -> int:
     logger.info("%d training steps of %d groups", steps, config.data.train_batch_size)
     if arguments.dry_run:
         from omegaconf import OmegaConf
-
-        from cobalt.training.memory import estimate
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()

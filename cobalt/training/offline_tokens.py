@@ -4,7 +4,7 @@ The prompt of a row is the group's messages and the response's context. A respon
 which the policy has to learn. No torch: `cobalt_verl.offline_batch` makes tensors of the rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cobalt.conversation.chat_template import TemplateThinking, opens_thinking, template_arguments
+from cobalt.conversation.thinking import OPEN
 from cobalt.errors import UserError
 from cobalt.offline_groups import OfflineGroup, Status, read_groups
 from cobalt.reward.offline import OfflineSettings, offline_advantages
-
-_THINK = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,13 @@ class TokenGroup:
     rows: tuple[Row, ...]
 
 
-def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_length: int) -> list[TokenGroup]:
+def load_groups(
+    path: Path,
+    tokenizer: Any,
+    settings: OfflineSettings,
+    max_length: int,
+    thinking: TemplateThinking = "default",
+) -> list[TokenGroup]:
     """Read a file of groups and turn every response into tokens.
 
     Args:
@@ -61,6 +67,7 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
         tokenizer: The policy's, with a chat template.
         settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
         max_length: Most tokens of a prompt with its response.
+        thinking: The chat template's thinking switch, the same as when the groups were made.
 
     Raises:
         UserError: the file is not one of groups, the tokenizer has no chat template or no end token, a response is too
@@ -73,7 +80,7 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
     groups = []
     too_long: list[str] = []
     for group in read_groups(path):
-        rows = _rows(group, tokenizer, settings)
+        rows = _rows(group, tokenizer, settings, thinking)
         too_long += [f"{group.id} ({row.length})" for row in rows if row.length > max_length]
         groups.append(TokenGroup(group.id, rows))
     if too_long:
@@ -86,17 +93,20 @@ def load_groups(path: Path, tokenizer: Any, settings: OfflineSettings, max_lengt
     return groups
 
 
-def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tuple[Row, ...]:
+def _rows(
+    group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, thinking: TemplateThinking
+) -> tuple[Row, ...]:
     rendered = [
-        tokenizer.apply_chat_template(group.prompt(response), tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(
+            group.prompt(response), tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
+        )
         for response in group.responses
     ]
     distinct = list(dict.fromkeys(rendered))
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
-    # A response as a model wrote it may begin with the tag that the prompt ends with.
     texts = [
-        response.text.removeprefix(_THINK) if prompt.rstrip().endswith(_THINK) else response.text
+        _after(prompt, response.text) if opens_thinking(prompt) else response.text
         for response, prompt in zip(group.responses, rendered, strict=True)
     ]
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -110,15 +120,48 @@ def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings) -> tup
     )
 
 
-def with_rows(groups: Sequence[TokenGroup], places: Iterable[int]) -> tuple[list[int], bool]:
-    """Which groups a rank hands to the engine of those that are its share, and whether they count.
+def _after(prompt: str, response: str) -> str:
+    """A response without the head that an engine put before it because the prompt ends with it: tag and white space."""
+    head = prompt[prompt.rindex(OPEN) :]
+    return response.removeprefix(head) if response.startswith(head) else response.removeprefix(OPEN)
 
-    Every rank takes part in each call of the engine. A rank whose share has no row repeats a group of another, which
-    must not count.
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row among groups.
+
+    Attributes:
+        group: Place of its group.
+        row: Its place in the group.
+        counts: Whether it counts in the loss.
+    """
+
+    group: int
+    row: int
+    counts: bool = True
+
+
+def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks: int) -> list[Place]:
+    """The rows that a rank hands to the engine of some groups: as many as every other rank does.
+
+    Every rank takes part in each call of the engine, with as many micro-batches as the others. A rank with fewer rows
+    than another repeats one that does not count.
 
     Args:
         groups: All groups of the file, at least one with a row.
-        places: The rank's share.
+        chosen: The groups of the call. Each one is whole on one rank.
+        rank: Which rank.
+        ranks: How many there are.
+
+    Returns:
+        Nothing if no chosen group has a row, which then holds on all ranks.
     """
-    own = [int(place) for place in places if groups[place].rows]
-    return (own, True) if own else ([next(place for place, group in enumerate(groups) if group.rows)], False)
+    shares = [
+        [Place(int(at), row) for at in chosen[one::ranks] for row in range(len(groups[at].rows))]
+        for one in range(ranks)
+    ]
+    own, most = shares[rank], max(map(len, shares))
+    if len(own) == most:
+        return own
+    spare = own[0].group if own else next(at for at, group in enumerate(groups) if group.rows)
+    return own + [Place(spare, 0, False)] * (most - len(own))

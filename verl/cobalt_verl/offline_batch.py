@@ -15,14 +15,16 @@ from cobalt.training.offline_tokens import Row
 
 
 def batch(
-    rows: Sequence[Row], start: Sequence[npt.NDArray[np.float32]] | None = None, *, counted: bool = True
+    rows: Sequence[Row],
+    start: Sequence[npt.NDArray[np.float32]] | None = None,
+    counts: Sequence[bool] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Rows as nested tensors (rows, tokens).
 
     Args:
         rows: At least one.
         start: The log-probs of each response's tokens under the starting policy; None: not needed.
-        counted: Whether the tokens of the responses count in the loss.
+        counts: Whether the tokens of each response count in the loss; None: all do.
 
     Returns:
         `input_ids`, `position_ids`, `prompts`, and, placed like log-probs, `loss_mask`, `advantages` and
@@ -32,7 +34,10 @@ def batch(
         "input_ids": [torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)) for row in rows],
         "position_ids": [torch.arange(row.length) for row in rows],
         "prompts": [torch.from_numpy(row.prompt.astype(np.int64)) for row in rows],
-        "loss_mask": [torch.from_numpy(_placed(row, np.full(len(row.response), counted, np.int64))) for row in rows],
+        "loss_mask": [
+            torch.from_numpy(_placed(row, np.full(len(row.response), counted, np.int64)))
+            for row, counted in zip(rows, [True] * len(rows) if counts is None else counts, strict=True)
+        ],
         "advantages": [
             torch.from_numpy(_placed(row, np.full(len(row.response), row.advantage, np.float32))) for row in rows
         ],

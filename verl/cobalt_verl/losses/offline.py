@@ -4,10 +4,12 @@ With the advantage A of a token's response, its log-prob l and its log-prob l0 u
 
     -A l                                             without an importance ratio, as in the paper
     -min(r A, clip(r, 1 - c, 1 + c) A), r = exp(l - l0)     with one
-    + kl (exp(l0 - l) - (l0 - l) - 1)                an estimate of the KL divergence from the starting policy
+    + kl (exp(l - l0) - (l - l0) - 1)                a penalty for leaving the starting policy
 
-and the loss is the mean over the response tokens of the whole batch, on all ranks. Without a ratio and a KL term
-nothing bounds the loss from below: log-probs of responses with a negative advantage may fall for ever.
+The mean of the penalty over the starting policy's own samples is the KL divergence KL(start || policy); over samples of
+others, which are trained on here, it is not. The loss is the mean over the response tokens of the whole batch, on all
+ranks. Without a ratio and a penalty nothing bounds it from below: log-probs of responses with a negative advantage may
+fall for ever.
 """
 
 from typing import Any
@@ -42,7 +44,7 @@ def token_losses(
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
         losses = -torch.minimum(ratio * advantages, clipped * advantages)
     if settings.kl:
-        losses = losses + settings.kl * ((-change).exp() + change - 1)
+        losses = losses + settings.kl * (change.exp() - change - 1)
     return losses
 
 

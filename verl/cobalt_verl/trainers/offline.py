@@ -1,15 +1,17 @@
 """Training on judged responses with veRL's own engine: no sampling, no judge, no Ray (arXiv 2605.28409).
 
 Each rank runs this program (torchrun). A step takes `data.train_batch_size` groups in an order that the seed and the
-epoch decide, so that a run which goes on from a checkpoint trains on what is left. The log-probs of the starting policy
+epoch decide, so that a run which goes on from a checkpoint trains on what is left; what an epoch leaves over goes into
+the first step of the next. The log-probs of the starting policy
 are computed once, before the first step, and kept in the run's folder.
 """
 
 import io
 import os
+import sys
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
-from cobalt.training.offline_tokens import Row, TokenGroup, load_groups, with_rows
+from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
 from cobalt_verl.offline_batch import batch, response_values
@@ -57,12 +59,15 @@ class OfflineTrainer:
         self._rank: int = self._engine.get_data_parallel_rank()
         self._ranks: int = self._engine.get_data_parallel_size()
         load = partial(
-            load_groups, tokenizer=model.tokenizer, settings=self._settings, max_length=config.data.max_length
+            load_groups,
+            tokenizer=model.tokenizer,
+            settings=self._settings,
+            max_length=config.data.max_length,
+            thinking=config.data.chat_template_thinking,
         )
         self._train = load(Path(config.data.train_files))
         self._validation = load(Path(config.data.val_files)) if config.data.val_files else []
-        self._steps_per_epoch = len(self._train) // config.data.train_batch_size
-        most = self._steps_per_epoch * config.trainer.total_epochs
+        most = len(self._train) * config.trainer.total_epochs // config.data.train_batch_size
         self._steps: int = min(config.trainer.total_training_steps or most, most)
         optimizer.total_training_steps = self._steps
         self._worker.reset()
@@ -107,14 +112,16 @@ class OfflineTrainer:
     def _save_every(self) -> int:
         return max(0, int(self._config.trainer.save_freq))
 
-    def _places(self, step: int) -> npt.NDArray[np.int64]:
-        """Which groups a step trains on."""
-        epoch, at = divmod(step - 1, self._steps_per_epoch)
-        order = np.random.default_rng([self._config.data.seed, epoch]).permutation(len(self._train))
+    def _places(self, step: int) -> list[int]:
+        """Which groups a step trains on; a step may end one epoch and begin the next."""
         size: int = self._config.data.train_batch_size
-        return order[at * size : (at + 1) * size]
+        return [self._place(number) for number in range((step - 1) * size, step * size)]
 
-    def _updated(self, places: npt.NDArray[np.int64], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
+    def _place(self, number: int) -> int:
+        epoch, at = divmod(number, len(self._train))
+        return int(epoch_order(self._config.data.seed, epoch, len(self._train))[at])
+
+    def _updated(self, places: Sequence[int], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
         """One update of the policy on some groups; what is known of it."""
         groups = [self._train[place] for place in places]
         tokens = [row.length for group in groups for row in group.rows]
@@ -125,10 +132,9 @@ class OfflineTrainer:
         }
         if not tokens:  # nothing to learn from, on any rank: the policy stays, and the schedule goes on
             return counts | {"actor/lr": float(self._engine.lr_scheduler_step())}
-        mine, counted = with_rows(self._train, places[self._rank :: self._ranks])
-        rows = [row for place in mine for row in self._train[place].rows]
-        values = None if start is None else [value for place in mine for value in start[place]]
-        data = self._tensors(rows, values, counted=counted)
+        mine = share(self._train, places, self._rank, self._ranks)
+        values = None if start is None else [start[place.group][place.row] for place in mine]
+        data = self._tensors(self._train, mine, values)
         tensordict_utils.assign_non_tensor(
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
         )
@@ -136,10 +142,13 @@ class OfflineTrainer:
         named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
         return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | counts
 
-    def _tensors(self, rows: Sequence[Row], start: Sequence[LogProbs] | None = None, *, counted: bool = True) -> Any:
+    def _tensors(
+        self, groups: Sequence[TokenGroup], places: Sequence[Place], start: Sequence[LogProbs] | None = None
+    ) -> Any:
         config = self._config.data
+        rows = [groups[place.group].rows[place.row] for place in places]
         return tensordict_utils.get_tensordict(
-            tensor_dict=batch(rows, start, counted=counted),
+            tensor_dict=batch(rows, start, [place.counts for place in places]),
             non_tensor_dict={
                 "temperature": 1.0,
                 "use_remove_padding": self._config.model.use_remove_padding,
@@ -152,25 +161,25 @@ class OfflineTrainer:
 
     def _log_probs(self, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The policy's log-probs of each response's tokens, computed by all ranks, on each of them."""
-        size: int = self._config.data.train_batch_size
-        own: dict[int, list[LogProbs]] = {}
-        mine = range(self._rank, len(groups), self._ranks)
-        for begin in range(0, -(-len(groups) // self._ranks), size):
-            places, _ = with_rows(groups, mine[begin : begin + size])
-            rows = [row for place in places for row in groups[place].rows]
-            data = self._tensors(rows)
+        size: int = self._config.data.train_batch_size * self._ranks
+        own: dict[tuple[int, int], LogProbs] = {}
+        for begin in range(0, len(groups), size):
+            self._say(f"log-probs of groups from {begin} of {len(groups)}")
+            places = share(groups, range(begin, min(begin + size, len(groups))), self._rank, self._ranks)
+            if not places:
+                continue
+            data = self._tensors(groups, places)
             tensordict_utils.assign_non_tensor(data, compute_loss=False)
-            values = iter(
-                response_values(row, found)
-                for row, found in zip(rows, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True)
-            )
-            own |= {place: [next(values) for _ in groups[place].rows] for place in places}
-        gathered: list[dict[int, list[LogProbs]]] = [own]
+            for place, found in zip(places, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
+                if place.counts:
+                    row = groups[place.group].rows[place.row]
+                    own[place.group, place.row] = response_values(row, found)
+        gathered = [own]
         if self._ranks > 1:
             gathered = [{} for _ in range(self._ranks)]
             torch.distributed.all_gather_object(gathered, own, self._engine.get_data_parallel_group())
         merged = {place: values for part in gathered for place, values in part.items()}
-        return [merged.get(place, []) for place in range(len(groups))]
+        return [[merged[at, row] for row in range(len(group.rows))] for at, group in enumerate(groups)]
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""
@@ -208,8 +217,21 @@ class OfflineTrainer:
                 handle.write(str(step).encode())
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
+        self._say(f"step {step}")
         if self._metrics is not None:
             self._metrics.log(metrics, step)
+
+    def _say(self, text: str) -> None:
+        """A line of output, by which the launcher sees that the run is alive."""
+        if self._is_first:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+
+@cache
+def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+    """The order of an epoch's groups."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def validation_metrics(
@@ -224,8 +246,8 @@ def validation_metrics(
 
     Returns:
         `validation/accepted_log_prob` and `validation/other_log_prob`, the mean of a token (nats; the second only
-        where there are such responses); `validation/kl`, the mean of exp(l0 - l) - (l0 - l) - 1 of a token, an
-        estimate of the KL divergence of the starting policy from the policy on these responses.
+        where there are such responses); `validation/kl`, the mean of exp(l - l0) - (l - l0) - 1 of a token. On samples
+        of the starting policy (temperature 1) that is an unbiased estimate of KL(start || policy).
     """
     rows = [row for group in groups for row in group.rows]
     values = [value for group in now for value in group]
@@ -236,5 +258,5 @@ def validation_metrics(
         if chosen:
             metrics[f"validation/{name}_log_prob"] = float(np.concatenate(chosen).mean())
     change = np.concatenate(values).astype(np.float64) - np.concatenate(starts)
-    metrics["validation/kl"] = float((np.exp(-change) + change - 1).mean())
+    metrics["validation/kl"] = float((np.exp(change) - change - 1).mean())
     return metrics
