@@ -263,6 +263,13 @@ def offline(study):
         for method in OFFLINE_METHODS:
             metrics = {"training/responses": 5.0, "perf/cpu_memory_used_gb": 4.0, "validation/kl": 0.25}
             training_run(at.training(method), [2.0] * 8, **metrics)
+            response = {"text": "a", "reward": 1.0, "origin": "0", "context": []}
+            group = {"id": "p/0", "problem_id": "p", "source": "s", "contrast": "required"}
+            group["messages"] = [{"role": "user", "content": "q"}]
+            statuses = ("accepted", "wrong_answer", "accepted", "wrong_answer")
+            group["responses"] = [response | {"status": status} for status in statuses]
+            at.own.data(method.groups.slug).mkdir(parents=True, exist_ok=True)
+            write_lines(at.own.data(method.groups.slug) / "train.jsonl", [group])
             make_run(at.evaluation(method), [[[0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]])
         for row in ROWS:
             make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
@@ -282,7 +289,10 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     assert offline_results.main(arguments) == 0
     text = page.read_text()
     assert text.partition("between")[0] == compared and text.endswith("end\n")
-    assert "| SFT |" in text and "0.250" in text and "took 3 s a seed" in text
+    assert "took 3 s a seed" in text
+    # 8 steps of 5 responses: 2 accepted ones 20 times, or 4 responses 10 times.
+    cells = {line.split(" | ")[0]: line.split(" | ")[-4:] for line in text.splitlines() if "0.250 |" in line}
+    assert (cells["| SFT"], cells["| RLOO"]) == (["40", "2", "20.0", "0.250 |"], ["40", "4", "10.0", "0.250 |"])
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))
@@ -295,7 +305,7 @@ def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
     at = folders_of(offline, study, 0, fast=True)
     training_run(at.training(OFFLINE_METHODS[0]), [2.0] * 8, **{"training/responses": 5.0})
     with pytest.raises(UserError, match="not validated"):
-        offline_results.divergence(at, OFFLINE_METHODS[0])
+        offline_results.offline_run(at, OFFLINE_METHODS[0])
 
 
 @pytest.mark.parametrize("seeds", [(), (0, 0), (-1,)])

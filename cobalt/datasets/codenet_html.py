@@ -305,7 +305,13 @@ _TITLE_PARAGRAPH = re.compile(
     r"(sample |example )?(input|output)( sample| example)?( for (the )?sample input)? ?#?\d*"
     r"|(サンプル)?(入力|出力)の?例? ?\d*( ?に対する出力の?例?)?( ?\d+)?"
 )
-_INTERACTIVE = re.compile(r"flush|interactive|reactive|std::endl|インタラクティブ|リアクティブ", re.IGNORECASE)
+_INTERACTIVE = re.compile(
+    r"fflush|\.flush|flush\(|std::endl|interactive|reactive"
+    r"|\bflush(ed|ing)?\b[^.\n]{0,40}(output|stream|stdout|buffer)|(output|stream|stdout|buffer)[^.\n]{0,40}\bflush"
+    r"|インタラクティブ|リアクティブ",
+    re.IGNORECASE,
+)
+"""Words of interactive problems. "flush" alone is not one: it is a hand of cards, too."""
 
 
 def find_samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:

@@ -22,6 +22,7 @@ from cobalt.studies.offline_methods import (
     OFFLINE_METHODS,
     RESPONSES,
     ROWS,
+    VALIDATION,
     WRITERS,
     OfflineFolders,
     OfflineMethod,
@@ -45,9 +46,8 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
             samples=at.scale.submissions,
             temperature=1.0,
         )
-    for groups in dict.fromkeys(method.groups for method in OFFLINE_METHODS):
-        written = [at.submissions(writer) for writer in WRITERS]
-        results = [at.trajectories] if groups.trajectories else written
+    for groups in dict.fromkeys((VALIDATION, *(method.groups for method in OFFLINE_METHODS))):
+        results = [at.submissions(writer) for writer in groups.writers] or [at.trajectories]
         flags = ("--group_size", str(groups.size), *groups.flags)
         yield pocket.judged_groups(own.step(groups.slug), results, own.data(groups.slug), at.start, seed, *flags)
     for method in OFFLINE_METHODS:
@@ -59,15 +59,17 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
 def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
     return pocket.offline_training(
         at.own.step(f"{method.slug}_training"),
-        f"Train offline, {at.scale.steps} steps ({method.name}).",
+        f"Train offline ({method.name}).",
         method.estimator,
         at.own.data(method.groups.slug),
+        at.own.data(VALIDATION.slug) / "validation.jsonl",
         at.start,
         at.training(method),
-        at.scale.steps,
         at.own.seed,
         f"data.train_batch_size={RESPONSES // method.groups.size}",
         *method.settings,
+        steps=at.scale.steps,
+        epochs=method.epochs,
     )
 
 

@@ -1,9 +1,10 @@
 """The rows of offline training in the comparison on the pocket world (arXiv 2605.28409), and where everything lies.
 
 Judged programs of three policies of different skill stand in for submissions: of the seed model, FT and GRPO-MT, on
-the training problems. Two more rows train on the trajectories that Cobalt is trained on, with the rewards that were
-recorded and without a new sample: on their first turns, and on all of their turns. `cobalt.studies.offline` plans the
-steps, and `cobalt.studies.offline_results` makes the tables.
+the training problems. Three more rows train on the trajectories that Cobalt is trained on, without a new sample: on
+their first turns, on all of their turns, and on these with the rewards that were recorded. All rows are validated on
+the seed model's own programs, so that their KL divergences compare. `cobalt.studies.offline` plans the steps, and
+`cobalt.studies.offline_results` makes the tables.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Scale:
     Attributes:
         submissions: Programs of each writer for each training problem.
         samples: First programs of a row for each test problem, for pass@k.
-        steps: Of each training run.
+        steps: Of each training run that has no number of epochs.
     """
 
     submissions: int
@@ -46,13 +47,13 @@ class Groups:
         slug: Of its folder.
         size: Responses of a group.
         flags: Of preproc/preproc_judged.py.
-        trajectories: Whether the programs are those of Cobalt's trajectories, and not the submissions.
+        writers: Whose submissions they are made of; empty: they are made of Cobalt's trajectories.
     """
 
     slug: str
     size: int = 4
     flags: tuple[str, ...] = ()
-    trajectories: bool = False
+    writers: tuple[Method, ...] = WRITERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class OfflineMethod:
         groups: What it is trained on.
         estimator: Of `cobalt.reward.offline`.
         settings: Further ones of its training.
+        epochs: Passes over its data; None: as many as `Scale.steps` take.
     """
 
     name: str
@@ -72,25 +74,36 @@ class OfflineMethod:
     groups: Groups
     estimator: str
     settings: tuple[str, ...] = ()
+    epochs: int | None = None
 
 
 FOURS, EIGHTS = Groups("groups_of_4"), Groups("groups_of_8", 8)
 ANY = Groups("groups_not_balanced", 4, ("--contrast", "any"))
-# Four trajectories of a problem seldom have four different programs.
-FIRST = Groups("groups_of_first_turns", 2, (), trajectories=True)
-TURNS = Groups("groups_of_turns", 2, ("--responses", "turns", "--rewards_from", "recorded"), trajectories=True)
+OF_BASE = Groups("groups_of_base", writers=(BASE,))
+# Four trajectories of a problem seldom have four different programs, and few problems have both kinds of first ones.
+# These rows have little data, and so see it a few times only.
+_PAIRS = ("--validation_share", "0")
+_TURNS = (*_PAIRS, "--responses", "turns")
+FIRST = Groups("groups_of_first_turns", 2, _PAIRS, ())
+TURNS = Groups("groups_of_turns", 2, _TURNS, ())
+RECORDED = Groups("groups_of_turns_recorded", 2, (*_TURNS, "--rewards_from", "recorded"), ())
 
-SFT = OfflineMethod("SFT", "sft", FOURS, "sft")
+VALIDATION = Groups("groups_of_validation", 4, ("--contrast", "any"), (BASE,))
+"""Its file of validation is that of every row: programs of the seed model for problems that FOURS leaves out, too."""
+
+# Of two responses the group-normalised advantage forgets how far apart their rewards are, so pairs have that of RLOO.
 OFFLINE_METHODS = (
-    SFT,
+    OfflineMethod("SFT", "sft", FOURS, "sft"),
     OfflineMethod("RLOO", "rloo", FOURS, "rloo"),
     OfflineMethod("RLOO, GRPO's advantage", "grpo", FOURS, "grpo"),
     OfflineMethod("RLOO, exponential advantage", "exponential", FOURS, "exponential"),
     OfflineMethod("GRPO's advantage, groups of 8", "grpo_8", EIGHTS, "grpo"),
     OfflineMethod("GRPO's advantage, not balanced", "grpo_any", ANY, "grpo"),
-    OfflineMethod("GRPO's advantage, KL 0.1", "grpo_kl", FOURS, "grpo", ("offline.kl=0.1",)),
-    OfflineMethod("Cobalt's first turns, offline", "first_turns", FIRST, "grpo"),
-    OfflineMethod("Cobalt's partial trajectories, offline", "partial", TURNS, "grpo"),
+    OfflineMethod("GRPO's advantage, penalty 0.1", "grpo_kl", FOURS, "grpo", ("offline.kl=0.1",)),
+    OfflineMethod("GRPO's advantage, base's programs alone", "grpo_base", OF_BASE, "grpo"),
+    OfflineMethod("Cobalt's first turns, offline", "first_turns", FIRST, "rloo", epochs=6),
+    OfflineMethod("Cobalt's partial trajectories, offline", "turns", TURNS, "rloo", epochs=6),
+    OfflineMethod("the same with recorded rewards", "turns_recorded", RECORDED, "rloo", epochs=6),
 )
 
 Row = Method | OfflineMethod

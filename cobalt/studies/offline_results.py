@@ -12,6 +12,7 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.errors import UserError
+from cobalt.offline_groups import Status, read_groups
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run
@@ -21,7 +22,7 @@ from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
 from cobalt.studies.flags import check_seeds
-from cobalt.studies.methods import BASE, COBALT, FT_COBALT, Method
+from cobalt.studies.methods import BASE, COBALT, FT_COBALT
 from cobalt.studies.offline_methods import (
     OFFLINE_METHODS,
     ROWS,
@@ -38,43 +39,52 @@ from cobalt.trajectory_codec import read_trajectories
 MODULE = "cobalt.studies.offline_results"
 
 
-def offline_cost(at: OfflineFolders, method: OfflineMethod) -> Cost:
-    """The cost of a row: its training, and the collection of Cobalt's trajectories where it is trained on them.
+@dataclass(frozen=True, slots=True)
+class OfflineRun:
+    """What a training run of a row was.
 
-    The making of submissions does not count, because offline training takes those that are there.
+    Attributes:
+        cost: Its training, the making of its groups, and the collection of Cobalt's trajectories where it is trained on
+            them. The making of submissions does not count, because offline training takes those that are there.
+        distinct: How many different responses it was trained on.
+        epochs: How often it saw each of them.
+        divergence: The last KL(start || policy) that it was validated with, in nats a token.
+    """
+
+    cost: Cost
+    distinct: int
+    epochs: float
+    divergence: float
+
+
+def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
+    """Read the training run of a row.
 
     Raises:
-        UserError: a step of one of the studies has not run.
+        UserError: a step of one of the studies has not run, or the run was not validated.
     """
-    run, steps = at.training(method), at.scale.steps
-    examples, memory = 0, 0.0
-    for number, metrics in read_metrics(run):
-        if 0 < number <= steps:
-            examples += round(metrics["training/responses"])
-            memory = max(memory, metrics["perf/cpu_memory_used_gb"])
-    tokens, tests = 0, 0
+    run, found = at.training(method), read_metrics(at.training(method))
+    steps = max((number for number, _ in found), default=0)
+    trained = [metrics for number, metrics in found if number > 0]
+    divergences = [metrics["validation/kl"] for metrics in trained if "validation/kl" in metrics]
+    if not divergences:
+        raise UserError(f"{run} was not validated")
+    examples = round(sum(metrics["training/responses"] for metrics in trained))
+    memory = max(metrics.get("perf/cpu_memory_used_gb", 0.0) for metrics in trained)
     preparing = command_seconds(at.own.folder, [at.own.step(method.groups.slug)])
-    if method.groups.trajectories:
+    tokens, tests = 0, 0
+    if not method.groups.writers:
         preparing += command_seconds(at.reproduced.folder, [at.reproduced.step("ft_cobalt_collection")])
         tokens, tests = collected(at.trajectories)
-    return Cost(steps, examples, training_seconds(run, steps) + preparing, preparing, tokens, tests, memory)
-
-
-def divergence(at: OfflineFolders, method: OfflineMethod) -> float:
-    """The last KL divergence that a run was validated with, in nats a token.
-
-    Raises:
-        UserError: the run was not validated.
-    """
-    run = at.training(method)
-    found = [metrics["validation/kl"] for _, metrics in read_metrics(run) if "validation/kl" in metrics]
-    if not found:
-        raise UserError(f"{run} was not validated")
-    return found[-1]
-
-
-def _costs(seeds: Sequence[OfflineFolders], row: Row) -> dict[int, Cost]:
-    return {at.own.seed: cost(at.reproduced, row) if isinstance(row, Method) else offline_cost(at, row) for at in seeds}
+    accepted_alone = method.estimator == "sft"
+    distinct = sum(
+        response.status is Status.ACCEPTED or not accepted_alone
+        for group in read_groups(at.own.data(method.groups.slug) / "train.jsonl")
+        for response in group.responses
+    )
+    seconds = training_seconds(run, steps) + preparing
+    cost = Cost(steps, examples, seconds, preparing, tokens, tests, memory)
+    return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
 
 
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
@@ -89,27 +99,42 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
-    costs = {row.name: _costs(seeds, row) for row in shown if row is not BASE}
-    extra = {"": ["examples", "seconds", "KL"], BASE.name: ["0", "0", "0.000"]}
+    costs: dict[str, dict[int, Cost]] = {}
+    extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
     for row in shown[1:]:
-        spent = costs[row.name].values()
-        moved = [divergence(at, row) for at in seeds] if isinstance(row, OfflineMethod) else []
-        extra[row.name] = [
-            f"{sum(one.examples for one in spent) // len(spent):,}",
-            f"{sum(one.seconds for one in spent) / len(spent):,.0f}",
-            f"{sum(moved) / len(moved):.3f}" if moved else "n/a",
-        ]
-    caption = (
-        "Offline training from the same seed models. Seconds are without the making of submissions, which took"
-        f" {_submission_seconds(seeds):,.0f} s a seed; KL is that of the seed model from the policy, a token, on"
-        " responses to other problems."
-    )
+        trained = [offline_run(at, row) for at in seeds] if isinstance(row, OfflineMethod) else []
+        if isinstance(row, OfflineMethod):
+            costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
+        else:
+            costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
+        examples = f"{sum(one.examples for one in costs[row.name].values()) // len(seeds):,}"
+        extra[row.name] = [examples, "", "", ""]
+        if trained:
+            count = len(trained)
+            extra[row.name] = [
+                examples,
+                f"{sum(one.distinct for one in trained) // count:,}",
+                f"{sum(one.epochs for one in trained) / count:.1f}",
+                f"{sum(one.divergence for one in trained) / count:.3f}",
+            ]
     return [
-        ("Offline RL", pass_table("offline", caption, runs, extra)),
+        ("Offline RL", pass_table("offline", _caption(seeds), runs, extra)),
         ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
         ("Offline RL: published", published_offline_table()),
     ]
+
+
+def _caption(seeds: Sequence[OfflineFolders]) -> str:
+    trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
+    return (
+        "Offline training beside Cobalt and FT-Cobalt, which generate in training. Submissions were written by"
+        f" {', '.join(writer.name for writer in WRITERS)}: to sample and judge them took"
+        f" {_submission_seconds(seeds):,.0f} s a seed, and to train these writers"
+        f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
+        " distinct ones are counted once. KL is that of the seed model from the policy, in nats a token of the seed"
+        " model's own programs for problems that rows on submissions leave out."
+    )
 
 
 def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:

@@ -152,38 +152,58 @@ def judged_groups(name: str, results: Sequence[Path], folder: Path, model: Path,
     script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
     # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
     rules = ("--prompts", "pocket", "--near_duplicates", "1.1", "--max_tokens", "1024")
+    no_validation = flags[:2] == ("--validation_share", "0")
     return Step(
         name,
         "Put judged programs into groups for offline training.",
         (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags),
-        files=(folder / "train.jsonl", folder / "validation.jsonl"),
+        files=(folder / "train.jsonl", *(() if no_validation else (folder / "validation.jsonl",))),
         needs=(*results, model),
     )
 
 
 def offline_training(
-    name: str, purpose: str, estimator: str, data: Path, model: Path, run: Path, steps: int, seed: int, *settings: str
+    name: str,
+    purpose: str,
+    estimator: str,
+    data: Path,
+    validation: Path,
+    model: Path,
+    run: Path,
+    seed: int,
+    *settings: str,
+    steps: int,
+    epochs: int | None = None,
 ) -> Step:
-    """A run of offline training, validated four times; `settings` are further ones as key=value."""
+    """A run of offline training, validated four times.
+
+    Args:
+        name: Of the step.
+        purpose: What the step does, in a sentence.
+        estimator: Of `cobalt.reward.offline`.
+        data: Folder of its groups.
+        validation: File of the groups that it is validated on.
+        model: The policy to start from.
+        run: Folder of the training run.
+        seed: Decides the order of the groups.
+        settings: Further ones as key=value.
+        steps: Of training.
+        epochs: Passes over the data, in the place of `steps`.
+    """
     script = ("bash", "scripts/train_offline_rl.sh", "--data_dir", str(data), "--model", str(model))
-    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}", f"trainer.save_freq={steps}")
-    validated = f"trainer.test_freq={max(1, steps // 4)}"
+    length = [f"trainer.total_epochs={steps if epochs is None else epochs}"]
+    if epochs is None:
+        length.append(f"trainer.total_training_steps={steps}")
     return Step(
         name,
         purpose,
         (
-            *script,
-            "--output_dir",
-            str(run),
-            "--estimator",
-            estimator,
-            f"data.seed={seed}",
-            *length,
-            validated,
-            *settings,
+            *(*script, "--output_dir", str(run), "--estimator", estimator, f"data.seed={seed}"),
+            *(f"data.val_files={validation}", *length, f"trainer.save_freq={steps}"),
+            *(f"trainer.test_freq={max(1, steps // 4)}", *settings),
         ),
         files=(trained_model(run), metrics_file(run)),
-        needs=(data / "train.jsonl", data / "validation.jsonl", model),
+        needs=(data / "train.jsonl", validation, model),
     )
 
 

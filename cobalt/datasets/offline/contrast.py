@@ -89,7 +89,7 @@ def make_groups(
         candidates: The problem's programs, in an order that does not change from run to run.
         settings: Sizes, thresholds and seed.
         fits: See `Fits`; None: there is no limit of length.
-        refuse: See `Refuse`; called for the programs that would be taken only.
+        refuse: See `Refuse`; called for the programs that would be taken, and for contradicting copies, only.
     """
     counts: Counter[str] = Counter()
     turns: defaultdict[int, list[Candidate]] = defaultdict(list)
@@ -110,7 +110,7 @@ def _groups_of_turn(
     rng: random.Random,
     counts: Counter[str],
 ) -> list[tuple[OfflineResponse, ...]]:
-    distinct = _without_duplicates(candidates, counts)
+    distinct = _without_duplicates(candidates, refuse, counts)
     accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
     others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
     balanced = settings.contrast == "required"
@@ -134,23 +134,38 @@ def _groups_of_turn(
     return [tuple(map(_response, group)) for group in groups]
 
 
-def _without_duplicates(candidates: Sequence[Candidate], counts: Counter[str]) -> list[Candidate]:
-    """The first of each program; none of a program whose copies have different statuses, whose reward is not known."""
-    first: dict[tuple[str, ...], Candidate] = {}
-    contradicted: set[tuple[str, ...]] = set()
-    copies: Counter[tuple[str, ...]] = Counter()
+def _without_duplicates(
+    candidates: Sequence[Candidate], refuse: Refuse | None, counts: Counter[str]
+) -> list[Candidate]:
+    """The first of each program; none of a program whose copies have different statuses, whose reward is not known.
+
+    Copies that are refused do not contradict the others.
+    """
+    copies: defaultdict[tuple[str, ...], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
-        # Of responses as they were written, the whole text is trained on, so it is what is compared.
-        text = normalised_source(candidate.program) if candidate.text is None else candidate.text
-        source = (*(message["content"] for message in candidate.context), text)
-        copies[source] += 1
-        if first.setdefault(source, candidate).status is not candidate.status:
-            contradicted.add(source)
-    for source in contradicted:
-        counts[CONTRADICTED] += copies[source]
-        del first[source], copies[source]
-    counts[DUPLICATE] += copies.total() - len(first)
-    return list(first.values())
+        copies[_source(candidate)].append(candidate)
+    distinct = []
+    for same in copies.values():
+        if refuse is not None and _contradict(same):
+            reasons = [refuse(candidate) for candidate in same]
+            counts.update(reason for reason in reasons if reason is not None)
+            same = [candidate for candidate, reason in zip(same, reasons, strict=True) if reason is None]
+        if _contradict(same):
+            counts[CONTRADICTED] += len(same)
+        elif same:
+            counts[DUPLICATE] += len(same) - 1
+            distinct.append(same[0])
+    return distinct
+
+
+def _source(candidate: Candidate) -> tuple[str, ...]:
+    # Of responses as they were written, the whole text is trained on, so it is what is compared.
+    text = normalised_source(candidate.program) if candidate.text is None else candidate.text
+    return (*(message["content"] for message in candidate.context), text)
+
+
+def _contradict(same: Sequence[Candidate]) -> bool:
+    return any(candidate.status is not same[0].status for candidate in same)
 
 
 def _whole(candidate: Candidate) -> str:
