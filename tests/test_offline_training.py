@@ -64,7 +64,8 @@ def train(data, model, output, *settings, estimator="grpo"):
     )
     assert finished.returncode == 0, finished.stderr
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == list(range(len(lines)))
+    first = 0 if (data / "validation.jsonl").exists() else 1  # step 0 is a validation
+    assert [line["step"] for line in lines] == list(range(first, first + len(lines)))
     return [line["metrics"] for line in lines]
 
 
@@ -80,6 +81,7 @@ def whole_run(data, seed_model, tmp_path_factory):
     return run, train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")
 
 
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_raises_accepted_programs_above_the_others(whole_run):
@@ -91,6 +93,7 @@ def test_training_raises_accepted_programs_above_the_others(whole_run):
     assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
 
 
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run, data, seed_model, tmp_path):
@@ -104,6 +107,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_model, tmp_path):
@@ -120,6 +124,7 @@ def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_mo
     assert "q_proj" in changed
 
 
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed_model, tmp_path):

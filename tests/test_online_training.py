@@ -262,7 +262,7 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
         (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "VeRPO compares at least 2 samples"),
         (["algorithm.adv_estimator=rloo"], {}, "'rloo' compares rows"),
-        (["cobalt.judge_every_turn=nonsense"], {}, "it must be true or false"),
+        (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "it must be true or false"),
         (["cobalt.multi_turn=null"], {}, "needs cobalt.multi_turn"),
         (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
     ],

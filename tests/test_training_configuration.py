@@ -53,7 +53,7 @@ def of_verl():
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
-    with initialize_config_dir(str(configuration._verl_config()), version_base=None):
+    with initialize_config_dir(str(configuration._installed("verl") / "trainer" / "config"), version_base=None):
         return resolved(hydra_compose("ppo_trainer"))
 
 
