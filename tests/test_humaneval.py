@@ -145,7 +145,8 @@ def test_mbpp_plus_shows_its_assertions(tmp_path):
     [
         ("humaneval", row(test=None)), ("humaneval", row(prompt="def decode(word:")), ("humaneval", row(test="def check(")),
         ("humaneval", row(entry_point=3)), ("mbpp_plus", mbpp_plus_row(test_list="x")), ("mbpp_plus", mbpp_plus_row(task_id=None)),
-        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])),
+        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("mbpp_plus", mbpp_plus_row(plus_input=[])),
+        ("humaneval_plus", plus_row(plus_input=[[1]])),
     ],
 )  # fmt: skip
 def test_malformed_rows_are_refused(tmp_path, data_set, bad):

@@ -184,7 +184,16 @@ def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]
     }
 
 
+def _refuse_inputs_alone(row: dict[str, Any]) -> None:
+    if "plus_input" in row:
+        raise UserError(
+            "field 'plus_input' holds inputs without a check: give the rows of evalplus/humanevalplus or"
+            " evalplus/mbppplus, whose field 'test' has all calls"
+        )
+
+
 def _humaneval_task(row: dict[str, Any]) -> Task:
+    _refuse_inputs_alone(row)
     prompt, name, test = text_of(row, "prompt"), text_of(row, "entry_point"), text_of(row, "test")
     helpers = _without_function(prompt, name)
     call = "" if _calls_check(test) else f"check({name})\n"
@@ -199,6 +208,7 @@ def _humaneval_task(row: dict[str, Any]) -> Task:
 
 
 def _mbpp_plus_task(row: dict[str, Any]) -> Task:
+    _refuse_inputs_alone(row)
     identifier = row.get("task_id")
     if not isinstance(identifier, int | str):
         raise UserError("field 'task_id' is missing or neither a string nor an integer")
