@@ -112,8 +112,8 @@ def start_afresh(folder: str, name: str, beside: Iterable[str] = ()) -> dict[str
         _paper_guard.apply()
     shadowed = set(beside) - _LOADED_FIRST - set(sys.builtin_module_names)
     if shadowed:
-        for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
-            del sys.modules[name]
+        for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in shadowed]:
+            del sys.modules[loaded]
     if "random" in sys.modules:
         sys.modules["random"].seed()  # otherwise each test would draw the same numbers
     # The module is made after `gc.freeze`, so that the collector can free it at the end.
