@@ -14,6 +14,7 @@ import jinja2
 
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest
+from cobalt.templates import templates
 
 BUILT_IN = Path(__file__).parent / "prompts"
 FILES = ("system.jinja", "first_turn.jinja", "feedback.jinja")
@@ -58,13 +59,7 @@ def load_prompts(name: str) -> PromptSet:
         built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
         raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
                         " first_turn.jinja and feedback.jinja")  # fmt: skip
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
+    environment = templates(folder)
     try:
         prompts = PromptSet(
             system=environment.get_template("system.jinja").render().strip(),

@@ -7,23 +7,15 @@ uses and does not get is an error.
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from cobalt.manifest import file_digest
+from cobalt.templates import templates
 
 _FOLDER = Path(__file__).parent / "prompts"
 
 
 def render(name: str, **values: Any) -> str:
     """The text of the template `name`, without white space at its ends."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    return environment.get_template(f"{name}.jinja").render(**values).strip()
+    return templates(_FOLDER).get_template(f"{name}.jinja").render(**values).strip()
 
 
 def digest(name: str) -> str:

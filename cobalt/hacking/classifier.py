@@ -27,6 +27,7 @@ from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, repl
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines
+from cobalt.templates import templates
 from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
@@ -159,13 +160,7 @@ def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[M
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_PROMPTS),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
+    return templates(_PROMPTS)
 
 
 def _without_control_tokens(text: str) -> str:
