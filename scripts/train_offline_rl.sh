@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Offline RL: a policy gradient on judged responses, on veRL's engine, without sampling or judging (arXiv 2605.28409).
 #   scripts/train_offline_rl.sh --data_dir DIR --model MODEL --output_dir DIR [--estimator sft|rloo|grpo|exponential]
-#                               [--profile pocket|paper-0.5b|paper-7b] [--dry_run] [key=value ...]   --help lists every flag
+#                               [--profile pocket|paper-0.5b|paper-7b] [--dry_run] [--wandb] [key=value ...]
+#   --help lists every flag
 # The data are groups of preproc/preproc_codenet.py or preproc/preproc_judged.py. Running the same command again continues
 # from the last checkpoint. docs/offline_rl.md describes the method.
 set -euo pipefail

@@ -1,6 +1,7 @@
 """Offline RL on veRL's engine: rows, and real runs of the pocket model that learn, go on exactly, and are exported."""
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -60,7 +61,13 @@ def train(data, model, output, *settings, estimator="grpo"):
     command = ["bash", "scripts/train_offline_rl.sh", "--data_dir", data, "--model", model, "--output_dir", output]
     command += ["--estimator", estimator, "data.train_batch_size=8", "trainer.total_epochs=2", *settings]
     finished = subprocess.run(
-        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        list(map(str, command)),
+        cwd=ROOT,
+        env=os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(output)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -85,12 +92,13 @@ def whole_run(data, seed_model, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_raises_accepted_programs_above_the_others(whole_run):
-    _, metrics = whole_run
+    run, metrics = whole_run
     assert len(metrics) == 7
     gap = [m["validation/accepted_log_prob"] - m["validation/other_log_prob"] for m in (metrics[0], metrics[-1])]
     assert gap[1] > gap[0]
     assert metrics[0]["validation/kl"] == 0 < metrics[-1]["validation/kl"]
     assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
+    assert list((run / "tensorboard").iterdir())
 
 
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
@@ -134,8 +142,9 @@ def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed
     pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(5)]
     write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
     settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=1", "offline.kl=0.1"]
-    metrics = train(tmp_path, seed_model, tmp_path / "run", *settings, estimator="sft")
+    metrics = train(tmp_path, seed_model, tmp_path / "run", "--wandb", *settings, estimator="sft")
     assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert sum("actor/loss" in m for m in metrics) == 1
     before, after = load_file(seed_model / "model.safetensors"), weights_of(tmp_path / "run")
     assert not all(torch.equal(before[name], after[name]) for name in before)

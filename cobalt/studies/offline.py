@@ -17,11 +17,13 @@ import tyro
 from cobalt.cli import run_script
 from cobalt.studies import pocket
 from cobalt.studies.flags import check_seeds, list_or_run
+from cobalt.studies.methods import Method
 from cobalt.studies.offline_methods import (
     COMPARED,
     OFFLINE_METHODS,
-    RESPONSES,
     ROWS,
+    SAMPLES,
+    SHOWN,
     VALIDATION,
     WRITERS,
     OfflineFolders,
@@ -49,7 +51,15 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
     for groups in dict.fromkeys((VALIDATION, *(method.groups for method in OFFLINE_METHODS))):
         results = [at.submissions(writer) for writer in groups.writers] or [at.trajectories]
         flags = ("--group_size", str(groups.size), *groups.flags)
-        yield pocket.judged_groups(own.step(groups.slug), results, own.data(groups.slug), at.start, seed, *flags)
+        yield pocket.judged_groups(
+            own.step(groups.slug),
+            results,
+            own.data(groups.slug),
+            at.start,
+            seed,
+            *flags,
+            validation=groups.validation,
+        )
     for method in OFFLINE_METHODS:
         yield _training(at, method)
     for row in ROWS:
@@ -66,7 +76,7 @@ def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
         at.start,
         at.training(method),
         at.own.seed,
-        f"data.train_batch_size={RESPONSES // method.groups.size}",
+        f"data.train_batch_size={at.scale.responses // method.groups.size}",
         *method.settings,
         steps=at.scale.steps,
         epochs=method.epochs,
@@ -78,27 +88,32 @@ def _evaluations(at: OfflineFolders, row: Row) -> Iterator[Step]:
     single = at.samples(row) / "single_turn.jsonl"
     yield pocket.first_programs(
         own.step(f"{row.slug}_samples"),
-        f"Sample {at.scale.samples} first programs of {row.name} for each test problem.",
+        f"Sample {SAMPLES} first programs of {row.name} for each test problem.",
         problems,
         single,
         at.model(row),
         own.seed,
-        samples=at.scale.samples,
+        samples=SAMPLES,
     )
-    yield pocket.pass_at_k(own.step(f"{row.slug}_pass_at_k"), single, pocket.evaluation_file(at.samples(row)))
-    if row not in COMPARED:
+    if row not in COMPARED:  # beside the other step that needs the same model, so that its engine is started once
         purpose = f"Evaluate {row.name} on the test problems."
         run = at.evaluation(row)
         yield pocket.trajectories(
             own.step(f"{row.slug}_test"), purpose, problems, run, at.model(row), own.seed, samples=1
         )
+    yield pocket.pass_at_k(own.step(f"{row.slug}_pass_at_k"), single, pocket.evaluation_file(at.samples(row)))
 
 
 def _given(at: OfflineFolders) -> Iterator[Path]:
-    """What `cobalt.studies.reproduce` has made."""
+    """What `cobalt.studies.reproduce` has made: what the steps start from, and what the tables show beside them."""
     yield from (pocket.problems(at.own.world, name) for name in ("train", "test"))
     yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED))
     yield at.trajectories
+    yield from (pocket.evaluation_file(at.evaluation(row)) for row in SHOWN if isinstance(row, Method))
+    online = [row for row in (*WRITERS, *SHOWN) if isinstance(row, Method)]
+    yield from dict.fromkeys(
+        pocket.metrics_file(at.reproduced.training(slug)) for row in online for slug, _ in row.trained
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,8 @@ def study(arguments: Arguments) -> Study:
     reproduced = arguments.reproduced or Path("runs") / f"reproduce{small}"
     results = arguments.results or folder / "RESULTS.md"
     all_seeds = [folders_of(folder, reproduced, seed, fast=arguments.fast) for seed in seeds]
-    flags = ["--reproduced", str(reproduced), "--seeds", *map(str, seeds), *(["--fast"] if arguments.fast else [])]
+    shared = ["--seeds", *map(str, seeds), *(["--fast"] if arguments.fast else [])]
+    flags = ["--reproduced", str(reproduced), *shared]
     tables = Step(
         "results",
         "Write the tables.",
@@ -143,14 +159,13 @@ def study(arguments: Arguments) -> Study:
         needs=tuple(
             pocket.evaluation_file(part)
             for at in all_seeds
-            for row in ROWS
-            for part in ((at.samples(row),) if row in COMPARED else (at.samples(row), at.evaluation(row)))
+            for part in (*map(at.samples, ROWS), *map(at.evaluation, SHOWN))
         ),
     )
     again = ["python", "-m", "cobalt.studies.offline", str(folder), *flags]
     if arguments.results:
         again += ["--results", str(results)]
-    make_given = ["python", "-m", "cobalt.studies.reproduce", str(reproduced), *flags[2:]]
+    make_given = ["python", "-m", "cobalt.studies.reproduce", str(reproduced), *shared]
     return Study(
         "offline",
         folder,

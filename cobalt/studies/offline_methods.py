@@ -1,23 +1,20 @@
 """The rows of offline training in the comparison on the pocket world (arXiv 2605.28409), and where everything lies.
 
 Judged programs of three policies of different skill stand in for submissions: of the seed model, FT and GRPO-MT, on
-the training problems. Three more rows train on the trajectories that Cobalt is trained on, without a new sample: on
-their first turns, on all of their turns, and on these with the rewards that were recorded. All rows are validated on
-the seed model's own programs, so that their KL divergences compare. `cobalt.studies.offline` plans the steps, and
-`cobalt.studies.offline_results` makes the tables.
+the training problems. Two more rows train on the trajectories that Cobalt is trained on, without a new sample and with
+the rewards that were recorded: on their first turns, and on all of their turns. All rows are validated on the same
+programs, which are the seed model's, so that their KL divergences compare. `cobalt.studies.offline` plans the steps,
+and `cobalt.studies.offline_results` makes the tables.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.studies import pocket
-from cobalt.studies.methods import BASE, COBALT, FT, GRPO_MT, Method, SeedFolders
+from cobalt.studies.methods import BASE, COBALT, FT, FT_COBALT, GRPO_MT, Method, SeedFolders
 
 WRITERS = (BASE, FT, GRPO_MT)
 """Whose programs are the submissions."""
-
-RESPONSES = 64
-"""Responses of a training step, as many as Cobalt's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +23,21 @@ class Scale:
 
     Attributes:
         submissions: Programs of each writer for each training problem.
-        samples: First programs of a row for each test problem, for pass@k.
         steps: Of each training run that has no number of epochs.
+        responses: Of a training step, before supervised training leaves out those that are not accepted. 64 steps of 64
+            have as many as Cobalt's 32 steps of 128.
     """
 
     submissions: int
-    samples: int
     steps: int
+    responses: int
 
 
-FULL = Scale(submissions=8, samples=16, steps=64)
-FAST = Scale(submissions=4, samples=10, steps=8)
+FULL = Scale(submissions=8, steps=64, responses=64)
+FAST = Scale(submissions=4, steps=8, responses=8)
+
+SAMPLES = 10
+"""First programs of a row for each test problem, for pass@k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,14 @@ class Groups:
         size: Responses of a group.
         flags: Of preproc/preproc_judged.py.
         writers: Whose submissions they are made of; empty: they are made of Cobalt's trajectories.
+        validation: Whether problems are left out for validation.
     """
 
     slug: str
     size: int = 4
     flags: tuple[str, ...] = ()
     writers: tuple[Method, ...] = WRITERS
+    validation: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,9 @@ ANY = Groups("groups_not_balanced", 4, ("--contrast", "any"))
 OF_BASE = Groups("groups_of_base", writers=(BASE,))
 # Four trajectories of a problem seldom have four different programs, and few problems have both kinds of first ones.
 # These rows have little data, and so see it a few times only.
-_PAIRS = ("--validation_share", "0")
-_TURNS = (*_PAIRS, "--responses", "turns")
-FIRST = Groups("groups_of_first_turns", 2, _PAIRS, ())
-TURNS = Groups("groups_of_turns", 2, _TURNS, ())
-RECORDED = Groups("groups_of_turns_recorded", 2, (*_TURNS, "--rewards_from", "recorded"), ())
+_RECORDED = ("--rewards_from", "recorded")
+FIRST = Groups("groups_of_first_turns", 2, _RECORDED, (), validation=False)
+TURNS = Groups("groups_of_turns", 2, ("--responses", "turns", *_RECORDED), (), validation=False)
 
 VALIDATION = Groups("groups_of_validation", 4, ("--contrast", "any"), (BASE,))
 """Its file of validation is that of every row: programs of the seed model for problems that FOURS leaves out, too."""
@@ -103,7 +104,6 @@ OFFLINE_METHODS = (
     OfflineMethod("GRPO's advantage, base's programs alone", "grpo_base", OF_BASE, "grpo"),
     OfflineMethod("Cobalt's first turns, offline", "first_turns", FIRST, "rloo", epochs=6),
     OfflineMethod("Cobalt's partial trajectories, offline", "turns", TURNS, "rloo", epochs=6),
-    OfflineMethod("the same with recorded rewards", "turns_recorded", RECORDED, "rloo", epochs=6),
 )
 
 Row = Method | OfflineMethod
@@ -112,6 +112,10 @@ COMPARED = (BASE, COBALT)
 """Rows of `cobalt.studies.reproduce` that pass@k is estimated for, too."""
 
 ROWS: tuple[Row, ...] = (*COMPARED, *OFFLINE_METHODS)
+"""Rows that pass@k is estimated for."""
+
+SHOWN: tuple[Row, ...] = (BASE, *OFFLINE_METHODS, COBALT, FT_COBALT)
+"""Rows that are compared over the turns."""
 
 
 @dataclass(frozen=True, slots=True)

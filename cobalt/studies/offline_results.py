@@ -6,6 +6,7 @@ They may stand in the same page as those of `cobalt.studies.results`, between ma
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Annotated
 
 import tyro
@@ -22,14 +23,13 @@ from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
 from cobalt.studies.flags import check_seeds
-from cobalt.studies.methods import BASE, COBALT, FT_COBALT
+from cobalt.studies.methods import BASE
 from cobalt.studies.offline_methods import (
-    OFFLINE_METHODS,
     ROWS,
+    SHOWN,
     WRITERS,
     OfflineFolders,
     OfflineMethod,
-    Row,
     folders_of,
 )
 from cobalt.studies.page import kept, write_page
@@ -93,30 +93,26 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     Raises:
         UserError: a run is missing, or the runs are not on the same problems.
     """
-    shown: tuple[Row, ...] = (BASE, *OFFLINE_METHODS, COBALT, FT_COBALT)
     runs: dict[str, dict[int, Run]] = {
-        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
+        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in SHOWN
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
     costs: dict[str, dict[int, Cost]] = {}
     extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
-    for row in shown[1:]:
-        trained = [offline_run(at, row) for at in seeds] if isinstance(row, OfflineMethod) else []
+    for row in SHOWN[1:]:
         if isinstance(row, OfflineMethod):
+            trained = [offline_run(at, row) for at in seeds]
             costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
+            data = [
+                f"{mean(one.distinct for one in trained):,.0f}",
+                f"{mean(one.epochs for one in trained):.1f}",
+                f"{mean(one.divergence for one in trained):.3f}",
+            ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-        examples = f"{sum(one.examples for one in costs[row.name].values()) // len(seeds):,}"
-        extra[row.name] = [examples, "", "", ""]
-        if trained:
-            count = len(trained)
-            extra[row.name] = [
-                examples,
-                f"{sum(one.distinct for one in trained) // count:,}",
-                f"{sum(one.epochs for one in trained) / count:.1f}",
-                f"{sum(one.divergence for one in trained) / count:.3f}",
-            ]
+            data = ["", "", ""]
+        extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     return [
         ("Offline RL", pass_table("offline", _caption(seeds), runs, extra)),
         ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
@@ -132,8 +128,8 @@ def _caption(seeds: Sequence[OfflineFolders]) -> str:
         f" {', '.join(writer.name for writer in WRITERS)}: to sample and judge them took"
         f" {_submission_seconds(seeds):,.0f} s a seed, and to train these writers"
         f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
-        " distinct ones are counted once. KL is that of the seed model from the policy, in nats a token of the seed"
-        " model's own programs for problems that rows on submissions leave out."
+        " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
+        " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
     )
 
 

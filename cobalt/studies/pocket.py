@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.studies.plan import Services, Step
+from cobalt.training.configuration import path_overrides
 
 _SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
 
@@ -147,17 +148,29 @@ def pass_at_k(name: str, result: Path, evaluation: Path) -> Step:
     )
 
 
-def judged_groups(name: str, results: Sequence[Path], folder: Path, model: Path, seed: int, *flags: str) -> Step:
-    """Groups for offline training from judged results; `flags` are further ones of preproc/preproc_judged.py."""
+def judged_groups(
+    name: str, results: Sequence[Path], folder: Path, model: Path, seed: int, *flags: str, validation: bool = True
+) -> Step:
+    """Groups for offline training from judged results.
+
+    Args:
+        name: Of the step.
+        results: Judged programs.
+        folder: Of the groups.
+        model: The policy to train, by whose tokens responses are measured.
+        seed: Decides the groups.
+        flags: Further ones of preproc/preproc_judged.py.
+        validation: Whether some problems are left out of the training groups, for validation.
+    """
     script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
     # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
     rules = ("--prompts", "pocket", "--near_duplicates", "1.1", "--max_tokens", "1024")
-    no_validation = flags[:2] == ("--validation_share", "0")
+    share = () if validation else ("--validation_share", "0")
     return Step(
         name,
         "Put judged programs into groups for offline training.",
-        (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags),
-        files=(folder / "train.jsonl", *(() if no_validation else (folder / "validation.jsonl",))),
+        (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags, *share),
+        files=(folder / "train.jsonl", *((folder / "validation.jsonl",) if validation else ())),
         needs=(*results, model),
     )
 
@@ -175,7 +188,7 @@ def offline_training(
     steps: int,
     epochs: int | None = None,
 ) -> Step:
-    """A run of offline training, validated four times.
+    """A run of offline training, validated before it, at every quarter of `steps`, and at its end.
 
     Args:
         name: Of the step.
@@ -187,8 +200,8 @@ def offline_training(
         run: Folder of the training run.
         seed: Decides the order of the groups.
         settings: Further ones as key=value.
-        steps: Of training.
-        epochs: Passes over the data, in the place of `steps`.
+        steps: Of training; with `epochs`, four times the steps between two validations.
+        epochs: Passes over the data; None: as many as the steps take.
     """
     script = ("bash", "scripts/train_offline_rl.sh", "--data_dir", str(data), "--model", str(model))
     length = [f"trainer.total_epochs={steps if epochs is None else epochs}"]
@@ -199,7 +212,7 @@ def offline_training(
         purpose,
         (
             *(*script, "--output_dir", str(run), "--estimator", estimator, f"data.seed={seed}"),
-            *(f"data.val_files={validation}", *length, f"trainer.save_freq={steps}"),
+            *(*path_overrides({"data.val_files": validation}), *length, "trainer.save_freq=-1"),
             *(f"trainer.test_freq={max(1, steps // 4)}", *settings),
         ),
         files=(trained_model(run), metrics_file(run)),

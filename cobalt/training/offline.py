@@ -53,6 +53,7 @@ _READ = {
     *(f"data.{name}" for name in ("train_files", "val_files", "train_batch_size", "max_length", "seed")),
     *(f"data.{name}" for name in ("max_token_len_per_gpu", "chat_template_thinking")),
     *(f"trainer.{name}" for name in ("default_local_dir", "device", "n_gpus_per_node", "total_epochs")),
+    *(f"trainer.{name}" for name in ("logger", "project_name", "experiment_name")),
     *(f"trainer.{name}" for name in ("total_training_steps", "save_freq", "test_freq", "max_ckpt_to_keep")),
     "checkpoint.save_contents",
     "checkpoint.load_contents",
@@ -77,6 +78,8 @@ class Arguments:
     """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
     dry_run: bool = False
     """Check the configuration and the data without a GPU, estimate the memory, print the configuration, and stop."""
+    wandb: bool = False
+    """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     silence_limit: float = 1800.0
     """Seconds without a line of output after which the run counts as hung and is ended."""
 
@@ -97,8 +100,8 @@ def compose(arguments: Arguments) -> Any:
     if validation.exists():
         paths["data.val_files"] = validation
     scale = f"offline_scale@_global_={arguments.scale}"
-    estimator = [f"offline.estimator={arguments.estimator}"]
-    given = [scale, *path_overrides(paths), *estimator]
+    loggers = ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
+    given = [scale, *path_overrides(paths), f"offline.estimator={arguments.estimator}", *loggers]
     config = compose_file("offline", [*given, *arguments.overrides])
     errors = [*_errors(config), *_unread(compose_file("offline", given), config)]
     if errors:
@@ -198,7 +201,7 @@ def check_data(config: Any) -> int:
             groups = load_groups(
                 Path(config.data[name]),
                 tokenizer,
-                settings,
+                settings if name == "train_files" else OfflineSettings(),  # validation looks at all responses
                 config.data.max_length,
                 config.data.chat_template_thinking,
             )

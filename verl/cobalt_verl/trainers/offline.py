@@ -2,8 +2,8 @@
 
 Each rank runs this program (torchrun). A step takes `data.train_batch_size` groups in an order that the seed and the
 epoch decide, so that a run which goes on from a checkpoint trains on what is left; what an epoch leaves over goes into
-the first step of the next. The log-probs of the starting policy
-are computed once, before the first step, and kept in the run's folder.
+the first step of the next. The log-probs of the starting policy are computed once, before the first step, and kept in
+the run's folder.
 """
 
 import io
@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from omegaconf import OmegaConf
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.tracking import Tracking
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
@@ -61,19 +63,20 @@ class OfflineTrainer:
         load = partial(
             load_groups,
             tokenizer=model.tokenizer,
-            settings=self._settings,
             max_length=config.data.max_length,
             thinking=config.data.chat_template_thinking,
         )
-        self._train = load(Path(config.data.train_files))
-        self._validation = load(Path(config.data.val_files)) if config.data.val_files else []
+        self._train = load(Path(config.data.train_files), settings=self._settings)
+        # Whatever is trained on, all responses are looked at, so that the figures of all estimators compare.
+        self._validation = (
+            load(Path(config.data.val_files), settings=OfflineSettings()) if config.data.val_files else []
+        )
         most = len(self._train) * config.trainer.total_epochs // config.data.train_batch_size
         self._steps: int = min(config.trainer.total_training_steps or most, most)
         optimizer.total_training_steps = self._steps
         self._worker.reset()
         self._folder = Path(config.trainer.default_local_dir)
-        path = os.environ.get(METRICS_FILE)
-        self._metrics = JsonlLogger(Path(path)) if path and self._is_first else None
+        self._tracking = _tracking(config) if self._is_first else None
 
     @property
     def _is_first(self) -> bool:
@@ -85,6 +88,15 @@ class OfflineTrainer:
         Args:
             step: The step of the checkpoint to go on from; 0: the beginning.
         """
+        exit_code = 1
+        try:
+            self._train_from(step)
+            exit_code = 0
+        finally:
+            if self._tracking is not None:
+                self._tracking.finish(exit_code)
+
+    def _train_from(self, step: int) -> None:
         start_of_validation = self._start("validation", self._validation)
         start_of_training = self._start("train", self._train) if self._settings.needs_start else None
         if step:
@@ -218,14 +230,24 @@ class OfflineTrainer:
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         self._say(f"step {step}")
-        if self._metrics is not None:
-            self._metrics.log(metrics, step)
+        if self._tracking is not None:
+            self._tracking.log(metrics, step)
 
     def _say(self, text: str) -> None:
         """A line of output, by which the launcher sees that the run is alive."""
         if self._is_first:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
+
+
+def _tracking(config: Any) -> Tracking:
+    """Where metrics go: what the configuration names, and the run's metrics file."""
+    trainer = config.trainer
+    whole = OmegaConf.to_container(config, resolve=True)
+    tracking = Tracking(trainer.project_name, trainer.experiment_name, list(trainer.logger), whole)
+    if path := os.environ.get(METRICS_FILE):
+        tracking.logger["jsonl"] = JsonlLogger(Path(path))
+    return tracking
 
 
 @cache
