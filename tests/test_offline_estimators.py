@@ -30,8 +30,10 @@ def test_group_normalised_divides_by_the_sample_deviation(values):
 
 
 def test_group_normalised_is_that_of_verl():
-    torch = pytest.importorskip("torch")
-    core = pytest.importorskip("verl.trainer.ppo.core_algos")
+    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+    core = pytest.importorskip(
+        "verl.trainer.ppo.core_algos", reason="veRL is not installed (scripts/setup.sh --profile none)"
+    )
     values = [1.0, -0.3, -0.6, 1.0]
     tokens = torch.tensor(values)[:, None]
     found, _ = core.compute_grpo_outcome_advantage(tokens, torch.ones(4, 1), np.zeros(4, dtype=object))
@@ -91,7 +93,7 @@ def loss_of(settings, log_probs, advantages, mask, start=None):
 def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens():
     # pi(1) = sigmoid(z). d log pi(1) / dz = 1 - p, d log pi(0) / dz = -p. Two responses: (1, 1) with A = 0.5 and (0)
     # with A = -2; each has a prompt's token before it, which does not count. The mean runs over three tokens.
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
     z = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     one, zero = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
     other = torch.tensor(-7.0, dtype=torch.float64)
@@ -114,7 +116,7 @@ def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_tw
     ],
 )
 def test_the_gradient_agrees_with_finite_differences(settings):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     tokens = torch.tensor([0, 3, 1, 4, 2, 2])
@@ -136,7 +138,7 @@ def test_the_gradient_agrees_with_finite_differences(settings):
 
 
 def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
     from cobalt_verl.losses.offline import token_losses
 
     start = torch.zeros(4, dtype=torch.float64)
@@ -147,7 +149,7 @@ def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
 
 
 def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
     log_probs = torch.nested.nested_tensor_from_jagged(
         torch.tensor([-math.inf, -1.0], dtype=torch.float64), torch.tensor([0, 2])
     )

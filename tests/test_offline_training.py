@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support import ROOT, write_lines
 
-pytest.importorskip("verl")
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
@@ -104,6 +103,31 @@ def test_training_raises_accepted_programs_above_the_others(whole_run):
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from cobalt.training.offline_tokens import load_groups
+
+    _, metrics = whole_run
+    model = AutoModelForCausalLM.from_pretrained(seed_model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(seed_model)
+    groups = load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536)
+    found = {True: [], False: []}
+    for row in (row for group in groups for row in group.rows):
+        tokens = torch.tensor([*row.prompt, *row.response])
+        with torch.no_grad():
+            log_probs = model(tokens[None]).logits[0].log_softmax(-1)
+        before = len(row.prompt) - 1
+        found[row.accepted] += [float(log_probs[before + place, token]) for place, token in enumerate(row.response)]
+    for accepted, name in ((True, "accepted"), (False, "other")):
+        mean = sum(found[accepted]) / len(found[accepted])
+        assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(mean, abs=1e-4)
+
+
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run, data, seed_model, tmp_path):
     import torch
 
@@ -142,7 +166,9 @@ def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed
     pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(5)]
     write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
     settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=1", "offline.kl=0.1"]
-    metrics = train(tmp_path, seed_model, tmp_path / "run", "--wandb", *settings, estimator="sft")
+    write_lines(tmp_path / "validation.jsonl", [group("v", ["0"], ["1"])])
+    first, *metrics = train(tmp_path, seed_model, tmp_path / "run", "--wandb", *settings, estimator="sft")
+    assert {"validation/accepted_log_prob", "validation/other_log_prob"} <= first.keys()
     assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert sum("actor/loss" in m for m in metrics) == 1
@@ -375,11 +401,20 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["model.lora_rank=x"]}, "lora_rank"),
         ({"overrides": ["engine.model_dtype=half"]}, "model_dtype"),
         ({"overrides": ["optim.lr=-1"]}, "optim.lr"),
+        ({"overrides": ["optim.lr=.inf"]}, "optim.lr"),
+        ({"overrides": ["trainer.device=gpu"]}, "trainer.device"),
+        ({"overrides": ["trainer.max_ckpt_to_keep=x"]}, "max_ckpt_to_keep"),
         ({"overrides": ["data.seed=-1"]}, "data.seed"),
-        ({"overrides": ["data.train_max_samples=1"]}, "train_max_samples is not read"),
-        ({"overrides": ["trainer.resume_mode=disable"]}, "resume_mode is not read"),
+        ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples: leave it out"),
+        ({"overrides": ["trainer.resume_mode=disable"]}, "trainer.resume_mode: leave it out"),
+        ({"overrides": ["trainer.default_local_dir=elsewhere"]}, "default_local_dir: leave it out"),
+        ({"overrides": ["trainer.logger=[console]"]}, "trainer.logger: leave it out"),
+        ({"overrides": ["checkpoint.save_contents=[extra]"]}, "save_contents: leave it out"),
+        ({"overrides": ["engine.use_dynamic_bsz=false"]}, "use_dynamic_bsz: leave it out"),
+        ({"overrides": ["engine.max_token_len_per_gpu=5"]}, "engine.max_token_len_per_gpu: leave it out"),
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
+        ({"overrides": ["+offline.gamma=1"]}, "offline.gamma: leave it out"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
     ],
@@ -393,16 +428,28 @@ def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_groups_of_another_rendering_are_refused(data, seed_model, tmp_path):
+def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
+    from cobalt.datasets.offline.judged import convert_judged
+    from cobalt.datasets.offline.settings import JudgedSettings
     from cobalt.training.offline import Arguments, main
 
-    folder = tmp_path / "data"
-    shutil.copytree(data, folder)
-    manifest = {"arguments": {"chat_template_thinking": "off"}}
-    (folder / "train.run.json").write_text(json.dumps(manifest))
+    judged = [{"code": f"print({place})", "result": place < 2} for place in range(4)]
+    problems = [{"id": place, "question": f"Print {place}.", "generated_solutions": judged} for place in range(8)]
+    source, folder = write_lines(tmp_path / "apps.jsonl", problems), tmp_path / "data"
+    convert_judged(
+        JudgedSettings(
+            output_dir=folder,
+            input_files=(source,),
+            model_name=str(seed_model),
+            chat_template_thinking="off",
+            near_duplicates=2,
+            validation_share=0,
+        )
+    )
     with pytest.raises(UserError, match="chat_template_thinking=off"):
         main(Arguments(folder, str(seed_model), tmp_path / "run", [], dry_run=True))
-    main(Arguments(folder, str(seed_model), tmp_path / "run", ["data.chat_template_thinking=off"], dry_run=True))
+    same = ["data.chat_template_thinking=off", "data.train_batch_size=4"]
+    assert main(Arguments(folder, str(seed_model), tmp_path / "run", same, dry_run=True)) == 0
 
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
@@ -416,4 +463,8 @@ def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_
     found = estimate(compose(given))
     assert found.weights > 4 * found.parameters * 0.9
     assert (found.trained < found.parameters) == (scale == "paper-7b")
+    assert (found.gradients, found.optimiser) == (4 * found.trained, 8 * found.trained)
+    config = compose(given)
+    config.data.max_token_len_per_gpu *= 2
+    assert estimate(config).activations == 2 * found.activations
     assert not (tmp_path / "run").exists()

@@ -529,6 +529,9 @@ def test_a_step_names_a_file_that_its_last_command_makes_and_needs_what_its_comm
             arguments = vars(parse(line, monkeypatch))
             results = {key: arguments[key] for key in ("output_file", "output_dir", "local_dir") if key in arguments}
             written |= set(results.values())
+            if "validation_share" in arguments:
+                validation = Path(arguments["output_dir"]) / "validation.jsonl"
+                assert (validation in item.files) == (arguments["validation_share"] > 0)
             for key in inputs & arguments.keys():
                 path = Path(arguments[key]) if arguments[key] is not None else None
                 known = {*item.needs, *(parent for need in item.needs for parent in need.parents), *written}

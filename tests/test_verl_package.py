@@ -189,7 +189,8 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
 def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path, monkeypatch):
     from verl.utils.tracking import Tracking
 
-    from cobalt_verl.trainers.sync import METRICS_FILE, CobaltTrainer
+    from cobalt_verl.metrics_file import METRICS_FILE
+    from cobalt_verl.trainers.sync import CobaltTrainer
 
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "metrics": {}}\n')

@@ -66,12 +66,10 @@ def compose(settings: TrainingSettings) -> Any:
 
     for folder, name in settings.choices.items():
         check_choice(folder, name)
-    _installed("cobalt_verl")
-    model = Path(settings.model)
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
-        "actor_rollout_ref.model.path": model.resolve() if model.exists() else settings.model,
+        "actor_rollout_ref.model.path": policy_path(settings.model),
         "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
         "reward.custom_reward_function.path": VERL_FOLDER / "code_reward_func_think.py",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_FOLDER / "config" / "agent_loops.yaml",
@@ -111,6 +109,7 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    _installed("cobalt_verl")
     search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
     try:
         with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
@@ -119,6 +118,11 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
     return config
+
+
+def policy_path(name: str) -> Path | str:
+    """The path of a policy that is a folder, absolute; otherwise its hub name."""
+    return Path(name).resolve() if Path(name).exists() else name
 
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:

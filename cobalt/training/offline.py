@@ -7,10 +7,11 @@ engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of ever
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -26,6 +27,7 @@ from cobalt.training.configuration import (
     check_choice,
     compose_file,
     path_overrides,
+    policy_path,
     process_environment,
     trains_on_cpu,
 )
@@ -46,17 +48,24 @@ _WHOLE = {
 }
 """Settings that must be whole numbers, and the least value of each."""
 
-_UNREAD = ("data", "trainer", "checkpoint")
-"""Sections of veRL's configuration of which this training reads some keys alone."""
+_OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep")
+"""Settings that may be null, and otherwise must be whole numbers of 1 or more."""
+
+_SECTIONS = ("data", "trainer", "checkpoint")
+"""Sections of veRL's configuration of which overrides may change the keys of `_READ` alone."""
+
+_DECIDED = {
+    "trainer.default_local_dir": "--output_dir decides it",
+    "trainer.logger": "--wandb decides it",
+    "engine.use_dynamic_bsz": "micro-batches are always filled up to data.max_token_len_per_gpu",
+}
+"""Settings that are read, and that something else decides."""
 
 _READ = {
     *(f"data.{name}" for name in ("train_files", "val_files", "train_batch_size", "max_length", "seed")),
     *(f"data.{name}" for name in ("max_token_len_per_gpu", "chat_template_thinking")),
-    *(f"trainer.{name}" for name in ("default_local_dir", "device", "n_gpus_per_node", "total_epochs")),
-    *(f"trainer.{name}" for name in ("logger", "project_name", "experiment_name")),
-    *(f"trainer.{name}" for name in ("total_training_steps", "save_freq", "test_freq", "max_ckpt_to_keep")),
-    "checkpoint.save_contents",
-    "checkpoint.load_contents",
+    *(f"trainer.{name}" for name in ("device", "n_gpus_per_node", "total_epochs", "total_training_steps")),
+    *(f"trainer.{name}" for name in ("save_freq", "test_freq", "max_ckpt_to_keep", "project_name", "experiment_name")),
 }
 
 
@@ -91,10 +100,10 @@ def compose(arguments: Arguments) -> Any:
         UserError: there is no such scale, or a setting is wrong.
     """
     check_choice("offline_scale", arguments.scale)
-    model, validation = Path(arguments.model), arguments.data_dir.resolve() / "validation.jsonl"
+    validation = arguments.data_dir.resolve() / "validation.jsonl"
     paths: dict[str, Path | str] = {
         "data.train_files": arguments.data_dir.resolve() / "train.jsonl",
-        "model.path": model.resolve() if model.exists() else arguments.model,
+        "model.path": policy_path(arguments.model),
         "trainer.default_local_dir": arguments.output_dir.resolve() / "checkpoints",
     }
     if validation.exists():
@@ -112,20 +121,26 @@ def compose(arguments: Arguments) -> Any:
 def _errors(config: Any) -> Iterator[str]:
     from omegaconf import OmegaConf
 
-    try:
-        OfflineSettings(**config.offline)
-    except (UserError, TypeError) as error:
-        yield str(error)
-    planned = {} if config.trainer.total_training_steps is None else {"trainer.total_training_steps": 1}
+    unknown = sorted(set(config.offline) - {field.name for field in fields(OfflineSettings)})
+    if unknown:
+        yield f"offline.{unknown[0]}: leave it out (there is no such setting)"
+    else:
+        try:
+            OfflineSettings(**config.offline)
+        except (UserError, TypeError) as error:
+            yield str(error)
     wrong = False
-    for key, least in (_WHOLE | planned).items():
+    optional = {key: 1 for key in _OPTIONAL if OmegaConf.select(config, key) is not None}
+    for key, least in (_WHOLE | optional).items():
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             wrong = True
             yield f"{key} is {value!r}: it must be a whole number of {least} or more"
     rate, kind, thinking = config.optim.lr, str(config.engine.model_dtype), config.data.chat_template_thinking
-    if not isinstance(rate, int | float) or isinstance(rate, bool) or not rate > 0:
-        yield f"optim.lr is {rate!r}: it must be above 0"
+    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 < rate < math.inf:
+        yield f"optim.lr is {rate!r}: it must be above 0 and finite"
+    if config.trainer.device not in ("cpu", "cuda"):
+        yield f"trainer.device is {config.trainer.device!r}: it must be cpu or cuda"
     if kind not in BYTES:
         yield f"engine.model_dtype is {kind!r}: it must be one of {', '.join(BYTES)}"
     if thinking not in get_args(TemplateThinking):
@@ -137,6 +152,8 @@ def _errors(config: Any) -> Iterator[str]:
             f"data.train_batch_size {config.data.train_batch_size} groups cannot be shared by"
             f" {config.trainer.n_gpus_per_node} GPUs"
         )
+    if config.engine.max_token_len_per_gpu != config.data.max_token_len_per_gpu:
+        yield "engine.max_token_len_per_gpu: leave it out (data.max_token_len_per_gpu decides it)"
     if config.data.max_length > config.data.max_token_len_per_gpu:
         yield (
             f"data.max_length {config.data.max_length} is more than data.max_token_len_per_gpu"
@@ -145,16 +162,14 @@ def _errors(config: Any) -> Iterator[str]:
 
 
 def _unread(without: Any, config: Any) -> Iterator[str]:
-    """Overrides of settings that veRL's own supervised trainer reads, and this training does not."""
+    """Overrides of settings that this training does not read, or not from there."""
     from omegaconf import OmegaConf
 
-    for section in _UNREAD:
-        before, after = (OmegaConf.to_container(part[section], resolve=True) for part in (without, config))
-        assert isinstance(before, dict) and isinstance(after, dict)
-        for name in sorted(map(str, before.keys() | after.keys())):
-            key = f"{section}.{name}"
-            if key not in _READ and before.get(name) != after.get(name):
-                yield f"{key} is not read by offline training: leave it out"
+    names = [f"{section}.{name}" for section in _SECTIONS for name in sorted({*without[section], *config[section]})]
+    for key in dict.fromkeys([*names, *_DECIDED]):
+        before, after = (OmegaConf.select(part, key) for part in (without, config))
+        if key not in _READ and before != after:
+            yield f"{key}: leave it out ({_DECIDED.get(key, 'offline training does not read it')})"
 
 
 def _check_template(groups: Path, thinking: str) -> None:
@@ -170,7 +185,7 @@ def _check_template(groups: Path, thinking: str) -> None:
         made = json.loads(path.read_text(encoding="utf-8"))["arguments"].get("chat_template_thinking", thinking)
     except (OSError, ValueError, KeyError, AttributeError):
         raise UserError(f"{path} is not a readable manifest: make the groups again") from None
-    if made != thinking:
+    if made not in (None, thinking):
         raise UserError(
             f"{groups} was made with --chat_template_thinking {made}: set data.chat_template_thinking={made}"
         )

@@ -11,6 +11,17 @@ METRICS_FILE = "COBALT_METRICS_FILE"
 """Environment variable: the JSONL file for metrics, one line for each step."""
 
 
+def add_metrics_file(loggers: dict[str, Any]) -> None:
+    """Let a run's metrics go into its file, too, if the environment names one.
+
+    Args:
+        loggers: Those of veRL's `Tracking`, by name.
+    """
+    path = os.environ.get(METRICS_FILE)
+    if path and "jsonl" not in loggers:
+        loggers["jsonl"] = JsonlLogger(Path(path))
+
+
 class JsonlLogger:
     """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
 

@@ -118,6 +118,7 @@ def open_results(
         "rewards": asdict(settings.rewards),
         "tokenizer": None if counter is None else counter.fingerprint,
         "max_tokens": None if counter is None else settings.max_tokens,
+        "chat_template_thinking": None if counter is None else settings.chat_template_thinking,
         **{name: getattr(settings, name) for name in _DECIDING},
         **arguments,
     }

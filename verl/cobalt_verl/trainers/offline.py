@@ -7,7 +7,6 @@ the run's folder.
 """
 
 import io
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl.losses.offline import offline_loss
-from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
+from cobalt_verl.metrics_file import add_metrics_file
 from cobalt_verl.offline_batch import batch, response_values
 
 LogProbs = npt.NDArray[np.float32]
@@ -245,8 +244,7 @@ def _tracking(config: Any) -> Tracking:
     trainer = config.trainer
     whole = OmegaConf.to_container(config, resolve=True)
     tracking = Tracking(trainer.project_name, trainer.experiment_name, list(trainer.logger), whole)
-    if path := os.environ.get(METRICS_FILE):
-        tracking.logger["jsonl"] = JsonlLogger(Path(path))
+    add_metrics_file(tracking.logger)
     return tracking
 
 

@@ -4,8 +4,6 @@
 metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
-from cobalt_verl.metrics_file import METRICS_FILE, JsonlLogger
+from cobalt_verl.metrics_file import add_metrics_file
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -41,10 +39,7 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         super().on_train_begin()
 
     def _open_metrics(self) -> None:
-        path = os.environ.get(METRICS_FILE)
-        loggers = self.logger.logger
-        if path and "jsonl" not in loggers:
-            loggers["jsonl"] = JsonlLogger(Path(path))
+        add_metrics_file(self.logger.logger)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
         super()._compute_metrics(batch, metrics, *arguments, **keywords)
