@@ -67,9 +67,9 @@ def offline(arguments: Arguments, run: Path, steps: int) -> tuple[float, float]:
     command += ["--model", str(arguments.model), "--output_dir", str(run), "--estimator", "sft"]
     command += [f"data.train_batch_size={_GROUPS}", f"trainer.total_training_steps={steps}", "trainer.total_epochs=999"]
     command += ["data.val_files=null", "trainer.save_freq=-1", f"data.max_token_len_per_gpu={_MICRO_BATCH_TOKENS}"]
-    own = arguments.engine == "verl"
-    command += ["model.external_lib=null"] if own else []
-    took = seconds(command, {"VERL_ENGINE_DEVICE": "cuda"} if own else {}, run.with_suffix(".log"))
+    verls_own = arguments.engine == "verl"
+    command += ["model.external_lib=null"] if verls_own else []
+    took = seconds(command, {"VERL_ENGINE_DEVICE": "cuda"} if verls_own else {}, run.with_suffix(".log"))
     lines = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     return took, sum(line["training/tokens"] for line in lines)
 
