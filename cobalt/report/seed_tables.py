@@ -177,8 +177,8 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         name,
         "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
         " judging and cutting trajectories, or making groups of judged programs, and writing the rows of training. A"
-        " training example is a response that the policy is trained on. Memory is what the machine had in use at the peak"
-        " of training, in GiB.",
+        " training example is a response that the policy is trained on. Memory is what the machine had in use at the"
+        " peak of training, in GiB.",
         [
             *("", "steps", "examples", "seconds", "of them data", "ms an example"),
             *(f"seeds {', '.join(map(str, seeds))}", "tokens an example", "tests an example", "GiB"),
