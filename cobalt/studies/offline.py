@@ -77,7 +77,6 @@ def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
         at.training(method),
         at.own.seed,
         f"data.train_batch_size={at.scale.responses // method.groups.size}",
-        *method.settings,
         steps=at.scale.steps,
         epochs=method.epochs,
     )

@@ -68,7 +68,6 @@ class OfflineMethod:
         slug: In the names of steps and folders.
         groups: What it is trained on.
         estimator: Of `cobalt.reward.offline`.
-        settings: Further ones of its training.
         epochs: Passes over its data; None: as many as `Scale.steps` take.
     """
 
@@ -76,7 +75,6 @@ class OfflineMethod:
     slug: str
     groups: Groups
     estimator: str
-    settings: tuple[str, ...] = ()
     epochs: int | None = None
 
 
@@ -100,7 +98,6 @@ OFFLINE_METHODS = (
     OfflineMethod("RLOO, exponential advantage", "exponential", FOURS, "exponential"),
     OfflineMethod("GRPO's advantage, groups of 8", "grpo_8", EIGHTS, "grpo"),
     OfflineMethod("GRPO's advantage, not balanced", "grpo_any", ANY, "grpo"),
-    OfflineMethod("GRPO's advantage, penalty 0.1", "grpo_kl", FOURS, "grpo", ("offline.kl=0.1",)),
     OfflineMethod("GRPO's advantage, base's programs alone", "grpo_base", OF_BASE, "grpo"),
     OfflineMethod("Cobalt's first turns, offline", "first_turns", FIRST, "rloo", epochs=6),
     OfflineMethod("Cobalt's partial trajectories, offline", "turns", TURNS, "rloo", epochs=6),
