@@ -17,9 +17,10 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from cobalt.conversation import load_prompts
+from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
 from cobalt.datasets.sources import Row, hub_file, local_rows, text_of
-from cobalt.datasets.taco import passed_reading
+from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.judge import Judge
@@ -216,9 +217,9 @@ def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], progr
     identifier = row.get("problem_id", row.get("id"))
     if not isinstance(identifier, int | str) or isinstance(identifier, bool):
         raise UserError("field 'problem_id' is missing or neither an integer nor a string")
-    question, starter = text_of(row, "question").strip(), row.get("starter_code")
-    if readings and readings[0].fn_name is not None and isinstance(starter, str) and starter.strip():
-        question += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    question = text_of(row, "question").strip()
+    if readings and readings[0].fn_name is not None:
+        question = with_starter_code(question, row.get("starter_code"))
     return Task(f"{name}/{identifier}", text_of(row, "difficulty"), question, readings, tuple(programs))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from cobalt.conversation import PromptSet, load_prompts, opening_messages
 from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
-from cobalt.datasets.offline.contrast import Candidate, Refuse
+from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.settings import CodeNetSettings
 from cobalt.datasets.offline.writing import (
     EVALUATED,
@@ -280,10 +280,9 @@ def _program(source: bytes | None) -> str | None:
     if source is None:
         return None
     try:
-        text = source.decode("utf-8-sig")
+        return plain(source.decode("utf-8-sig")) or None
     except UnicodeDecodeError:
         return None
-    return text.replace("\r\n", "\n").rstrip() or None
 
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:

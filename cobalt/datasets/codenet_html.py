@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Literal
 
+from cobalt.conversation import fence_around
+
 Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 
 FIGURE = "[figure]"
@@ -286,8 +288,7 @@ def _markdown(block: Block) -> str:
     if block.kind == "item":
         return "\n".join("  " * (block.level + (place > 0)) + line for place, line in enumerate(block.text.split("\n")))
     if block.kind == "preformatted":
-        longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
-        fence = "`" * max(3, longest + 1)
+        fence = fence_around(block.text)
         return f"{fence}\n{block.text}\n{fence}"
     return block.text
 
