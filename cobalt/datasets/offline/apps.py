@@ -16,7 +16,7 @@ from cobalt.offline_groups import Status
 from cobalt.problem import Problem
 
 
-def read_apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     """The programs of an APPS-like record.
 
     Raises:
