@@ -3,7 +3,8 @@
 A page becomes a list of blocks (headings, paragraphs, list items, tables, preformatted texts), and the blocks become
 markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, sub- and superscripts `_` and `^`. Preformatted texts stay
 as they are, in fences. Where a page has an English and a Japanese version, the English one is kept. Tags that are
-misspelt, nested wrongly or never closed lose no text. Nothing here reads files.
+misspelt, nested wrongly or never closed lose no text, except within script, style, title and the Japanese version.
+Nothing here reads files.
 """
 
 import re
@@ -21,6 +22,10 @@ FIGURE = "[figure]"
 """What stands in a statement in the place of a figure."""
 
 _SKIPPED = frozenset({"script", "style", "title"})
+_VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
+)
+"""Tags that have no content, and so no end."""
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "dir"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
@@ -112,7 +117,7 @@ class _PageParser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._skipped:
             self._skipped_depth += tag == self._skipped
-        elif tag in _SKIPPED or (self._both_languages and "lang-ja" in (dict(attrs).get("class") or "")):
+        elif tag in _SKIPPED or (tag not in _VOID and self._both_languages and _is_japanese(attrs)):
             self._skipped, self._skipped_depth = tag, 1
         elif tag == "br":
             self._parts.append("\n")
@@ -237,6 +242,10 @@ class _PageParser(HTMLParser):
         elif self._kind != "preformatted" and not within_formula:
             content = _marked("$" if tag == "var" else "`", content)
         self._parts[begin:] = [content]
+
+
+def _is_japanese(attrs: Sequence[tuple[str, str | None]]) -> bool:
+    return "lang-ja" in (dict(attrs).get("class") or "")
 
 
 def _script(tag: str, content: str, before: str) -> str:
