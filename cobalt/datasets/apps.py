@@ -94,7 +94,8 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
         InfrastructureError: the judge failed; what is finished is kept.
     """
-    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    inputs = [settings.input_file] if settings.input_file else []
+    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
     arguments = {
         "stage": settings.data_set,
@@ -106,9 +107,9 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
     }
     read = read_apps if settings.data_set == "apps" else read_apps_plus
     counts: Counter[str] = Counter()
+    places: dict[str, str] = {}
     with RecordFile(settings.output_file) as output:
         done = read_summary(settings.output_file) if output.done else None
-        inputs = [settings.input_file] if settings.input_file else []
         open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
         if done is not None:
             return done
@@ -117,6 +118,9 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
                 task = read(row)
             except UserError as error:
                 raise UserError(f"{place}: {error}") from None
+            if task.id in places:
+                raise UserError(f"{place}: the id {task.id!r} is already used by {places[task.id]}")
+            places[task.id] = place
             fate = _fate(task, settings)
             counts[fate] += 1
             if fate in DIFFICULTIES and task.id not in output.done:
@@ -214,7 +218,7 @@ def read_apps_plus(row: dict[str, Any]) -> Task:
 
 
 def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
-    identifier = row.get("problem_id", row.get("id"))
+    identifier = row.get("problem_id")
     if not isinstance(identifier, int | str) or isinstance(identifier, bool):
         raise UserError("field 'problem_id' is missing or neither an integer nor a string")
     question = text_of(row, "question").strip()
