@@ -53,7 +53,8 @@ def decided(
     """The result of a suite of assertion tests.
 
     A test passes if its check accepts the values. If the check raises, whatever it raises, or exceeds a limit, the test
-    is a wrong answer. The costs are those of the program alone.
+    is a wrong answer. The costs in the verdicts are those of the program alone; the seconds of the result include the
+    checks.
 
     Args:
         suite: The suite.
