@@ -2,8 +2,9 @@
 
 The normalised tree has no comments, docstrings, blank lines or redundant brackets. With `renamed`, the names that the
 program itself gives to variables, parameters and functions are replaced by their order of appearance, so that programs
-that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names. Nothing
-is run, and programs that compute the same in another way count as different.
+that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names, and so do
+variables that are called like a method or an attribute of one of the program's classes. Nothing is run, and programs
+that compute the same in another way count as different.
 """
 
 import ast
@@ -48,7 +49,7 @@ def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asyn
 
 def _rename(tree: ast.Module) -> None:
     """Replace the names that the program defines, each by the same number everywhere."""
-    bound = _bound_names(tree)
+    bound = _bound_names(tree) - _names_of_attributes(tree)
     numbers: dict[str, str] = {}
     own: set[int] = set()  # keywords in calls of the program's functions; those in other calls are not its own names
 
@@ -70,26 +71,45 @@ def _rename(tree: ast.Module) -> None:
             node.asname = number(node.asname)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
             node.name = number(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+            node.rest = number(node.rest)
         elif isinstance(node, ast.Global | ast.Nonlocal):
             node.names = [number(name) for name in node.names]
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
-    """The names that a program gives to something, without methods, which are reached as attributes."""
-    methods = {id(node) for found in ast.walk(tree) if isinstance(found, ast.ClassDef) for node in found.body}
+    """The names that a program gives to something."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             names.add(node.id)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and id(node) not in methods:
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.alias) and node.asname is not None:
             names.add(node.asname)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
             names.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+            names.add(node.rest)
     return names
+
+
+def _names_of_attributes(tree: ast.Module) -> set[str]:
+    """Names by which other than variables are reached: methods, attributes of classes, and keywords of method calls."""
+    names: set[str] = set()
+    parameters: set[str] = set()
+    for node in (node for found in ast.walk(tree) if isinstance(found, ast.ClassDef) for node in found.body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parameters |= {found.arg for found in ast.walk(node.args) if isinstance(found, ast.arg)}
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return names | (parameters & {keyword.arg for call in calls for keyword in call.keywords})
 
 
 def _in_order(node: ast.AST) -> Iterable[ast.AST]:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cobalt.errors import UserError
-from cobalt.manifest import companion_path, manifest_path
-from cobalt.problem import decode_json
+from cobalt.manifest import companion_path, recorded_arguments
 
 COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
 """Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
@@ -103,9 +102,6 @@ def _check_writable(path: Path) -> None:
 def _stage_of(path: Path) -> object:
     """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
     try:
-        found = decode_json(manifest_path(path).read_bytes())
-    except (OSError, UserError):
+        return (recorded_arguments(path) or {}).get("stage")
+    except UserError:
         return None
-    for name in ("arguments", "stage"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found

@@ -159,6 +159,21 @@ def read_summary(result: Path) -> dict[str, Any] | None:
     return _read(path).get("summary") if path.exists() else None
 
 
+def recorded_arguments(result: Path) -> dict[str, Any] | None:
+    """The arguments that a result's manifest records; None if there is no manifest.
+
+    Raises:
+        UserError: the manifest cannot be read, or records no arguments.
+    """
+    path = manifest_path(result)
+    if not path.exists():
+        return None
+    arguments = _read(path).get("arguments")
+    if not isinstance(arguments, dict):
+        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
+    return arguments
+
+
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     with replacing(path) as handle:
         handle.write((json.dumps(content, indent=2) + "\n").encode())
@@ -167,7 +182,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a manifest: move it and its result away")

@@ -18,7 +18,7 @@ class Arguments:
     Needs no service. Running the same command again resumes.
     """
 
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/apps_test.jsonl")
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Problems (JSONL), with their manifest next to them as .run.json."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local file: JSONL or Parquet of APPS, or the JSON array of APPS+; default: the split of APPS by its name."""

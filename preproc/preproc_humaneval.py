@@ -18,7 +18,7 @@ class Arguments:
     Needs no service.
     """
 
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/humaneval.jsonl")
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Problems (JSONL), with their manifest next to them as .run.json."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local JSONL (also .jsonl.gz) or Parquet file in the data set's schema; default: the data set by its name."""

@@ -14,7 +14,7 @@ from cobalt.cli import run_script
 class Arguments:
     """Turn MBPP into problems whose tests are its assertions; runs no program and needs no service."""
 
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/mbpp_test.jsonl")
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Problems (JSONL), with their manifest next to them as .run.json."""
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local mbpp.jsonl of the release, or Parquet with its fields; default: the data set by its name."""

@@ -103,7 +103,7 @@ async def test_a_stopped_run_continues_and_a_finished_one_is_left_as_it_is(tmp_p
     problems, summary = await converted(tmp_path, rows)
     assert [problem.id for problem in problems] == ["APPS/0", "APPS/1"]
     assert (await converted(tmp_path, rows, Broken()))[1] == summary
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="difficulty"):
         await converted(tmp_path, rows, difficulty=("interview",))
 
 
@@ -126,20 +126,35 @@ async def test_items_of_apps_plus_read_standard_input_or_call_the_function_of_th
 
 
 @pytest.mark.parametrize("fields", [{"question": None}, {"difficulty": 3}, {"problem_id": None}, {"input_output": {}}])
-async def test_malformed_rows_are_refused(tmp_path, fields):
-    with pytest.raises(UserError):
-        await converted(tmp_path, [row(0, **fields)])
+async def test_malformed_rows_are_refused_by_place_and_field(tmp_path, fields):
+    with pytest.raises(UserError, match=rf"rows\.jsonl, line 2: field '{next(iter(fields))}'"):
+        await converted(tmp_path, [row(0), row(1, **fields)])
 
 
-@pytest.mark.parametrize("text", ["[1]", "{}", "[", '[{"question": "x"}]'])
-async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text):
+@pytest.mark.parametrize("again", [row(0), row(0, "interview"), row(0, tests="")])
+async def test_an_id_that_occurs_twice_is_refused_also_by_a_run_that_continues(tmp_path, again):
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"line 3: the id 'APPS/0' is already used by .*line 1"):
+            await converted(tmp_path, [row(0), row(1), again], difficulty=("introductory",))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1]", "not a JSON array of objects"),
+        ("{}", "not a JSON array of objects"),
+        ("[", "not JSON"),
+        ('[{"question": "x"}]', "item 0: field 'starter_code'"),
+    ],
+)
+async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
     (tmp_path / "rows.json").write_text(text)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=rf"rows\.json.*{says}"):
         await preprocess_apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), RefusingJudge())
 
 
 def test_apps_plus_needs_a_file(tmp_path):
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="--input_file"):
         AppsSettings(tmp_path / "o.jsonl", data_set="apps_plus")
 
 

@@ -58,6 +58,8 @@ def test_modules_that_a_check_names_are_imported():
         ["assert add(1, 2) == 3; assert add(1, 2) == 3"],
         ["assert add(1, 2) == "],
         ["assert all(add(n, 1) > n for n in range(3))"],
+        ["assert {add(1, 2): add(3, 4), add(5, 6): add(7, 8)} == {3: 7, 11: 15}"],
+        ["assert (add(1, 2) if flag else add(3, 4)) == 3"],
         ["assert add(1, 2) == 3", "assert sub(1, 2) == 3"],
         [],
     ],
@@ -65,6 +67,19 @@ def test_modules_that_a_check_names_are_imported():
 def test_assertions_that_cannot_be_split_are_refused(assertions):
     with pytest.raises(UserError):
         assertion_suite(assertions, ADD + "\nsub = add")
+
+
+def test_dictionaries_and_conditions_without_a_call_of_the_function_stay_in_the_check():
+    suite = assertion_suite(["assert add(1, 2) == (3 if len({1: int(2)}) else 4)"], ADD)
+    assert suite.inputs == ("add(1, 2)",)
+
+
+@pytest.mark.parametrize("setup", ["import random\nrandom.seed(0)", "'text'", "add(1, 2)"])
+def test_a_setup_whose_values_would_be_taken_for_those_of_calls_is_refused(setup):
+    with pytest.raises(UserError, match="expression statement"):
+        assertion_suite(["assert add(1, 2) == 3"], ADD, setup)
+    with pytest.raises(UserError, match="the setup is not Python"):
+        assertion_suite(["assert add(1, 2) == 3"], ADD, setup + "(")
 
 
 def test_a_reference_that_is_not_python_is_refused():

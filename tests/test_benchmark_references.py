@@ -63,20 +63,16 @@ async def outcomes(cases):
     """Judge each (name, program, variant, suite); the refused programs with their feedback, the accepted variants."""
     refused, accepted = {}, []
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-
-        async def both(name, program, variant, suite):
+        for name, program, variant, suite in cases:
             result = await judge.judge(program, suite)
             if not result.all_passed:
                 refused[name] = result.first_failure()
             if (await judge.judge(variant, suite)).all_passed:
                 accepted.append(name)
-
-        for case in cases:
-            await both(*case)
     return refused, accepted
 
 
-@pytest.mark.skipif(not MBPP.exists(), reason="no shared data here")
+@pytest.mark.skipif(not MBPP.exists(), reason=f"there is no {MBPP}")
 def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
     preprocess_mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all", challenge_tests=True))
     problems = load_problems(tmp_path / "mbpp.jsonl")

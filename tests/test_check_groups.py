@@ -1,16 +1,17 @@
 """Recorded statuses against verdicts on samples: what contradicts is counted, and the judge's tools read the result."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support import square_problem, write_lines
 
-from cobalt.datasets.offline.check import CONTRADICTS, PASSES, CheckSettings, check_groups
+from cobalt.datasets.offline.check import CONTRADICTS, PASSES, CheckSettings, check_groups, choose_programs
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.recheck import recheck
-from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status, read_groups
+from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status
 from cobalt.records import read_records
 
 
@@ -80,8 +81,6 @@ async def test_the_judges_own_tool_reads_the_checked_programs(settings):
 
 
 async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_them(settings):
-    from dataclasses import replace
-
     chosen = replace(settings, most=2)
     summary = await check_groups(chosen, SayingJudge())
     assert {status: counts["judged"] for status, counts in summary.items()} == {
@@ -93,6 +92,8 @@ async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_t
     again = replace(chosen, output_file=chosen.output_file.with_name("again.jsonl"))
     await check_groups(again, SayingJudge())
     assert read_records(again.output_file) == first
+    by_seed = [choose_programs(replace(chosen, seed=seed), frozenset({"p1"})) for seed in range(1, 6)]
+    assert any(other != by_seed[0] for other in by_seed)
 
 
 async def test_a_failure_of_the_judge_is_retried_and_never_a_verdict(settings):
@@ -102,11 +103,11 @@ async def test_a_failure_of_the_judge_is_retried_and_never_a_verdict(settings):
 
 
 async def test_problems_of_other_groups_are_refused(settings, tmp_path):
-    from dataclasses import replace
-
     other = write_lines(tmp_path / "other.jsonl", [square_problem("elsewhere")])
     with pytest.raises(UserError, match="other"):
         await check_groups(replace(settings, problems_file=other), SayingJudge())
-    assert list(read_groups(settings.input_file))
+
+
+def test_at_least_one_program_of_a_status_must_be_asked_for(settings):
     with pytest.raises(UserError, match="most"):
         replace(settings, most=0)

@@ -295,6 +295,21 @@ def test_an_archive_that_is_cut_off_or_damaged_between_its_files_is_refused(data
             codenet_files.find_files([archive], Path(tempfile.mkdtemp(dir=tmp_path)))
 
 
+def refuse(*_):
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("call", ["iterdir", "stat"])
+def test_a_folder_that_cannot_be_read_is_a_mistake_of_the_user(data, tmp_path, monkeypatch, call):
+    data.root.mkdir()
+    real = getattr(Path, call)
+    monkeypatch.setattr(
+        Path, call, lambda path, *more, **named: (refuse if path == data.root else real)(path, *more, **named)
+    )
+    with pytest.raises(UserError, match="cannot read .*Project_CodeNet: Permission denied"):
+        run(data, tmp_path)
+
+
 def test_links_and_paths_out_of_the_archive_are_not_followed(data, tmp_path):
     archive = tmp_path / "codenet.tar"
     tar(data.fill(1), archive, "w")
@@ -353,6 +368,14 @@ def test_metadata_without_a_column_is_refused_by_its_name(data, tmp_path):
     (data.root / "metadata" / "p00000.csv").write_text("submission_id,language\ns1,Python\n")
     with pytest.raises(UserError, match="cpu_time"):
         run(data, tmp_path)
+
+
+def test_columns_that_nothing_needs_may_be_missing(data, tmp_path):
+    _, folder = run(data.fill(1), tmp_path)
+    path = data.root / "metadata" / "p00000.csv"
+    path.write_text(path.read_text().replace("filename_ext,", "").replace(",py,", ","))
+    _, without = run(data, tmp_path, "without")
+    assert (without / "train.jsonl").read_bytes() == (folder / "train.jsonl").read_bytes()
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(data, tmp_path):
@@ -506,6 +529,34 @@ def test_results_say_what_made_them_and_other_settings_are_refused(data, tmp_pat
     (data.root / "problem_descriptions" / "p00001.html").write_text(page(1, "<p>More.</p>"))
     third = content(run(data, tmp_path, "page")[1])[0]["content"]
     assert len({manifest["summary"]["content"], second, third}) == 3
+
+
+@pytest.mark.parametrize("name", ["Project_CodeNet", "Other_CodeNet"])
+def test_other_data_does_not_replace_results_and_the_same_data_does(data, tmp_path, name):
+    _, folder = run(data.fill(3), tmp_path)
+    results = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
+    run(data, tmp_path)
+    other = DataSet(tmp_path / "elsewhere" / name).fill(2)
+    with pytest.raises(UserError, match=r"out/.*\.jsonl was made (of other data|with other settings \(inputs)"):
+        run(other, tmp_path)
+    assert {path: path.read_bytes() for path in folder.glob("*.jsonl*")} == results
+    assert json.loads((folder / "train.run.json").read_text())["arguments"]["inputs"] == ["Project_CodeNet"]
+
+
+def test_the_summary_says_how_many_pages_have_each_part(data, tmp_path):
+    data.fill(3)
+    data.add(3, [row("s000300000", "p00003")], html="<p>No sample.</p><h3>Constraints</h3><p>n is 1.</p>")
+    data.add(4, [row("s000400000", "p00004")], html=page(4, "<img src=a.png><h3>Constraints</h3>"))
+    data.add(5, [row("s000500000", "p00005")], html=" ")
+    summary, folder = run(data, tmp_path)
+    assert summary["pages"] == {
+        "read": 6,
+        "with a statement": 5,
+        "with samples": 4,
+        "with a constraints section": 2,
+        "with figures": 1,
+    }
+    assert json.loads((folder / "train.run.json").read_text())["summary"]["pages"] == summary["pages"]
 
 
 def test_a_split_without_a_group_is_refused_and_nothing_is_left(data, tmp_path):

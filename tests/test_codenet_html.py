@@ -40,6 +40,8 @@ def text(page):
         ("<p>see <img src=x.png> here</p>", f"see {FIGURE} here"),
         ("<span class=lang-en><p>one</p></span><span class=lang-ja><span>ni</span><p>san</p></span>end", "one\n\nend"),
         ("<span class=lang-ja><p>kept</p></span>", "kept"),
+        ("<p class=lang-en>one<br class=lang-ja>two</p><hr class=lang-ja>three", "one\ntwo\n\nthree"),
+        ("<p class=lang-en>one</p><img class=lang-ja src=x.png><p>two</p>", f"one\n\n{FIGURE}\n\ntwo"),
         ("<p>a</div></span><p>b<h2>c<p>d", "a\n\nb\n\n## c\n\nd"),
         ("", ""),
     ],

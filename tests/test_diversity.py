@@ -56,6 +56,20 @@ def test_built_in_names_and_methods_keep_their_names():
     assert normalised(method) != normalised(method.replace("run", "go"))
 
 
+def test_methods_and_attributes_of_classes_keep_their_names_if_variables_have_the_same():
+    method = "class A:\n    def {0}(self): return 1\n    def {1}(self): return 2\n{0} = {1} = A()\nprint({0}.run())"
+    assert distinct_programs([method.format("run", "go"), method.format("go", "run")]) == 2
+    attribute = "class A:\n    {0} = 1\n    {1}: int = 2\n{0} = {1} = A()\nprint({0}.x)"
+    assert distinct_programs([attribute.format("x", "y"), attribute.format("y", "x")]) == 2
+
+
+def test_parameters_of_methods_that_calls_name_keep_their_names():
+    method = "class A:\n    def f(self, {}, {}): return {} - {}\nprint(A().f(a=1, x=2))"
+    assert distinct_programs([method.format("a", "x", "a", "x"), method.format("x", "a", "x", "a")]) == 2
+    other = method.replace("a=1, x=2", "1, 2")
+    assert distinct_programs([other.format("a", "x", "a", "x"), other.format("x", "a", "x", "a")]) == 1
+
+
 def test_keywords_of_built_in_functions_keep_their_names():
     program = "key = input()\nprint(sorted(key, key=lambda key: -ord(key)))"
     assert normalised(program) == normalised("t = input()\nprint(sorted(t, key=lambda t: -ord(t)))")
@@ -73,10 +87,11 @@ def f(a, *b, c=1, **d):
         raise ValueError(e) from e
     match c:
         case [k, *l]: return f(a, c=k)
+        case {"y": z, **w}: return w, z
         case m: return m
 """
     other = program
-    for old, new in zip("abcdghiklmex", "ABCDGHIKLMEX", strict=True):
+    for old, new in zip("abcdghiklmexzw", "ABCDGHIKLMEXZW", strict=True):
         other = re.sub(rf"\b{old}\b", new, other)
     assert other != program
     assert normalised(program) == normalised(other)

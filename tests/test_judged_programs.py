@@ -1,6 +1,8 @@
 """Groups from programs that are judged already: APPS-like files, and results of this project."""
 
+import itertools
 import json
+import shutil
 
 import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
@@ -12,11 +14,12 @@ from cobalt.datasets.offline.judged import convert_judged
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.errors import UserError
-from cobalt.manifest import open_manifest
+from cobalt.manifest import manifest_path, open_manifest
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import load_problems
 from cobalt.records import read_records
 from cobalt.reward import compute_reward
+from cobalt.rollout.evaluate_single import evaluate_single_turn
 
 RECORDED = ROOT / "tests" / "data" / "recorded_run"
 APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"
@@ -142,14 +145,60 @@ def test_responses_that_teach_nothing_are_left_out(tmp_path):
     assert "1/0" in statuses(groups)
 
 
-def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path):
+def pocket_run(tmp_path, **fields):
+    """A single-turn result with its manifest, made with the prompt set "pocket"."""
     file = tmp_path / "s.jsonl"
     open_manifest(file, {"stage": "single_turn", "prompts": dict(load_prompts("pocket").digests)})
-    write_lines(file, [single_turn([["passed"] * 4, ["wrong_answer"] * 4])])
+    return write_lines(file, [single_turn([["passed"] * 4, ["wrong_answer"] * 4], **fields)])
+
+
+@pytest.mark.parametrize("fields", [{}, {"instruction": "Square it."}])
+def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path, fields):
+    file = pocket_run(tmp_path, **fields)
     with pytest.raises(UserError, match="--prompts"):
         convert(file, tmp_path)
     convert(file, tmp_path, "programs", responses="programs")
     convert(file, tmp_path, "pocket", prompts="pocket")
+
+
+def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is_recorded(tmp_path):
+    folder = shutil.copytree(ROOT / "cobalt" / "conversation" / "prompts" / "pocket", tmp_path / "reworded")
+    (folder / "first_turn.jinja").write_text("Solve: {{ question }}")
+    with pytest.raises(UserError, match="--prompts"):
+        convert(pocket_run(tmp_path), tmp_path, prompts=str(folder))
+    (tmp_path / "s.jsonl").unlink()
+    _, groups = convert(pocket_run(tmp_path, instruction="Square it."), tmp_path, prompts=str(folder))
+    assert groups[0].messages[-1]["content"] == "Square it."
+
+
+def test_an_evaluated_single_turn_result_is_refused_because_it_does_not_say_its_prompts(tmp_path):
+    evaluated = tmp_path / "evaluation.jsonl"
+    evaluate_single_turn(pocket_run(tmp_path, instruction="Square it."), evaluated)
+    for name in ("evaluation.run.json", "none"):
+        with pytest.raises(UserError, match=r"evaluation\.jsonl .*eval_single_turn\.py"):
+            convert(evaluated, tmp_path, prompts="pocket")
+        (tmp_path / name).unlink(missing_ok=True)
+    _, groups = convert(evaluated, tmp_path, responses="programs")
+    assert set(statuses(groups)) == {"0/0", "1/0"}
+
+
+@pytest.mark.parametrize("content", ['{"arguments": []}', "{}", "[]", "garbage", "[" * 100000, None])
+def test_a_broken_manifest_of_an_input_is_refused_by_its_name(tmp_path, content):
+    file = pocket_run(tmp_path, instruction="Square it.")
+    manifest_path(file).unlink()
+    if content is None:
+        manifest_path(file).mkdir()
+    else:
+        manifest_path(file).write_text(content)
+    with pytest.raises(UserError, match=r"s\.run\.json"):
+        convert(file, tmp_path, prompts="pocket")
+
+
+@pytest.mark.parametrize("results", [[result("passed")] * 2, [result(*["passed"] * 4)], [3, 4], None])
+def test_results_that_are_not_about_every_response_and_test_are_refused(tmp_path, results):
+    record = single_turn([["passed"] * 4, ["wrong_answer"] * 4]) | {"exec_results": results}
+    with pytest.raises(UserError, match=r"record 1.*'exec_results'"):
+        convert(write_lines(tmp_path / "s.jsonl", [record]), tmp_path)
 
 
 def test_an_evaluated_run_gives_its_first_responses_and_the_prompt_that_the_model_saw(tmp_path):
@@ -212,9 +261,9 @@ def test_the_first_turns_among_all_turns_are_those_of_the_first_responses(tmp_pa
 THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
 
 
-def thought_run(samples, **fields):
+def thought_run(samples):
     """An evaluated record whose responses have a form without a flaw."""
-    record = trajectory_record("t", samples) | fields
+    record = trajectory_record("t", samples)
     turns = range(len(samples[0]))
     record["raw_responses"] = [
         [THOUGHT.format(place=f"{sample}, {turn}") for sample in range(len(samples))] for turn in turns
@@ -366,10 +415,14 @@ def writers(tmp_path, *runs):
     return paths
 
 
+RECORD_NUMBERS = itertools.count()
+
+
 def attempts(identifier, *kinds, **fields):
     """A single-turn record whose programs are its own."""
     record = single_turn(list(kinds)) | {"id": identifier} | fields
-    record["responses"] = [text.replace("print", f"print({id(record)});print") for text in record["responses"]]
+    own = next(RECORD_NUMBERS)
+    record["responses"] = [text.replace("print", f"print({own});print") for text in record["responses"]]
     return record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cobalt.errors import UserError
-from cobalt.manifest import manifest_path, open_manifest, write_summary
+from cobalt.manifest import manifest_path, open_manifest, recorded_arguments, write_summary
 
 
 @pytest.fixture
@@ -70,6 +70,16 @@ def test_a_summary_joins_what_made_the_result_and_is_no_reason_to_refuse_resumin
 def test_a_summary_without_a_manifest_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a readable manifest"):
         write_summary(tmp_path / "r.jsonl", {})
+
+
+def test_the_recorded_arguments_of_a_result_can_be_read_and_a_broken_manifest_is_named(run):
+    _, result = run
+    assert recorded_arguments(result) == {"n": 16, "engine": {"model": "m"}}
+    assert recorded_arguments(result.with_name("other.jsonl")) is None
+    for content in ("[]", "{}", '{"arguments": []}', "{", "[" * 100000):
+        manifest_path(result).write_text(content)
+        with pytest.raises(UserError, match=r"result\.run\.json"):
+            recorded_arguments(result)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("r.jsonl", "r"), ("s.t0.6", "s.t0.6"), ("s.t0.7.jsonl", "s.t0.7")])

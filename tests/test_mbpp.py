@@ -81,27 +81,35 @@ def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("bad", "says"),
     [
-        [task(11), task(11)],
-        [task(11, task_id="11")],
-        [task(11, text=None)],
-        [task(11, test_list=[])],
-        [task(11, test_list=["assert other(1) == 2"])],
-        [task(11, test_list="assert plus_11(1) == 12")],
-        [task(11, code="def plus_11(x:")],
-        [task(601)],
+        (task(11), "line 2: task_id 11 is already used by .*line 1"),
+        (task(12, task_id="12"), "line 2: field 'task_id'"),
+        (task(12, text=None), "line 2: field 'text'"),
+        (task(12, test_list=[]), "line 2: the assertions call 0 functions"),
+        (task(12, test_list=["assert other(1) == 2"]), "line 2: the assertion 'assert other"),
+        (task(12, test_list="assert plus_12(1) == 13"), "line 2: field 'test_list'"),
+        (task(12, code="def plus_12(x:"), "line 2: the reference is not Python"),
+        (task(12, test_setup_code="import random\nrandom.seed(0)"), "line 2: the setup has an expression statement"),
     ],
 )
-def test_bad_rows_are_refused_and_nothing_is_written(tmp_path, rows):
-    with pytest.raises(UserError):
-        converted(tmp_path, rows)
+def test_bad_rows_are_refused_by_their_place_and_nothing_is_written(tmp_path, bad, says):
+    with pytest.raises(UserError, match=says):
+        converted(tmp_path, [task(11), bad])
+    assert not (tmp_path / "problems.jsonl").exists()
+
+
+def test_a_file_without_a_task_of_the_split_is_refused(tmp_path):
+    with pytest.raises(UserError, match="'test'"):
+        converted(tmp_path, [task(601)])
     assert not (tmp_path / "problems.jsonl").exists()
 
 
 def test_the_three_shot_prompt_needs_its_examples(tmp_path):
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="no task 4"):
         converted(tmp_path, [task(2), task(3), task(11)], shots=3)
+    with pytest.raises(UserError, match=r"mbpp\.jsonl, line 2: field 'code'"):
+        converted(tmp_path, [task(2), task(3, code=None), task(4), task(11)], shots=3)
 
 
 def test_the_script_converts_a_file_and_names_what_is_wrong(tmp_path):
@@ -110,6 +118,7 @@ def test_the_script_converts_a_file_and_names_what_is_wrong(tmp_path):
     output = tmp_path / "o.jsonl"
     assert_user_error(run(SCRIPT, "-i", bad, "-o", output), "line 1: field 'text'")
     assert_user_error(run(SCRIPT, "-i", tmp_path / "absent.jsonl", "-o", output), "cannot read")
+    assert_user_error(run(SCRIPT, "-i", good, "--split", "train"), "--output_file")
     assert run(SCRIPT, "-i", good, "-o", output).returncode == 0
     assert len(load_problems(output)) == 3
     assert_user_error(run(SCRIPT, "-i", good, "-o", output, "--shots", "3"), "shots was 0, now 3")

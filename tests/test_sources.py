@@ -1,5 +1,7 @@
 """Rows of data sets: local files and data sets by name give the same rows, one at a time."""
 
+import gzip
+
 import pytest
 from support import write_lines
 
@@ -47,3 +49,12 @@ def test_json_lines_are_numbered(tmp_path):
     path = write_lines(tmp_path / "rows.jsonl", ROWS)
     assert [row for _, row in local_rows(path)] == ROWS
     assert [where for where, _ in local_rows(path)][2] == f"{path}, line 3"
+
+
+def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": 1}\n{"id":\n'))
+    rows = local_rows(path)
+    assert next(rows) == (f"{path}, line 1", {"id": 1})
+    with pytest.raises(UserError, match=rf"^{path}, line 2: not valid JSON"):
+        next(rows)

@@ -1,7 +1,7 @@
 """Conversations: prompt templates, turns, the thinking split and code extraction. No model, no judge."""
 
 from cobalt.conversation.chat_template import TemplateThinking
-from cobalt.conversation.extraction import extract_code
+from cobalt.conversation.extraction import extract_code, fence_around
 from cobalt.conversation.prompt_set import PromptSet, load_prompts
 from cobalt.conversation.thinking import split_thinking
 from cobalt.conversation.turns import (
@@ -23,6 +23,7 @@ __all__ = [
     "TemplateThinking",
     "TruncatedThinking",
     "extract_code",
+    "fence_around",
     "first_messages",
     "history_text",
     "load_prompts",

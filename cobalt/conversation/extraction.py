@@ -29,6 +29,12 @@ _CLOSING_AT_THE_END = {
 }
 
 
+def fence_around(text: str) -> str:
+    """A fence of back-ticks for a block that holds the text: three, or one more than the text has in a row."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(3, longest + 1)
+
+
 def extract_code(answer: str) -> str | None:
     r"""The last fenced block of `answer`, or None when it has no fence.
 

@@ -17,9 +17,10 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from cobalt.conversation import load_prompts
+from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
 from cobalt.datasets.sources import Row, hub_file, local_rows, text_of
-from cobalt.datasets.taco import passed_reading
+from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.judge import Judge
@@ -93,7 +94,8 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
         InfrastructureError: the judge failed; what is finished is kept.
     """
-    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    inputs = [settings.input_file] if settings.input_file else []
+    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
     arguments = {
         "stage": settings.data_set,
@@ -105,9 +107,9 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
     }
     read = read_apps if settings.data_set == "apps" else read_apps_plus
     counts: Counter[str] = Counter()
+    places: dict[str, str] = {}
     with RecordFile(settings.output_file) as output:
         done = read_summary(settings.output_file) if output.done else None
-        inputs = [settings.input_file] if settings.input_file else []
         open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
         if done is not None:
             return done
@@ -116,6 +118,9 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
                 task = read(row)
             except UserError as error:
                 raise UserError(f"{place}: {error}") from None
+            if task.id in places:
+                raise UserError(f"{place}: the id {task.id!r} is already used by {places[task.id]}")
+            places[task.id] = place
             fate = _fate(task, settings)
             counts[fate] += 1
             if fate in DIFFICULTIES and task.id not in output.done:
@@ -213,12 +218,12 @@ def read_apps_plus(row: dict[str, Any]) -> Task:
 
 
 def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
-    identifier = row.get("problem_id", row.get("id"))
+    identifier = row.get("problem_id")
     if not isinstance(identifier, int | str) or isinstance(identifier, bool):
         raise UserError("field 'problem_id' is missing or neither an integer nor a string")
-    question, starter = text_of(row, "question").strip(), row.get("starter_code")
-    if readings and readings[0].fn_name is not None and isinstance(starter, str) and starter.strip():
-        question += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    question = text_of(row, "question").strip()
+    if readings and readings[0].fn_name is not None:
+        question = with_starter_code(question, row.get("starter_code"))
     return Task(f"{name}/{identifier}", text_of(row, "difficulty"), question, readings, tuple(programs))
 
 

@@ -25,9 +25,15 @@ def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "") 
         setup: Code that runs in the program before each test, for example to make objects of its classes.
 
     Raises:
-        UserError: an assertion or the reference is not Python, or the calls cannot be told from the rest; the message
-            names the assertion.
+        UserError: an assertion, the reference or the setup is not Python, the calls cannot be told from the rest, or
+            the setup has an expression statement; the message names it.
     """
+    for statement in parsed(setup.strip(), "the setup").body:
+        if isinstance(statement, ast.Expr):
+            # The judge would take its value for what a call of the assertion returned.
+            raise UserError(
+                f"the setup has an expression statement ({ast.unparse(statement)!r:.100}): assign its value"
+            )
     defined = defined_names(reference)
     tests = [_split(assertion, defined) for assertion in assertions]
     functions = {name for name, _, _ in tests}
@@ -83,7 +89,8 @@ def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
     """The function that an assertion calls, the script and the check.
 
     Raises:
-        UserError: the assertion is not one statement, calls no defined function or several, or calls it in a loop.
+        UserError: the assertion is not one statement, calls no defined function or several, or calls it in a loop, in a
+            dictionary or under a condition.
     """
     assertion = assertion.strip()
     where = f"the assertion {assertion!r:.100}"
@@ -115,8 +122,11 @@ def _outermost_calls(node: ast.AST, defined: Collection[str], where: str) -> Ite
         _names(node) & set(defined)
     ):
         raise UserError(f"{where} calls the function in a loop or a function of its own")
-    for child in ast.iter_child_nodes(node):
-        yield from _outermost_calls(child, defined, where)
+    calls = [call for child in ast.iter_child_nodes(node) for call in _outermost_calls(child, defined, where)]
+    if calls and isinstance(node, ast.Dict | ast.IfExp):
+        # The syntax tree has another order than that in which keys and values are evaluated, or a condition.
+        raise UserError(f"{where} calls the function in a dictionary or under a condition")
+    yield from calls
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from cobalt.conversation import PromptSet, load_prompts, opening_messages
 from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
-from cobalt.datasets.offline.contrast import Candidate, Refuse
+from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.settings import CodeNetSettings
 from cobalt.datasets.offline.writing import (
     EVALUATED,
@@ -28,6 +28,7 @@ from cobalt.datasets.offline.writing import (
     Counts,
     JudgedProblem,
     Summary,
+    check_content,
     close_results,
     open_results,
     split_problems,
@@ -57,8 +58,7 @@ NOT_JUDGED = frozenset(
 """CodeNet's statuses of submissions of whose programs nothing is known."""
 
 _COLUMNS = (
-    "submission_id", "problem_id", "language", "original_language", "filename_ext", "status", "cpu_time", "memory",
-    "code_size",
+    "submission_id", "problem_id", "language", "original_language", "status", "cpu_time", "memory", "code_size",
 )  # fmt: skip
 _DIGITS = 12
 """Most digits of a time, a memory or a size."""
@@ -103,15 +103,18 @@ def preprocess_codenet(settings: CodeNetSettings) -> Summary:
     """Make the groups of CodeNet's Python submissions, and count what became of problems and submissions.
 
     Raises:
-        UserError: bad input, or results that cannot be written or that other settings made.
+        UserError: bad input, or results that cannot be written or that other settings or other data made.
     """
     if not settings.input_paths:
         raise UserError("no input is named: give the folder or archive of Project CodeNet by --input_paths")
     for path in settings.input_paths:
-        if not path.exists():
-            raise UserError(f"cannot read {path}: there is no such file or folder")
+        try:
+            path.stat()
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
     prompts = load_prompts(settings.prompts)
     arguments = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
+    arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     archives = [path for path in settings.input_paths if not path.is_dir()]
     counter = open_results(settings, "codenet", (), prompts, arguments, streams=archives)
     run = _Run(settings, prompts, Counts())
@@ -121,7 +124,8 @@ def preprocess_codenet(settings: CodeNetSettings) -> Summary:
         splits = split_problems(settings, {name: found.text for name, found in statements.items()})
         problems = _problems(run, files, statements, splits)
         write_groups(settings, "codenet", problems, splits, counter, run.counts)
-    return close_results(settings, run.counts, content=f"{run.content:064x}")
+    pages = _pages(statements.values())
+    return close_results(settings, run.counts, content=run.hex_content, pages=pages) | {"pages": pages}
 
 
 @dataclass(slots=True)
@@ -133,6 +137,11 @@ class _Run:
     counts: Counts
     content: int = 0
 
+    @property
+    def hex_content(self) -> str:
+        """The digest as the manifest has it."""
+        return f"{self.content:064x}"
+
 
 def _statement(page: Path) -> Statement:
     try:
@@ -141,10 +150,26 @@ def _statement(page: Path) -> Statement:
         raise UserError(f"cannot read {page}: {error.strerror}") from None
 
 
+def _pages(statements: Iterable[Statement]) -> dict[str, int]:
+    """How many problem pages there are, and how many of them have what a statement can have."""
+    counts = {"read": 0, "with a statement": 0, "with samples": 0, "with a constraints section": 0, "with figures": 0}
+    for statement in statements:
+        counts["read"] += 1
+        counts["with a statement"] += bool(statement.text)
+        counts["with samples"] += bool(statement.samples)
+        counts["with a constraints section"] += statement.has_constraints
+        counts["with figures"] += bool(statement.figures)
+    return counts
+
+
 def _problems(
     run: _Run, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
 ) -> Iterator[JudgedProblem]:
-    """The problems that have a statement, each with its programs; the others are counted."""
+    """The problems that have a statement, each with its programs; the others are counted.
+
+    Raises:
+        UserError: bad input, or, once all is read, results that other data made.
+    """
     wanted = []
     for problem, metadata in sorted(files.metadata.items()):
         run.counts.problems[READ] += 1
@@ -153,11 +178,11 @@ def _problems(
             wanted.append(problem)
         else:
             run.counts.problems[why] += 1
-            judged = read_submissions(_python_rows(metadata), run.settings, run.counts.programs)
+            judged = _submissions(_python_rows(metadata), run.settings, run.counts.programs)
             run.counts.programs[why] += len(judged)
     for problem, sources in read_sources(files, wanted):
         rows = list(_python_rows(files.metadata[problem]))
-        submissions = read_submissions(rows, run.settings, run.counts.programs)
+        submissions = _submissions(rows, run.settings, run.counts.programs)
         statement = statements[problem]
         run.content ^= _digest(problem, statement, rows, sources)
         instruction = run.prompts.first_turn(statement.text)
@@ -165,6 +190,7 @@ def _problems(
         record = _record(problem, statement, instruction) if statement.samples else None
         refuse = _refusal(submissions) if run.settings.python_2 == "drop" else None
         yield JudgedProblem(problem, opening_messages(instruction, run.prompts), candidates, record, refuse)
+    check_content(run.settings, run.hex_content)
 
 
 def _why_dropped(
@@ -192,7 +218,7 @@ def _record(problem: str, statement: Statement, instruction: str) -> dict[str, A
     }
 
 
-def read_submissions(
+def _submissions(
     rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, counts: Counter[str]
 ) -> list[Submission]:
     """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted.
@@ -280,10 +306,9 @@ def _program(source: bytes | None) -> str | None:
     if source is None:
         return None
     try:
-        text = source.decode("utf-8-sig")
+        return plain(source.decode("utf-8-sig")) or None
     except UnicodeDecodeError:
         return None
-    return text.replace("\r\n", "\n").rstrip() or None
 
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:

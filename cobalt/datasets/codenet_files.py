@@ -61,17 +61,19 @@ def find_files(paths: Collection[Path], scratch: Path) -> CodeNetFiles:
         scratch: An empty folder for what archives hold of metadata and pages.
 
     Raises:
-        UserError: a path is neither, an archive is damaged, or there are no metadata or no sources.
+        UserError: a path is neither or cannot be read, an archive is damaged, or there are no metadata or no sources.
     """
     metadata: dict[str, Path] = {}
     pages: dict[str, Path] = {}
     folders, archives = [], []
     for number, path in enumerate(paths):
         if path.is_dir():
-            root = _root(path)
-            metadata |= {file.stem: file for file in sorted((root / "metadata").glob("p*.csv")) if _is_problem(file)}
-            pages |= {file.stem: file for file in sorted((root / "problem_descriptions").glob("p*.html"))}
-            folders += [root] if (root / "data").is_dir() else []
+            with _reading(path):
+                root = _root(path)
+                files = sorted((root / "metadata").glob("p*.csv"))
+                metadata |= {file.stem: file for file in files if _is_problem(file)}
+                pages |= {file.stem: file for file in sorted((root / "problem_descriptions").glob("p*.html"))}
+                folders += [root] if (root / "data").is_dir() else []
         else:
             copies = scratch / str(number)
             holds_sources = _copy_small_files(path, copies)
@@ -209,13 +211,14 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 @contextmanager
-def _reading(archive: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what reading an archive or listing a folder raises into a UserError that names it."""
     try:
         yield
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise UserError(f"{archive} is not a whole tar archive, or damaged ({error}): get it again") from None
+        raise UserError(f"{path} is not a whole tar archive, or damaged ({error}): get it again") from None
     except OSError as error:
-        raise UserError(f"cannot read {archive}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _root(path: Path) -> Path:

@@ -3,7 +3,8 @@
 A page becomes a list of blocks (headings, paragraphs, list items, tables, preformatted texts), and the blocks become
 markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, sub- and superscripts `_` and `^`. Preformatted texts stay
 as they are, in fences. Where a page has an English and a Japanese version, the English one is kept. Tags that are
-misspelt, nested wrongly or never closed lose no text. Nothing here reads files.
+misspelt, nested wrongly or never closed lose no text, except within script, style, title and the Japanese version.
+Nothing here reads files.
 """
 
 import re
@@ -13,12 +14,18 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Literal
 
+from cobalt.conversation import fence_around
+
 Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 
 FIGURE = "[figure]"
 """What stands in a statement in the place of a figure."""
 
 _SKIPPED = frozenset({"script", "style", "title"})
+_VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
+)
+"""Tags that have no content, and so no end."""
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "dir"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
@@ -110,7 +117,7 @@ class _PageParser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._skipped:
             self._skipped_depth += tag == self._skipped
-        elif tag in _SKIPPED or (self._both_languages and "lang-ja" in (dict(attrs).get("class") or "")):
+        elif tag in _SKIPPED or (tag not in _VOID and self._both_languages and _is_japanese(attrs)):
             self._skipped, self._skipped_depth = tag, 1
         elif tag == "br":
             self._parts.append("\n")
@@ -237,6 +244,10 @@ class _PageParser(HTMLParser):
         self._parts[begin:] = [content]
 
 
+def _is_japanese(attrs: Sequence[tuple[str, str | None]]) -> bool:
+    return "lang-ja" in (dict(attrs).get("class") or "")
+
+
 def _script(tag: str, content: str, before: str) -> str:
     r"""A sub- or superscript: `_i`, `^5`, `_{i+1}`; the letters of "1st" stay as they are."""
     core = content.strip().replace("$", "")
@@ -286,8 +297,7 @@ def _markdown(block: Block) -> str:
     if block.kind == "item":
         return "\n".join("  " * (block.level + (place > 0)) + line for place, line in enumerate(block.text.split("\n")))
     if block.kind == "preformatted":
-        longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
-        fence = "`" * max(3, longest + 1)
+        fence = fence_around(block.text)
         return f"{fence}\n{block.text}\n{fence}"
     return block.text
 

@@ -32,7 +32,7 @@ from cobalt.errors import UserError, last_line, tally
 from cobalt.files import check_files
 from cobalt.judge import LocalJudge
 from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import TestSuite
+from cobalt.problem import TestSuite, decode_json
 from cobalt.records import write_whole
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
         InfrastructureError: the judge failed; nothing is written.
     """
-    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    inputs = [settings.input_file] if settings.input_file else []
+    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
     arguments = {
         "stage": settings.data_set,
@@ -105,7 +106,6 @@ async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -
         "texts": {name: digest(name) for name in ("complete", "question_with_tests")},
         "judge": dict(await judge.describe()),
     }
-    inputs = [settings.input_file] if settings.input_file else []
     open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
     counts = {"read": 0, "left out: the check or the judge refuses the reference": 0, "kept": 0, "calls": 0}
     records = []
@@ -151,7 +151,7 @@ def read_tasks(settings: HumanEvalSettings) -> Iterator[Task]:
 
 
 async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
-    """The suite of a task's check; None if the check refuses the reference, or the judge does.
+    """The suite of a task's check; None if its check or the judge refuses the reference, or no call is recorded.
 
     Raises:
         InfrastructureError: the judge failed.
@@ -163,12 +163,25 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
         reason = run if isinstance(run, str) else last_line(run.stderr.decode("utf-8", "replace")) or run.end
         logger.warning("%s is left out: its check refuses its reference (%s)", task.id, reason)
         return None
-    suite = TestSuite(("\n".join(json.loads(run.stdout)),), (task.check,), task.fn_name, True)
+    calls = _calls(run.stdout)
+    if calls is None:
+        logger.warning("%s is left out: no call of its function by its check could be recorded", task.id)
+        return None
+    suite = TestSuite(("\n".join(calls),), (task.check,), task.fn_name, True)
     result = await judge.judge(task.reference, suite)
     if not result.all_passed:
         logger.warning("%s is left out: the judge refuses its reference (%s)", task.id, result.verdicts[0].kind)
         return None
     return suite
+
+
+def _calls(recorded: bytes) -> list[str] | None:
+    """The calls that the recorder wrote; None if there is none, or if the reference or the check wrote in its place."""
+    try:
+        calls = decode_json(recorded)
+    except UserError:
+        return None
+    return calls if isinstance(calls, list) and calls and all(isinstance(call, str) for call in calls) else None
 
 
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
+from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.judge.calling import call_input, canonical_json
@@ -145,10 +146,9 @@ def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tu
     fn_name = None if paper_mode else _function(row, public + hidden)
     if paper_mode:
         question = cut_question(question)
-    starter = row.get("starter_code")
     question = question.strip()
-    if fn_name is not None and isinstance(starter, str) and starter.strip():
-        question += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    if fn_name is not None:
+        question = with_starter_code(question, row.get("starter_code"))
     suites = [_suite(tests, fn_name) for tests in (public + hidden, public, hidden)]
     kept = {name: row.get(name) for name in ("question_title", "platform", "contest_id", "contest_date")}
     record = {

@@ -75,7 +75,8 @@ def preprocess_mbpp(settings: MbppSettings) -> Summary:
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    check_files([settings.input_file] if settings.input_file else [], [settings.output_file])
+    inputs = [settings.input_file] if settings.input_file else []
+    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
     arguments = {
         "stage": "mbpp",
@@ -89,7 +90,6 @@ def preprocess_mbpp(settings: MbppSettings) -> Summary:
     rows = _rows(settings)
     records = list(_problems(settings, prompts, rows))
     counts = {"read": len(rows), "kept": len(records)}
-    inputs = [settings.input_file] if settings.input_file else []
     open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
     write_whole(settings.output_file, records)
     write_summary(settings.output_file, {"problems": counts})
@@ -139,8 +139,14 @@ def _examples(rows: Mapping[int, Row]) -> list[Example]:
     missing = [task for task in EXAMPLES if task not in rows]
     if missing:
         raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {missing[0]}")
-    found = [rows[task][1] for task in EXAMPLES]
-    return [Example(text_of(row, "text"), texts_of(row, "test_list"), text_of(row, "code").strip()) for row in found]
+    return [_example(*rows[task]) for task in EXAMPLES]
+
+
+def _example(place: str, row: dict[str, Any]) -> Example:
+    try:
+        return Example(text_of(row, "text"), texts_of(row, "test_list"), text_of(row, "code").strip())
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
 
 
 def _problem(

@@ -33,8 +33,11 @@ def local_rows(path: Path) -> Iterator[Row]:
     if path.name.endswith(".jsonl.gz"):
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
             _decompress(path, plain)
-            for number, row in read_json_lines(Path(plain.name)):
-                yield f"{path}, line {number}", row
+            try:
+                for number, row in read_json_lines(Path(plain.name)):
+                    yield f"{path}, line {number}", row
+            except UserError as error:
+                raise UserError(str(error).replace(plain.name, str(path))) from None
         return
     if path.suffix in (".jsonl", ".json"):
         for number, row in read_json_lines(path):

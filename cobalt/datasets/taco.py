@@ -16,7 +16,7 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,21 @@ from typing import Any
 from tqdm import tqdm
 
 from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import hub_rows, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError, tally
 from cobalt.files import check_files
-from cobalt.judge import ExecResult, Judge
+from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
 from cobalt.records import RecordFile, append_whole, iterate_records, sort_records
-from cobalt.retrying import retrying
 from cobalt.trajectory_codec import decode_passing
 from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 
 DATA_SET = "likaixin/TACO-verified"
-ATTEMPTS = 3
-"""How often a program is judged when the judge itself fails."""
 
 Summary = dict[str, dict[str, int]]
 
@@ -214,21 +212,6 @@ async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candi
     programs = list(candidate.programs)
     random.Random(f"{settings.seed} {candidate.id}").shuffle(programs)
     return await passed_reading(judge, programs[: settings.max_solutions], candidate.readings)
-
-
-async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:
-    """The first of some readings of the tests that one of the programs passes; None if no program passes any.
-
-    Raises:
-        InfrastructureError: the judge failed at every attempt; nothing is known of the readings then.
-    """
-    attempts = retrying(ATTEMPTS, first_pause=0.2, longest_pause=10.0)
-    for program in programs:
-        for suite in readings:
-            result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=True)
-            if result.all_passed:
-                return suite
-    return None
 
 
 def _count(rows_file: Path) -> Summary:

@@ -19,6 +19,7 @@ from cobalt.datasets.readings import (
     text_readings,
     text_suite,
 )
+from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
 
@@ -106,10 +107,9 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
         return Rule.SHORT
     kept = capped_places(readings[0].inputs, max_tests)
-    starter = row.get("starter_code")
     statement = question.strip()
-    if before and isinstance(starter, str) and starter.strip():
-        statement += f"\n\nStarter code:\n```python\n{starter.strip()}\n```"
+    if before:
+        statement = with_starter_code(statement, row.get("starter_code"))
     return Candidate(
         identifier,
         difficulty if isinstance(difficulty, str) else "UNKNOWN_DIFFICULTY",

@@ -19,7 +19,7 @@ from typing import Any
 
 from cobalt.judge import checker
 from cobalt.judge.calling import VALUE_MARK
-from cobalt.judge.feedback import failure_text, not_run_text
+from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
 
@@ -53,7 +53,8 @@ def decided(
     """The result of a suite of assertion tests.
 
     A test passes if its check accepts the values. If the check raises, whatever it raises, or exceeds a limit, the test
-    is a wrong answer. The costs are those of the program alone.
+    is a wrong answer. The costs in the verdicts are those of the program alone; the seconds of the result include the
+    checks.
 
     Args:
         suite: The suite.
@@ -85,7 +86,7 @@ def decided(
 def _stopped(graded: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]:
     passing = [verdict.kind is VerdictKind.PASSED for verdict, _ in graded]
     end = passing.index(False) + 1 if False in passing else len(passing)
-    not_run = (Verdict(VerdictKind.NOT_RUN), not_run_text("an earlier test failed"))
+    not_run = (Verdict(VerdictKind.NOT_RUN), not_run_text(EARLIER_TEST_FAILED))
     return [*graded[:end], *[not_run] * (len(graded) - end)]
 
 

@@ -9,6 +9,8 @@ import re
 from cobalt.judge.verdict import VerdictKind
 
 FIELD_CHARACTERS = 400
+EARLIER_TEST_FAILED = "an earlier test failed"
+"""Why a test was not run, if the suite is stopped at its first failure."""
 CUT_MARK = "...(truncated)..."
 
 # All control characters except newline and tab; lone surrogates, which strict UTF-8 cannot encode; and the marks that

@@ -18,7 +18,7 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
 from cobalt.judge.calling import callable_program, module_name
 from cobalt.judge.cgroups import Place, find_place
-from cobalt.judge.feedback import failure_text, not_run_text
+from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.isolation import check_paths
 from cobalt.judge.sandbox import Execution, Sandbox
@@ -350,7 +350,7 @@ class _Progress:
         """Why tests after the last counted one do not count; None if they count."""
         cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
-            return "an earlier test failed"
+            return EARLIER_TEST_FAILED
         if cpu is not None and self._cpu_spent > cpu:
             return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:

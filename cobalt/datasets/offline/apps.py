@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobalt.conversation import PromptSet, opening_messages
+from cobalt.datasets.offline.contrast import plain
 from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, JudgedProgram, JudgedRecord, judged_record
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.errors import UserError
@@ -15,7 +16,7 @@ from cobalt.offline_groups import Status
 from cobalt.problem import Problem
 
 
-def read_apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     """The programs of an APPS-like record.
 
     Raises:
@@ -33,13 +34,13 @@ def read_apps(record: Mapping[str, Any], settings: JudgedSettings, prompts: Prom
     ):
         raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
     programs = [
-        JudgedProgram(_plain(code), Status.ACCEPTED, f"human_solutions/{place}") for place, code in enumerate(solutions)
+        JudgedProgram(plain(code), Status.ACCEPTED, f"human_solutions/{place}") for place, code in enumerate(solutions)
     ]
     for place, entry in enumerate(generated):
         status = _status(entry)
         dropped = UNKNOWN_RESULT if status is None else None
         origin = f"generated_solutions/{place}"
-        programs.append(JudgedProgram(_plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
+        programs.append(JudgedProgram(plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
     if "test_cases" not in record:
         statement: str = record.get("question", record.get("instruction"))
         messages = opening_messages(prompts.first_turn(statement), prompts)
@@ -57,7 +58,3 @@ def _status(entry: Mapping[str, Any]) -> Status | None:
         timed_out = "timeout" in str(entry.get("error_type")).lower()
         return Status.TIME_LIMIT if timed_out else Status.RUNTIME_ERROR
     return Status.COMPILE_ERROR if result == -2 else None
-
-
-def _plain(code: str) -> str:
-    return code.replace("\r\n", "\n").rstrip()

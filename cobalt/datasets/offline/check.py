@@ -14,15 +14,15 @@ from typing import Annotated, Any
 
 import tyro
 
+from cobalt.datasets.judged_readings import judging
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.judge.local import ATTEMPTS, Judge
+from cobalt.judge.local import Judge
 from cobalt.judge.verdict import ExecResult, VerdictKind
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import TestSuite, load_problems
 from cobalt.records import write_whole
-from cobalt.retrying import retrying
 from cobalt.workers import work_on_all
 
 PASSES = "passes every sample"
@@ -71,7 +71,7 @@ async def check_groups(settings: CheckSettings, judge: Judge, concurrency: int =
     arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
     open_manifest(settings.output_file, arguments | {"judge": dict(await judge.describe())}, inputs)
     results: dict[int, ExecResult] = {}
-    attempts = retrying(ATTEMPTS, first_pause=0.2, longest_pause=10.0)
+    attempts = judging()
 
     async def work(item: tuple[int, dict[str, Any]]) -> None:
         place, program = item

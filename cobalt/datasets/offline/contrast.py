@@ -6,12 +6,11 @@ would not change the result.
 """
 
 import random
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cobalt.conversation import Message, program_of
+from cobalt.conversation import Message, fence_around, program_of
 from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.offline_groups import OfflineResponse, Status
@@ -62,10 +61,14 @@ class Candidate:
         return fenced(self.program) if self.text is None else self.text
 
 
+def plain(source: str) -> str:
+    """A recorded program with plain line ends, and without white space at its end."""
+    return source.replace("\r\n", "\n").rstrip()
+
+
 def fenced(program: str) -> str:
     """A response that holds the program alone: one fenced block, whose fence the program does not contain."""
-    longest = max((len(run) for run in re.findall("`+", program)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = fence_around(program)
     return f"{fence}python\n{program}\n{fence}"
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
-from cobalt.datasets.offline.apps import read_apps
+from cobalt.conversation.prompt_set import FILES
+from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.judged_record import JudgedRecord
 from cobalt.datasets.offline.results import read_multi_turn, read_single_turn
@@ -35,8 +36,7 @@ from cobalt.datasets.offline.writing import (
 )
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.manifest import manifest_path
-from cobalt.problem import decode_json
+from cobalt.manifest import recorded_arguments
 from cobalt.records import iterate_records
 
 
@@ -66,15 +66,22 @@ def convert_judged(settings: JudgedSettings) -> Summary:
 
 def _check_prompts(path: Path, settings: JudgedSettings, prompts: PromptSet) -> None:
     """Raise if the responses of a single-turn result answer other prompts than those that the groups would have."""
-    manifest = manifest_path(path)
-    if settings.responses == "programs" or not manifest.exists():
+    if settings.responses == "programs":
         return
     first = next(iterate_records(path), {})
-    if _kind(first) != "single_turn" or "instruction" in first:
+    if "exec_results" not in first or "conversations" in first:
+        return  # programs without prompts, or with those that the model saw
+    if "hidden_verdicts" in first:
+        raise UserError(
+            f"{path} is a result of eval_single_turn.py, which does not say which prompts its responses answer: give"
+            " the single-turn result that it was made from, or take the programs alone by --responses programs"
+        )
+    recorded = (recorded_arguments(path) or {}).get("prompts")
+    if recorded is None:
         return
-    found = decode_json(manifest.read_bytes())
-    recorded = found.get("arguments", {}).get("prompts") if isinstance(found, dict) else None
-    if recorded is not None and recorded != dict(prompts.digests):
+    # A record has the instruction as it was sent, but not the system message.
+    names = ("system.jinja",) if "instruction" in first else FILES
+    if not isinstance(recorded, dict) or any(recorded.get(name) != prompts.digests[name] for name in names):
         raise UserError(
             f"{path}: its responses were made with another prompt set than {settings.prompts!r}: give"
             " that one by --prompts, or take the programs alone by --responses programs"
@@ -158,5 +165,5 @@ def _kind(record: Mapping[str, Any]) -> str:
 _READERS: Mapping[str, Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]] = {
     "single_turn": read_single_turn,
     "multi_turn": read_multi_turn,
-    "apps": read_apps,
+    "apps": read_recorded_programs,
 }

@@ -8,7 +8,8 @@ import re
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cobalt.datasets.offline.runs import Numbers, hashed_runs
 
 _PERMUTATIONS = 128
 _RUN = 5
@@ -20,9 +21,6 @@ _STRING_OR_COMMENT = re.compile(
     re.DOTALL,
 )
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-Numbers = NDArray[np.uint64]
 
 
 def normalised_source(source: str) -> str:
@@ -73,8 +71,5 @@ def _features(source: str) -> set[int]:
     """A 32-bit number for each distinct run of tokens; a program shorter than a run has one."""
     numbers = list(map(zlib.crc32, _TOKEN.findall(source.encode("utf-8", "replace"))))
     numbers += [0] * (_RUN - len(numbers))
-    tokens = np.array(numbers, dtype=np.uint64)
-    runs = np.zeros(len(tokens) - _RUN + 1, dtype=np.uint64)
-    for place in range(_RUN):
-        runs = runs * _FACTOR + tokens[place : place + len(runs)]
+    runs = hashed_runs(np.array(numbers, dtype=np.uint64), _RUN)
     return set((runs >> np.uint64(32)).tolist())

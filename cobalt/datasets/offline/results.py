@@ -22,12 +22,18 @@ from cobalt.datasets.offline.judged_record import (
 )
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.errors import UserError
-from cobalt.judge import ExecResult, VerdictKind
+from cobalt.judge import VerdictKind
 from cobalt.offline_groups import Status
 from cobalt.problem import Problem
 from cobalt.reward import compute_reward
 from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.trajectory_codec import axes_are_known, decode_first_turns, decode_trajectories, recorded_public_tests
+from cobalt.trajectory_codec import (
+    axes_are_known,
+    decode_first_turns,
+    decode_results,
+    decode_trajectories,
+    recorded_public_tests,
+)
 
 _STATUSES = {
     VerdictKind.WRONG_ANSWER: Status.WRONG_ANSWER,
@@ -49,14 +55,11 @@ def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompt
     """
     problem = Problem.parse(record)
     turns = decode_first_turns(record)
-    results = record["exec_results"]
-    if turns is None or not isinstance(results, list) or len(results) != len(turns):
+    results = decode_results(record, len(problem.tests))
+    if turns is None or len(results) != len(turns):
         raise UserError("field 'exec_results' must have one entry for each of 'responses'")
     programs = []
-    for sample, (turn, entry) in enumerate(zip(turns, results, strict=True)):
-        if not isinstance(entry, Mapping):
-            raise UserError("field 'exec_results' holds an entry that is not an execution result")
-        result = ExecResult.from_record(entry)
+    for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
         reward = _recorded(settings, turn, result.pass_rate, 0.0)
         kinds = [verdict.kind for verdict in result.verdicts]
         programs.append(_program(turn, kinds, f"{sample}/0", settings, reward))

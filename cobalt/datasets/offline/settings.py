@@ -136,8 +136,8 @@ class CodeNetSettings(GroupSettings):
 class JudgedSettings(GroupSettings):
     """Make groups of judged programs from results of this project or from APPS-like files, for offline training.
 
-    A file is recognised by the fields of its records: a single-turn result (exec_results), an evaluated multi-turn
-    result (hidden_verdicts), or problems with recorded programs (human_solutions, generated_solutions).
+    A file is recognised by the fields of its records: an evaluated multi-turn result (raw_responses, conversations), a
+    single-turn result (exec_results), or problems with recorded programs (human_solutions, generated_solutions).
     """
 
     input_files: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i", "--input_file"])]

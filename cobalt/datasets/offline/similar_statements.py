@@ -11,15 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cobalt.datasets.offline.runs import Numbers, hashed_runs
+
 _RUN = 16
 """Letters in a row that count as one feature."""
 _COMMON = 20
 """A feature of more statements than this is boilerplate."""
 _FEWEST = 40
 """A statement with fewer features that are not boilerplate is similar to none: too little is known of it."""
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-Numbers = NDArray[np.uint64]
 
 
 def letters(statement: str) -> str:
@@ -69,9 +68,4 @@ def _shared(
 def _features(statement: str) -> Numbers:
     """The distinct runs of letters of a statement, as numbers."""
     codes = np.frombuffer(statement.encode("utf-32-le", "replace"), dtype=np.uint32).astype(np.uint64)
-    if len(codes) < _RUN:
-        return np.array([], dtype=np.uint64)
-    runs = np.zeros(len(codes) - _RUN + 1, dtype=np.uint64)
-    for place in range(_RUN):
-        runs = runs * _FACTOR + codes[place : place + len(runs)]
-    return np.unique(runs)
+    return np.unique(hashed_runs(codes, _RUN))

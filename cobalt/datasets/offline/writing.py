@@ -22,7 +22,7 @@ from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
-from cobalt.manifest import open_manifest, write_summary
+from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.offline_groups import OfflineGroup, Status
 from cobalt.problem import read_json_lines
 from cobalt.records import encode_record
@@ -125,6 +125,25 @@ def open_results(
     for result in _results(settings).values():
         open_manifest(result, deciding, read)
     return counter
+
+
+def check_content(settings: GroupSettings, content: str) -> None:
+    """Raise if results that are already there were made of other data.
+
+    For sources that make the digest of their data themselves (`streams`), which is known only when all is read: just
+    before `write_groups` replaces the results.
+
+    Args:
+        settings: The run's settings.
+        content: The digest, which `close_results` adds to the summary as `content`.
+
+    Raises:
+        UserError: a result was made of other data.
+    """
+    for result in _results(settings).values():
+        before = (read_summary(result) or {}).get("content")
+        if before not in (None, content):
+            raise UserError(f"{result} was made of other data: name another output folder, or move this one away")
 
 
 def close_results(settings: GroupSettings, counts: Counts, **more: object) -> Summary:
