@@ -5,7 +5,6 @@ engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of ever
 (`cobalt.training.run_folder`).
 """
 
-import json
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ import tyro
 from cobalt.cli import run_script
 from cobalt.conversation.chat_template import TemplateThinking
 from cobalt.errors import UserError
-from cobalt.manifest import manifest_path
+from cobalt.manifest import recorded_arguments
 from cobalt.reward.offline import OfflineSettings
 from cobalt.training import run_folder
 from cobalt.training.configuration import (
@@ -176,15 +175,9 @@ def _check_template(groups: Path, thinking: str) -> None:
     """Check that prompts are rendered as they were when the groups were made, as far as their manifest says.
 
     Raises:
-        UserError: they are not.
+        UserError: they are not, or the manifest is not readable.
     """
-    path = manifest_path(groups)
-    if not path.exists():
-        return
-    try:
-        made = json.loads(path.read_text(encoding="utf-8"))["arguments"].get("chat_template_thinking", thinking)
-    except (OSError, ValueError, KeyError, AttributeError):
-        raise UserError(f"{path} is not a readable manifest: make the groups again") from None
+    made = (recorded_arguments(groups) or {}).get("chat_template_thinking")
     if made not in (None, thinking):
         raise UserError(
             f"{groups} was made with --chat_template_thinking {made}: set data.chat_template_thinking={made}"
