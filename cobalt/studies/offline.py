@@ -76,6 +76,7 @@ def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
         at.start,
         at.training(method),
         at.own.seed,
+        f"optim.lr={method.learning_rate}",
         f"data.train_batch_size={at.scale.responses // method.groups.size}",
         steps=at.scale.steps,
         epochs=method.epochs,
