@@ -1,8 +1,6 @@
-"""Which reading of a data set's tests its recorded solutions pass, by a judge that may fail and is asked again."""
+"""Recorded solutions of a data set against readings of its tests; a judge that fails itself is asked again."""
 
 from collections.abc import Sequence
-
-import tenacity
 
 from cobalt.judge import ExecResult, Judge
 from cobalt.problem import TestSuite
@@ -11,9 +9,17 @@ from cobalt.retrying import retrying
 _ATTEMPTS = 3
 
 
-def judging() -> tenacity.AsyncRetrying:
-    """Calls a judge again, a few times, when the judge itself fails."""
-    return retrying(_ATTEMPTS, first_pause=0.2, longest_pause=10.0)
+async def judge_recorded(
+    judge: Judge, program: str, suite: TestSuite, *, stop_at_first_failure: bool = False
+) -> ExecResult:
+    """What `Judge.judge` returns; it is asked a few times where it fails itself.
+
+    Raises:
+        InfrastructureError: the judge failed at every attempt.
+    """
+    attempts = retrying(_ATTEMPTS, first_pause=0.2, longest_pause=10.0)
+    result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=stop_at_first_failure)
+    return result
 
 
 async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:
@@ -22,10 +28,8 @@ async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequen
     Raises:
         InfrastructureError: the judge failed at every attempt; nothing is known of the readings then.
     """
-    attempts = judging()
     for program in programs:
         for suite in readings:
-            result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=True)
-            if result.all_passed:
+            if (await judge_recorded(judge, program, suite, stop_at_first_failure=True)).all_passed:
                 return suite
     return None

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.datasets.judged_readings import judging
+from cobalt.datasets.judged_readings import judge_recorded
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.judge.local import Judge
@@ -71,11 +71,10 @@ async def check_groups(settings: CheckSettings, judge: Judge, concurrency: int =
     arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
     open_manifest(settings.output_file, arguments | {"judge": dict(await judge.describe())}, inputs)
     results: dict[int, ExecResult] = {}
-    attempts = judging()
 
     async def work(item: tuple[int, dict[str, Any]]) -> None:
         place, program = item
-        results[place] = await attempts(judge.judge, program["code"], suites[program["problem_id"]])
+        results[place] = await judge_recorded(judge, program["code"], suites[program["problem_id"]])
 
     await work_on_all(iter(enumerate(chosen)), work, concurrency)
     judged = [(Status(program["status"]), results[place]) for place, program in enumerate(chosen)]
