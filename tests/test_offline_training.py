@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +91,7 @@ def whole_run(data, seed_model, tmp_path_factory):
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_training_raises_accepted_programs_above_the_others(whole_run):
+def test_training_raises_accepted_programs_above_the_others(whole_run, data, seed_model):
     run, metrics = whole_run
     assert len(metrics) == 7
     gap = [m["validation/accepted_log_prob"] - m["validation/other_log_prob"] for m in (metrics[0], metrics[-1])]
@@ -98,6 +99,9 @@ def test_training_raises_accepted_programs_above_the_others(whole_run):
     assert metrics[0]["validation/kl"] == 0 < metrics[-1]["validation/kl"]
     assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
     assert list((run / "tensorboard").iterdir())
+    before = (run / "metrics.jsonl").read_bytes()
+    train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")  # it is complete
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
@@ -415,6 +419,12 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
         ({"overrides": ["+offline.gamma=1"]}, "offline.gamma: leave it out"),
+        ({"overrides": ["offline.estimator=sft"]}, "offline.estimator: leave it out"),
+        ({"overrides": ["data.train_files=elsewhere"]}, "data.train_files: leave it out"),
+        ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
+        ({"overrides": ["optim.lr_scheduler_type=foo"]}, "does not take optim: .*lr_scheduler_type"),
+        ({"silence_limit": -1.0}, "silence_limit"),
+        ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
     ],
@@ -426,6 +436,22 @@ def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_pat
     with pytest.raises(UserError, match=names):
         main(Arguments(**given))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_without_whole_weights_and_a_run_among_the_data_are_refused(data, seed_model, tmp_path):
+    from cobalt.training.offline import Arguments, main
+
+    policy = tmp_path / "policy"
+    shutil.copytree(seed_model, policy)
+    with pytest.raises(UserError, match="folder of the data"):
+        main(Arguments(data, str(policy), data, [], dry_run=True))
+    whole = (policy / "model.safetensors").read_bytes()
+    (policy / "model.safetensors").write_bytes(whole[:1000])
+    with pytest.raises(UserError, match="not a whole file"):
+        main(Arguments(data, str(policy), tmp_path / "run", [], dry_run=True))
+    (policy / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights"):
+        main(Arguments(data, str(policy), tmp_path / "run", [], dry_run=True))
 
 
 def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):

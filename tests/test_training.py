@@ -455,6 +455,14 @@ def test_the_exit_code_is_that_of_the_driver(tmp_path):
     assert (tmp_path / "train.log").read_text() == "done\n"
 
 
+def test_the_error_that_is_reported_is_of_this_run_and_no_warning(tmp_path, caplog):
+    (tmp_path / "train.log").write_text("ValueError: of an earlier run\n")
+    assert watched(tmp_path, "print('KeyError: of this run\\nUserWarning: no ImportError'); raise SystemExit(3)") == 3
+    assert "KeyError: of this run" in caplog.text
+    assert watched(tmp_path, "raise SystemExit(4)") == 4
+    assert not re.search("Error", caplog.records[-1].getMessage())
+
+
 def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
     code = """
 import subprocess, sys

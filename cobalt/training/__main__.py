@@ -50,9 +50,10 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
-    from cobalt.training.configuration import compose
+    from cobalt.training.configuration import check_flags, compose
     from cobalt.training.launch import dry_run, launch
 
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
     settings = TrainingSettings(
         data_dir=arguments.data_dir,
         model=arguments.model,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.training.policy import policy_path
 
 VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
 """What this project adds to veRL."""
@@ -120,9 +121,19 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     return config
 
 
-def policy_path(name: str) -> Path | str:
-    """The path of a policy that is a folder, absolute; otherwise its hub name."""
-    return Path(name).resolve() if Path(name).exists() else name
+def check_flags(data_dir: Path, output_dir: Path, silence_limit: float) -> None:
+    """Check the flags of a training command that veRL's configuration does not have.
+
+    Raises:
+        UserError: the output is a file or the folder of the data, or the limit is not above 0.
+    """
+    output = output_dir.resolve()
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output_dir {output} is a file: name a folder")
+    if output == data_dir.resolve():
+        raise UserError(f"--output_dir {output} is the folder of the data: name another one")
+    if not silence_limit > 0:
+        raise UserError(f"--silence_limit is {silence_limit:g}: it must be above 0")
 
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:

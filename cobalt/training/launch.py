@@ -283,6 +283,7 @@ def watch(
         InfrastructureError: it was silent for too long; the message has the last error it printed.
     """
     with log.open("ab") as file:
+        begin = file.tell()
         child = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
         )
@@ -306,7 +307,7 @@ def watch(
                 report()
                 if time.monotonic() - heard > silence_limit:
                     raise InfrastructureError(
-                        f"training printed nothing for {silence_limit:.0f} s and was ended{_last_error(log)};"
+                        f"training printed nothing for {silence_limit:g} s and was ended{_last_error(log, begin)};"
                         f" the log is {log}"
                     )
         finally:
@@ -314,7 +315,7 @@ def watch(
             reader.join(timeout=_END_SECONDS)
             report()
         if code:
-            logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(log), log)
+            logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(log, begin), log)
         return code if code >= 0 else 128 - code
 
 
@@ -328,9 +329,13 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     child.wait()
 
 
-def _last_error(log: Path) -> str:
-    """The last line of the log that names an error, as the end of a sentence."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    # torchrun reports that a rank failed after the rank itself has said why.
-    named = [line.strip() for line in lines if re.search(r"\b(?!ChildFailed)\w*(Error|Exception)\b", line)]
+def _last_error(log: Path, begin: int) -> str:
+    """The last line of the log from byte `begin` on that names an error, as the end of a sentence."""
+    lines = log.read_bytes()[begin:].decode("utf-8", "replace").splitlines()
+    # torchrun reports that a rank failed after the rank itself has said why. Warnings quote errors that do no harm.
+    named = [
+        line.strip()
+        for line in lines
+        if re.search(r"\b(?!ChildFailed)\w*(Error|Exception)\b", line) and "Warning:" not in line
+    ]
     return f"; its last error: {named[-1]}" if named else ""

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,13 +25,14 @@ from cobalt.reward.offline import OfflineSettings
 from cobalt.training import run_folder
 from cobalt.training.configuration import (
     check_choice,
+    check_flags,
     compose_file,
     path_overrides,
-    policy_path,
     process_environment,
     trains_on_cpu,
 )
 from cobalt.training.memory import BYTES, estimate
+from cobalt.training.policy import check_weights, policy_path
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ _SECTIONS = ("data", "trainer", "checkpoint")
 """Sections of veRL's configuration of which overrides may change the keys of `_READ` alone."""
 
 _DECIDED = {
+    "offline.estimator": "--estimator decides it",
+    "data.train_files": "--data_dir decides it",
+    "model.path": "--model decides it",
     "trainer.default_local_dir": "--output_dir decides it",
     "trainer.logger": "--wandb decides it",
     "engine.use_dynamic_bsz": "micro-batches are always filled up to data.max_token_len_per_gpu",
@@ -61,8 +66,8 @@ _DECIDED = {
 """Settings that are read, and that something else decides."""
 
 _READ = {
-    *(f"data.{name}" for name in ("train_files", "val_files", "train_batch_size", "max_length", "seed")),
-    *(f"data.{name}" for name in ("max_token_len_per_gpu", "chat_template_thinking")),
+    *(f"data.{name}" for name in ("val_files", "train_batch_size", "max_length", "max_token_len_per_gpu", "seed")),
+    "data.chat_template_thinking",
     *(f"trainer.{name}" for name in ("device", "n_gpus_per_node", "total_epochs", "total_training_steps")),
     *(f"trainer.{name}" for name in ("save_freq", "test_freq", "max_ckpt_to_keep", "project_name", "experiment_name")),
 }
@@ -118,7 +123,9 @@ def compose(arguments: Arguments) -> Any:
 
 
 def _errors(config: Any) -> Iterator[str]:
+    from hydra.errors import InstantiationException
     from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
 
     unknown = sorted(set(config.offline) - {field.name for field in fields(OfflineSettings)})
     if unknown:
@@ -144,6 +151,13 @@ def _errors(config: Any) -> Iterator[str]:
         yield f"engine.model_dtype is {kind!r}: it must be one of {', '.join(BYTES)}"
     if thinking not in get_args(TemplateThinking):
         yield f"data.chat_template_thinking is {thinking!r}: it must be one of {', '.join(get_args(TemplateThinking))}"
+    for section in ("optim", "engine", "checkpoint"):
+        try:
+            omega_conf_to_dataclass(config[section])
+        except (InstantiationException, TypeError, ValueError) as error:
+            cause = error.__cause__ or error  # veRL's own checks are assertions, mostly without a message
+            refused = str(cause) or traceback.extract_tb(cause.__traceback__)[-1].line
+            yield f"veRL does not take {section}: {refused}"
     if wrong:
         return
     if config.data.train_batch_size % config.trainer.n_gpus_per_node:
@@ -184,8 +198,21 @@ def _check_template(groups: Path, thinking: str) -> None:
         )
 
 
-def check_data(config: Any) -> int:
-    """Check that the policy and the groups fit together; returns the number of training steps.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will do.
+
+    Attributes:
+        steps: How many training steps.
+        lines: Sentences for a user.
+    """
+
+    steps: int
+    lines: tuple[str, ...]
+
+
+def check_data(config: Any) -> Plan:
+    """Check that the policy and the groups fit together.
 
     Raises:
         UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
@@ -201,8 +228,9 @@ def check_data(config: Any) -> int:
         raise UserError(
             f"cannot load the tokenizer of {config.model.path}: {' '.join(str(error).split())[:200]}"
         ) from None
+    check_weights(config.model.path)
     settings = OfflineSettings(**config.offline)
-    counts = {}
+    counts, lines = {}, []
     for name in ("train_files", "val_files"):
         if config.data[name]:
             _check_template(Path(config.data[name]), config.data.chat_template_thinking)
@@ -214,18 +242,16 @@ def check_data(config: Any) -> int:
                 config.data.chat_template_thinking,
             )
             counts[name] = len(groups)
-            rows = [len(group.rows) for group in groups]
-            logger.info(
-                "%s: %d groups, %d of them without a response to train on, %d responses to train on",
-                config.data[name],
-                len(groups),
-                rows.count(0),
-                sum(rows),
-            )
+            responses = sum(len(group.rows) for group in groups)
+            use, silent = "to look at", ""
+            if name == "train_files":
+                empty = sum(not any(row.advantage for row in group.rows) for group in groups)
+                use, silent = "to train on", f", {empty} of them without a gradient"
+            lines.append(f"{config.data[name]}: {len(groups)} groups{silent}, {responses} responses {use}")
     if counts["train_files"] < config.data.train_batch_size:
         raise UserError(
             f"{config.data.train_files} has {counts['train_files']} groups, fewer than data.train_batch_size"
-            f" {config.data.train_batch_size}"
+            f" {config.data.train_batch_size}: set data.train_batch_size"
         )
     most = counts["train_files"] * config.trainer.total_epochs // config.data.train_batch_size
     planned = config.trainer.total_training_steps
@@ -234,11 +260,17 @@ def check_data(config: Any) -> int:
             f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
             f" {config.trainer.total_epochs}"
         )
-    return int(most if planned is None else planned)
+    steps = int(most if planned is None else planned)
+    return Plan(steps, (*lines, f"{steps} training steps of {config.data.train_batch_size} groups"))
 
 
-def launch(arguments: Arguments, config: Any) -> int:
+def launch(arguments: Arguments, config: Any, steps: int) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
+
+    Args:
+        arguments: The flags.
+        config: What `compose` made of them.
+        steps: How many training steps the run has.
 
     Returns:
         The exit code of torchrun.
@@ -263,6 +295,9 @@ def launch(arguments: Arguments, config: Any) -> int:
                 kept.unlink()
         OmegaConf.save(config, output / "config.yaml")
         log = output / "train.log"
+        if step >= steps and (output / "model").exists():
+            logger.info("%s is complete: %d steps; the trained policy is %s", output, step, output / "model")
+            return 0
         logger.info("training in %s, from step %d; the log is %s", output, step, log)
         ranks = ["--standalone", "--nproc_per_node", str(config.trainer.n_gpus_per_node)]
         program = ["-m", "cobalt_verl.offline_main", str(output / "config.yaml"), str(step)]
@@ -275,6 +310,7 @@ def launch(arguments: Arguments, config: Any) -> int:
         )
         if not code and run_folder.last_checkpoint(output):
             export(output, run_folder.last_checkpoint(output), output / "model")
+            logger.info("trained to step %d; the policy is %s", run_folder.last_checkpoint(output), output / "model")
         return code
 
 
@@ -299,18 +335,20 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
     config = compose(arguments)
-    steps = check_data(config)
-    logger.info("%d training steps of %d groups", steps, config.data.train_batch_size)
+    plan = check_data(config)
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
-        for line in (*estimate(config).lines(), "the dry run found nothing wrong"):
+        for line in (*plan.lines, *estimate(config).lines(), "the dry run found nothing wrong"):
             logger.info("%s", line)
         return 0
-    return launch(arguments, config)
+    for line in plan.lines:
+        logger.info("%s", line)
+    return launch(arguments, config, plan.steps)
 
 
 if __name__ == "__main__":
