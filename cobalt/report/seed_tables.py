@@ -266,16 +266,20 @@ def samples_table(scores: Mapping[str, Sequence[SampleScore]]) -> Table:
     for method, of_method in scores.items():
         metrics = sample_metrics(of_method)
         columns = [f"pass@{k}, {group.group}" for group in metrics for k in group.pass_at]
-        values = [mean for group in metrics for mean in group.pass_at.values()]
-        whole = metrics[0]
-        cells.append([method, *(f"{100 * mean.value:.1f}" for mean in values), f"{whole.distinct.value:.1f}"])
+        whole, *parts = metrics
+        of_all = [
+            f"{100 * mean.value:.1f} ({100 * mean.interval[0]:.0f} to {100 * mean.interval[1]:.0f})"
+            for mean in whole.pass_at.values()
+        ]
+        of_parts = [f"{100 * mean.value:.1f}" for part in parts for mean in part.pass_at.values()]
+        cells.append([method, *of_all, *of_parts, f"{whole.distinct.value:.1f}"])
         for group in metrics:
             for k, mean in group.pass_at.items():
                 data.append((method, group.group, group.problems, k, mean.value, *mean.interval, group.distinct.value))
     return Table(
         "samples",
-        "First programs on test problems, unbiased pass@k in per cent, over all problems and by difficulty; different"
-        " programs of a problem, by normalised syntax tree.",
+        "First programs on test problems, unbiased pass@k in per cent, over all problems with its 95 % interval and"
+        " by difficulty; different programs of a problem, by normalised syntax tree.",
         ["", *columns, "different"],
         cells,
         ("method", "problems", "count", "k", "pass_at_k", "lower", "upper", "different_programs"),

@@ -98,8 +98,9 @@ VALIDATION = Groups("groups_of_validation", 4, ("--contrast", "any"), (BASE,))
 """Its file of validation is that of every row: programs of the seed model for problems that FOURS leaves out, too."""
 
 # Of two responses the group-normalised advantage forgets how far apart their rewards are, so pairs have that of RLOO.
+SFT = OfflineMethod("SFT", "sft", FOURS, "sft", IMITATION_RATE)
 OFFLINE_METHODS = (
-    OfflineMethod("SFT", "sft", FOURS, "sft", IMITATION_RATE),
+    SFT,
     OfflineMethod("RLOO", "rloo", FOURS, "rloo"),
     OfflineMethod("RLOO, GRPO's advantage", "grpo", FOURS, "grpo"),
     OfflineMethod("RLOO, exponential advantage", "exponential", FOURS, "exponential", IMITATION_RATE),

@@ -17,15 +17,16 @@ from cobalt.offline_groups import Status, read_groups
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run
-from cobalt.report.seed_tables import Cost, cost_table, pass_table, samples_table
+from cobalt.report.seed_tables import Cost, cost_table, gain_table, pass_table, samples_table
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
 from cobalt.studies.flags import check_seeds
-from cobalt.studies.methods import BASE
+from cobalt.studies.methods import BASE, COBALT
 from cobalt.studies.offline_methods import (
     ROWS,
+    SFT,
     SHOWN,
     WRITERS,
     OfflineFolders,
@@ -115,6 +116,10 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     return [
         ("Offline RL", pass_table("offline", _caption(seeds), runs, extra)),
+        *(
+            (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
+            for row in (SFT, COBALT)
+        ),
         ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
         ("Offline RL: published", published_offline_table()),
