@@ -2,7 +2,8 @@
 
 Programs compile, have a median of about 500 characters, and repeat each other: a tenth are copies, and a fifth differ
 from another one in a line. A tenth of the rows are of other languages. Pages are real ones if there are any, otherwise
-made up.
+made up. The programs are made up, too, and their statuses are drawn at random, so preproc/check_groups.py will find the
+statuses contradicted.
 """
 
 import random

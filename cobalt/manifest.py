@@ -196,10 +196,16 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
         flat = _flat if group == "arguments" else _numbered
         old, new = flat(before.get(group, {})), flat(now[group])
         for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
-            if group == "inputs" and old.get(name) != new.get(name):
-                phrases.append(f"the content of input {name} differs")
-            elif old.get(name) != new.get(name):
+            if old.get(name) == new.get(name):
+                continue
+            if group == "arguments":
                 phrases.append(f"{name} was {old.get(name)!r}, now {new.get(name)!r}")
+            elif name not in new:
+                phrases.append(f"input {name} is not given")
+            elif name not in old:
+                phrases.append(f"input {name} is new")
+            else:
+                phrases.append(f"the content of input {name} differs")
     return phrases
 
 

@@ -37,7 +37,7 @@ class Arguments:
     max_solutions: int = 16
     """Most recorded solutions of a problem to judge, where its tests can be read in two ways."""
     prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, or a folder."""
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
 
 def main(arguments: Arguments) -> int:

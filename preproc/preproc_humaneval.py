@@ -27,7 +27,7 @@ class Arguments:
     revision: str = "main"
     """Branch, tag or commit of the data set by its name."""
     prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, or a folder."""
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
 
 def main(arguments: Arguments) -> int:

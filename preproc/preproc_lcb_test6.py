@@ -27,7 +27,7 @@ class Arguments:
     paper_mode: bool = False
     """As in the paper: every problem is a program on standard input, its statement cut before the first example."""
     prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, or a folder."""
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
 
 def main(arguments: Arguments) -> int:

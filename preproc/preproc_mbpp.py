@@ -27,7 +27,7 @@ class Arguments:
     challenge_tests: bool = False
     """Add the assertions of challenge_test_list, which few tasks have, to the hidden tests."""
     prompts: str = "paper"
-    """Prompt set of the field `instruction` without solved tasks: paper, pocket, or a folder."""
+    """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
 
 
 def main(arguments: Arguments) -> int:

@@ -30,7 +30,7 @@ class Arguments:
     function_tests: Literal["call", "paper"] = "call"
     """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
     prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, or a folder."""
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
     max_tests: int = 20
     """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
     max_solutions: int = 16

@@ -20,7 +20,7 @@ class Arguments(VerlRowsFlags):
     max_prompt_length: int = 2_048
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
     prompts: str = "paper"
-    """Prompt set that words the problems: paper, pocket, or a folder."""
+    """Prompt set that words the problems: paper, pocket, program, or a folder."""
     episodes: bool = False
     """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
     in the words of the prompt set."""

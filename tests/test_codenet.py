@@ -223,8 +223,7 @@ def tar(data, path, mode="w:gz", names=("metadata", "problem_descriptions", "dat
 
 def content(folder):
     manifest = json.loads((folder / "train.run.json").read_text())
-    groups = sorted((folder / "train.jsonl").read_text().splitlines())
-    return manifest["summary"], groups, sorted((folder / "problems.jsonl").read_text().splitlines())
+    return manifest["summary"], *((folder / f"{name}.jsonl").read_bytes() for name in ("train", "problems"))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +244,17 @@ def test_an_archive_gives_the_same_as_its_folder_whatever_the_order_of_its_files
     metadata = [path for path in parts if path.name != "data.tar.gz"]
     _, together = run(data, tmp_path, "together", input_paths=(data.root, *metadata))
     assert content(folder) == content(together)
+
+
+def test_the_order_of_the_problems_is_that_of_their_ids_whatever_that_of_the_archive(data, tmp_path):
+    _, folder = run(data.fill(4), tmp_path)
+    archive = tmp_path / "backwards.tar"
+    with tarfile.open(archive, "w") as output:
+        for path in sorted(data.root.rglob("*.*"), reverse=True):
+            output.add(path, path.relative_to(data.root.parent))
+    _, backwards = run(data, tmp_path, "backwards", input_paths=(archive,))
+    assert content(folder) == content(backwards)
+    assert [problem.id for problem in load_problems(backwards / "problems.jsonl")] == [f"p{n:05}" for n in range(4)]
 
 
 def test_an_archive_is_not_extracted_and_keeps_no_list_of_its_files(data, tmp_path, monkeypatch):
@@ -363,6 +373,16 @@ def test_a_folder_that_is_not_codenet_is_refused(data, tmp_path, missing):
         run(data, tmp_path)
 
 
+def test_a_folder_that_holds_the_data_set_is_read_and_one_that_holds_several_is_refused(data, tmp_path):
+    _, folder = run(data.fill(2), tmp_path)
+    above = tmp_path / "above"
+    shutil.copytree(data.root, above / "one")
+    assert content(run(data, tmp_path, "within", input_paths=(above,))[1]) == content(folder)
+    shutil.copytree(data.root, above / "other")
+    with pytest.raises(UserError, match=r"above: more than one .*one, other"):
+        run(data, tmp_path, "several", input_paths=(above,))
+
+
 def test_metadata_without_a_column_is_refused_by_its_name(data, tmp_path):
     data.fill(1)
     (data.root / "metadata" / "p00000.csv").write_text("submission_id,language\ns1,Python\n")
@@ -427,6 +447,15 @@ def test_problems_of_an_evaluation_are_left_out(data, tmp_path):
     assert summary["programs"][writing.EVALUATED] == 16
     with pytest.raises(UserError, match="line 1"):
         run(data, tmp_path, "bad", evaluation_files=(write_lines(tmp_path / "bad.jsonl", [{"id": 1}]),))
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_evaluation_file_without_a_problem_is_refused_by_its_name(data, tmp_path, text):
+    full, empty = write_lines(tmp_path / "full.jsonl", [{"question": "Print."}]), tmp_path / "empty.jsonl"
+    empty.write_text(text)
+    with pytest.raises(UserError, match=r"empty\.jsonl.*holds no problem"):
+        run(data.fill(2), tmp_path, evaluation_files=(full, empty))
+    assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("statement", ["Print one.", STORY.format("two")])
@@ -560,12 +589,25 @@ def test_the_summary_says_how_many_pages_have_each_part(data, tmp_path):
 
 
 def test_a_split_without_a_group_is_refused_and_nothing_is_left(data, tmp_path):
-    with pytest.raises(UserError, match="validation_share"):
+    with pytest.raises(UserError, match=r"validation\.jsonl.*--validation_share 0, .* --seed"):
         run(data.fill(1), tmp_path, validation_share=0.001)
+    with pytest.raises(UserError, match=r"train\.jsonl.*smaller --validation_share.* --seed"):
+        run(data, tmp_path, validation_share=0.999)
     data.add(0, [row("s000000000")])
     with pytest.raises(UserError, match=r"train\.jsonl"):
         run(data, tmp_path, "none")
     assert not list(Path(tmp_path).rglob("train.jsonl*"))
+
+
+def test_where_no_group_is_left_the_most_programs_of_a_problem_and_the_size_are_named(data, tmp_path):
+    data.fill(2, accepted=1, wrong=1)
+    data.add(2, [row(f"s00020000{place}", "p00002", "Accepted" if place else "Wrong Answer") for place in range(3)])
+    with pytest.raises(UserError, match=r"takes 7 .*group_size.* more than 3,"):
+        run(data, tmp_path, group_size=7)
+    evaluated = write_lines(tmp_path / "e.jsonl", [{"text": STORY.format(WORDS[number])} for number in range(3)])
+    with pytest.raises(UserError, match="3 dropped: similar to an evaluation problem") as raised:
+        run(data, tmp_path, group_size=7, evaluation_files=(evaluated,))
+    assert "group_size" not in str(raised.value)
 
 
 def test_a_problem_has_the_prompt_of_the_set(data, tmp_path):

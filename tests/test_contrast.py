@@ -255,12 +255,22 @@ def test_only_what_fits_and_is_not_refused_is_taken():
         ({"max_tokens": 0}, "max_tokens"),
         ({"near_duplicates": 0.0}, "near_duplicates"),
         ({"similarity": float("nan")}, "similarity"),
+        ({"similarity": 0.0}, "similarity"),
+        ({"similarity": 2.0}, "similarity"),
         ({"validation_share": 1.0}, "validation_share"),
     ],
 )
 def test_settings_out_of_their_range_are_named(fields, names):
     with pytest.raises(UserError, match=names):
         settings(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 100}, {"chat_template_thinking": "off"}])
+def test_settings_that_only_a_policy_makes_matter_are_refused_without_one(fields):
+    with pytest.raises(UserError, match=f"{next(iter(fields))}.*--model_name"):
+        settings(**fields)
+    assert settings(model_name="policy", **fields).model_name == "policy"
+    assert settings(max_tokens=2048, chat_template_thinking="default").model_name is None
 
 
 @pytest.mark.parametrize(

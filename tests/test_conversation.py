@@ -1,10 +1,12 @@
 """Conversations: the program of a response, what the history keeps, and prompts from files."""
 
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 
 from cobalt.conversation import (
     HISTORY_CHARACTERS,
@@ -15,6 +17,7 @@ from cobalt.conversation import (
     program_of,
     split_thinking,
 )
+from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.errors import UserError
 from cobalt.problem import Problem
 
@@ -125,6 +128,15 @@ def test_the_cap_shortens_the_history_but_not_the_judged_program():
 def problem(**fields):
     tests = {"inputs": ["1"], "outputs": ["1"]}
     return Problem.parse({"id": 1, "question": "Print {{ it }}.", "test_cases": tests} | fields)
+
+
+def test_flags_that_name_a_prompt_set_list_every_built_in_one():
+    files = [path for folder in ("preproc", "cobalt") for path in (ROOT / folder).rglob("*.py")]
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    described = [line for line in lines if '"""Prompt set' in line and "or a folder" in line]
+    assert described
+    names = {path.name for path in BUILT_IN.iterdir()}
+    assert [line for line in described if not names <= set(re.findall(r"\w+", line))] == []
 
 
 @pytest.mark.parametrize("name", ["paper", "pocket"])

@@ -146,12 +146,18 @@ def test_mbpp_plus_shows_its_assertions(tmp_path):
         ("humaneval", row(test=None)), ("humaneval", row(prompt="def decode(word:")), ("humaneval", row(test="def check(")),
         ("humaneval", row(entry_point=3)), ("mbpp_plus", mbpp_plus_row(test_list="x")), ("mbpp_plus", mbpp_plus_row(task_id=None)),
         ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("mbpp_plus", mbpp_plus_row(plus_input=[])),
-        ("humaneval_plus", plus_row(plus_input=[[1]])),
+        ("humaneval_plus", plus_row(plus_input=[[1]])), ("humaneval_plus", plus_row(test=3)),
     ],
 )  # fmt: skip
 def test_malformed_rows_are_refused(tmp_path, data_set, bad):
     with pytest.raises(UserError):
         tasks(tmp_path, [bad], data_set)
+
+
+def test_rows_of_humaneval_are_not_taken_for_those_of_humaneval_plus(tmp_path):
+    assert tasks(tmp_path, [plus_row()], "humaneval_plus")[0].id == "HumanEval/1"
+    with pytest.raises(UserError, match=r"line 2: field 'test'.*--data_set humaneval"):
+        tasks(tmp_path, [plus_row(), row()], "humaneval_plus")
 
 
 def test_an_id_that_is_used_twice_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.conversation import load_prompts, program_of
 from cobalt.conversation.token_count import PromptTokenCounter
-from cobalt.datasets.offline import judged_record
+from cobalt.datasets.offline import judged, judged_record
 from cobalt.datasets.offline.judged import convert_judged
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
@@ -152,6 +153,17 @@ def pocket_run(tmp_path, **fields):
     return write_lines(file, [single_turn([["passed"] * 4, ["wrong_answer"] * 4], **fields)])
 
 
+def test_a_single_turn_result_that_does_not_say_its_prompts_is_taken_with_a_warning(tmp_path, caplog):
+    file = pocket_run(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        convert(file, tmp_path, prompts="pocket")
+        manifest_path(file).unlink()
+        convert(file, tmp_path, "programs", responses="programs")
+        assert not caplog.records
+        convert(file, tmp_path, "other")
+    assert [record.levelname for record in caplog.records if str(file) in record.getMessage()] == ["WARNING"]
+
+
 @pytest.mark.parametrize("fields", [{}, {"instruction": "Square it."}])
 def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path, fields):
     file = pocket_run(tmp_path, **fields)
@@ -231,6 +243,36 @@ def test_an_evaluated_run_can_give_the_programs_of_all_its_turns(tmp_path):
             passed = passed and record["public_pass_rates"][turn][sample] == 1
             assert (one.status is Status.ACCEPTED) == passed
             assert one.program == program_of(record["raw_responses"][turn][sample])
+
+
+def recorded_prompts(tmp_path, name):
+    return json.loads((tmp_path / name / "train.run.json").read_text())["arguments"]["prompts"]
+
+
+@pytest.mark.parametrize("responses", ["as_written", "turns"])
+def test_conversations_bring_their_prompts_and_no_prompt_set_is_recorded(tmp_path, responses):
+    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
+    chosen = {"responses": responses, "rewards_from": "recorded"}
+    _, groups = convert(file, tmp_path, **chosen)
+    assert recorded_prompts(tmp_path, "out") == judged.OWN_PROMPTS
+    assert convert(file, tmp_path, prompts="pocket", **chosen)[1] == groups
+
+
+def test_a_prompt_set_that_words_the_problems_is_recorded(tmp_path):
+    file = RECORDED / "evaluation.jsonl"
+    convert(file, tmp_path, responses="programs")
+    assert recorded_prompts(tmp_path, "out") == load_prompts("program").digests
+    with pytest.raises(UserError, match="prompts"):
+        convert(file, tmp_path, responses="programs", prompts="pocket")
+    convert(pocket_run(tmp_path), tmp_path, "single", prompts="pocket")
+    assert recorded_prompts(tmp_path, "single") == load_prompts("pocket").digests
+
+
+def test_a_record_without_a_prompt_among_those_that_bring_theirs_is_refused(tmp_path):
+    records = [thought_run([[(2, 2)], [(1, 1)]]) | {"id": identifier} for identifier in ("a", "b")]
+    del records[1]["conversations"]
+    with pytest.raises(UserError, match=r"e\.jsonl: record 'b'.*conversations"):
+        convert(write_lines(tmp_path / "e.jsonl", records), tmp_path)
 
 
 SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
@@ -352,6 +394,44 @@ def test_settings_that_do_not_go_with_recorded_rewards_are_refused(tmp_path, fie
         convert(file, tmp_path, rewards_from="recorded", **fields)
     with pytest.raises(UserError, match="rewards_from"):
         convert(write_lines(tmp_path / "a.jsonl", [apps([])]), tmp_path, rewards_from="recorded")
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"responses": "turns"}, r"a\.jsonl.*responses is turns"),
+        ({"responses": "programs"}, r"a\.jsonl.*responses is programs"),
+        ({"rewards": RewardLevels(runtime_bonus=1.0)}, r"rewards\.runtime_bonus.*CodeNet"),
+    ],
+)
+def test_settings_that_recorded_programs_do_not_have_a_use_for_are_refused(tmp_path, fields, names):
+    file = write_lines(tmp_path / "a.jsonl", [apps([{"code": "x", "result": False}])])
+    with pytest.raises(UserError, match=names):
+        convert(file, tmp_path, **fields)
+    assert not (tmp_path / "out").exists()
+
+
+def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):
+    model = single_turn([WRONG])
+    people = square_problem(1, human_solutions=["print(int(input()) ** 2)"])
+    files = [write_lines(tmp_path / "people.jsonl", [people]), write_lines(tmp_path / "model.jsonl", [model])]
+    _, (group,) = convert(files, tmp_path, responses="programs")
+    assert {one.origin: one.status for one in group.responses} == {
+        "people.jsonl:human_solutions/0": Status.ACCEPTED,
+        "model.jsonl:0/0": Status.WRONG_ANSWER,
+    }
+
+
+def test_problems_of_an_empty_evaluation_file_are_not_passed_over(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(UserError, match=r"empty\.jsonl"):
+        convert(RECORDED / "evaluation.jsonl", tmp_path, evaluation_files=(tmp_path / "empty.jsonl",))
+
+
+def test_of_later_turns_the_most_programs_are_those_of_one_turn(tmp_path):
+    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
+    with pytest.raises(UserError, match=r"takes 5 .* more than 4,"):
+        convert(file, tmp_path, responses="turns", group_size=5)
 
 
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):

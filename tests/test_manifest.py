@@ -44,6 +44,17 @@ def test_resuming_on_other_data_is_refused(run):
         open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
 
 
+def test_an_input_that_is_missing_and_one_that_is_new_are_named_as_such(run, tmp_path):
+    data, result = run
+    other = tmp_path / "other.jsonl"
+    other.write_text("one\n")
+    arguments = {"n": 16, "engine": {"model": "m"}}
+    with pytest.raises(UserError, match=r"\(input data\.jsonl is not given; input other\.jsonl is new\)"):
+        open_manifest(result, arguments, [other])
+    with pytest.raises(UserError, match=r"\(input other\.jsonl is new\)"):
+        open_manifest(result, arguments, [data, other])
+
+
 def test_a_result_without_a_manifest_is_not_continued(run):
     data, result = run
     manifest_path(result).unlink()

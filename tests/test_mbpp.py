@@ -6,6 +6,8 @@ import pytest
 from support import write_lines
 from test_scripts import assert_user_error, run
 
+from cobalt.conversation import load_prompts
+from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, preprocess_mbpp, split_of
 from cobalt.errors import UserError
 from cobalt.manifest import read_summary
@@ -68,6 +70,12 @@ def test_challenge_tests_are_hidden_and_not_shown(tmp_path):
     assert len(problem.hidden_tests) == 4
     assert len(problem.public_tests) == 3
     assert task(11)["challenge_test_list"][0] not in problem.instruction
+
+
+@pytest.mark.parametrize("prompts", sorted(path.name for path in BUILT_IN.iterdir()))
+def test_every_built_in_prompt_set_words_the_instruction(tmp_path, prompts):
+    [problem, *_], _ = converted(tmp_path, ROWS, prompts=prompts)
+    assert problem.instruction == load_prompts(prompts).first_turn(problem.question, "plus_11")
 
 
 def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):

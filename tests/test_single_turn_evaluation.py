@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import square_problem, write_lines
+from support import square_problem, trajectory_record, write_lines
 from test_scripts import assert_user_error, run
 
 from cobalt.engine import GenerationSettings
@@ -107,6 +107,15 @@ def test_malformed_records_are_refused_and_nothing_is_written(tmp_path, change):
     assert not (tmp_path / "evaluation.jsonl").exists()
 
 
+def test_a_multi_turn_result_is_refused_by_the_script_that_evaluates_it(tmp_path):
+    record = trajectory_record("t", [[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
+    first = single("t", [RIGHT, RIGHT])
+    for multi_turn in (record, first | record):  # a run may continue a single-turn result, whose fields it keeps
+        with pytest.raises(UserError, match=r"single\.jsonl is a multi-turn result.*eval_multi_turn\.py"):
+            evaluated(tmp_path, multi_turn)
+    assert not (tmp_path / "evaluation.jsonl").exists()
+
+
 def score(correct, samples=20, difficulty="", distinct=1, distinct_correct=0):
     return SampleScore(difficulty, samples, correct, distinct, distinct_correct)
 
@@ -134,8 +143,8 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
     assert list(sample_metrics(scores)[0].pass_at) == [1]
     assert sample_metrics(scores)[0].samples == (4, 16)
     assert list(sample_metrics(scores, [2, 4])[0].pass_at) == [2, 4]
-    for ks in ([10], [0], [-1]):
-        with pytest.raises(UserError):
+    for ks, names in (([10], "pass@10 needs at least 10 samples"), ([0], "k is 0"), ([1, -1], "k is -1")):
+        with pytest.raises(UserError, match=names):
             sample_metrics(scores, ks)
 
 

@@ -47,7 +47,7 @@ class PromptSet:
 
 
 def load_prompts(name: str) -> PromptSet:
-    """Load a built-in set by name (`paper`, `pocket`) or any folder by path.
+    """Load a built-in set by name (`paper`, `pocket`, `program`) or any folder by path.
 
     Raises:
         UserError: no such set, a file of it is missing, or a template does not render.

@@ -116,11 +116,11 @@ def preprocess_codenet(settings: CodeNetSettings) -> Summary:
     arguments = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     archives = [path for path in settings.input_paths if not path.is_dir()]
-    counter = open_results(settings, "codenet", (), prompts, arguments, streams=archives)
+    counter = open_results(settings, "codenet", (), prompts.digests, arguments, streams=archives)
     run = _Run(settings, prompts, Counts())
     with tempfile.TemporaryDirectory(prefix="codenet-") as scratch:
         files = find_files(settings.input_paths, Path(scratch))
-        statements = {name: _statement(page) for name, page in files.pages.items()}
+        statements = {name: _statement(page) for name, page in sorted(files.pages.items())}
         splits = split_problems(settings, {name: found.text for name, found in statements.items()})
         problems = _problems(run, files, statements, splits)
         write_groups(settings, "codenet", problems, splits, counter, run.counts)

@@ -222,12 +222,19 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _root(path: Path) -> Path:
-    """The data set's own folder: the path, or the only folder in it that looks like one."""
+    """The data set's own folder: the path, or the only folder in it that looks like one.
+
+    Raises:
+        UserError: several folders in it look like one.
+    """
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path
     within = [folder for folder in sorted(path.iterdir()) if any((folder / part).is_dir() for part in parts)]
-    return within[0] if len(within) == 1 else path
+    if len(within) > 1:
+        named = ", ".join(folder.name for folder in within)
+        raise UserError(f"{path}: more than one folder in it looks like Project CodeNet ({named}): name those to read")
+    return within[0] if within else path
 
 
 def _is_problem(file: Path) -> bool:

@@ -15,7 +15,7 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +45,8 @@ HUB_NAMES: dict[DataSet, str] = {
 }
 Summary = dict[str, dict[str, int]]
 
+# EvalPlus writes its checks over a list of inputs. None of HumanEval's 164 has this name.
+_PLUS_INPUTS = re.compile(r"^\s*inputs\s*=", re.MULTILINE)
 _NUMPY = re.compile(r"^import numpy as np[ \t]*$", re.MULTILINE)
 
 
@@ -131,7 +133,7 @@ def read_tasks(settings: HumanEvalSettings) -> Iterator[Task]:
     Raises:
         UserError: a row is malformed, or an id is used twice; the message names the place.
     """
-    read = _mbpp_plus_task if settings.data_set == "mbpp_plus" else _humaneval_task
+    read = _READERS[settings.data_set]
     advice = "give a local copy by --input_file"
     rows = (
         local_rows(settings.input_file)
@@ -220,6 +222,16 @@ def _humaneval_task(row: dict[str, Any]) -> Task:
     )
 
 
+def _humaneval_plus_task(row: dict[str, Any]) -> Task:
+    _refuse_inputs_alone(row)
+    if _PLUS_INPUTS.search(text_of(row, "test")) is None:
+        raise UserError(
+            "field 'test' has no list 'inputs', which every check of HumanEval+ has: give the rows of"
+            f" {HUB_NAMES['humaneval_plus']}, or --data_set humaneval for those of HumanEval"
+        )
+    return _humaneval_task(row)
+
+
 def _mbpp_plus_task(row: dict[str, Any]) -> Task:
     _refuse_inputs_alone(row)
     identifier = row.get("task_id")
@@ -233,6 +245,13 @@ def _mbpp_plus_task(row: dict[str, Any]) -> Task:
     question = render("question_with_tests", text=text_of(row, "prompt").strip(), tests=shown)
     check = _ready(f"{imports}\n{text_of(row, 'test')}\n", suite.fn_name)
     return Task(f"MBPP+/{str(identifier).removeprefix('Mbpp/')}", suite.fn_name, question, code, check, suite)
+
+
+_READERS: dict[DataSet, Callable[[dict[str, Any]], Task]] = {
+    "humaneval": _humaneval_task,
+    "humaneval_plus": _humaneval_plus_task,
+    "mbpp_plus": _mbpp_plus_task,
+}
 
 
 def _ready(check: str, name: str) -> str:

@@ -84,6 +84,8 @@ def evaluate_single_turn(input_file: Path, output_file: Path) -> None:
 
 
 def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
+    if "conversations" in record:
+        raise UserError(f"{source} is a multi-turn result: use eval_multi_turn.py")
     try:
         problem = Problem.parse(record)
         turns = decode_first_turns(record)
@@ -136,7 +138,7 @@ def sample_metrics(scores: Sequence[SampleScore], ks: Sequence[int] | None = Non
         ks: The k of pass@k. None: those of 1 and 10 for which every problem has enough samples.
 
     Raises:
-        UserError: there is no problem, or a problem has fewer samples than a k of `ks`.
+        UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
     """
     if not scores:
         raise UserError("there is no evaluated problem")
@@ -144,8 +146,10 @@ def sample_metrics(scores: Sequence[SampleScore], ks: Sequence[int] | None = Non
     if ks is None:
         ks = [k for k in USUAL_K if k <= fewest]
     for k in ks:
-        if not 1 <= k <= fewest:
-            raise UserError(f"pass@{k} needs at least {max(1, k)} samples of each problem: a problem has {fewest}")
+        if k < 1:
+            raise UserError(f"k is {k}: it must be 1 or more")
+        if k > fewest:
+            raise UserError(f"pass@{k} needs at least {k} samples of each problem: a problem has {fewest}")
     difficulties = list(dict.fromkeys(score.difficulty for score in scores if score.difficulty))
     groups = [_metrics(EVERY_PROBLEM, scores, ks)]
     for difficulty in difficulties:

@@ -52,7 +52,7 @@ class InferenceFlags:
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
     prompts: str = "paper"
-    """Prompt set: paper, pocket, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
+    """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
     seed: int = 0
     """Seed of the run; the same seed gives the same records."""
     concurrency: int = 64

@@ -11,6 +11,7 @@ that it fails, public tests before hidden ones. The programs of several files ab
 Nothing is judged here.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ from cobalt.files import check_files
 from cobalt.manifest import recorded_arguments
 from cobalt.records import iterate_records
 
+logger = logging.getLogger(__name__)
+
+OWN_PROMPTS = "from the conversations"
+"""What a manifest has for the prompts where every file brings its own, so that no prompt set is used."""
+
 
 def convert_judged(settings: JudgedSettings) -> Summary:
     """Make the groups of files of judged programs, and count what became of problems and programs.
@@ -46,30 +52,55 @@ def convert_judged(settings: JudgedSettings) -> Summary:
     The files are read twice, one record of each at a time: for the statements, and for the programs.
 
     Raises:
-        UserError: bad input, or results that cannot be written or that other settings made.
+        UserError: bad input, settings that it does not read, or results that cannot be written or that other settings
+            made.
     """
     prompts = load_prompts(settings.prompts)
     check_files(settings.input_files, [])
     writers = writer_names(settings.input_files)
-    for path in settings.input_files:
-        _check_prompts(path, settings, prompts)
+    firsts = {path: _first_record(path) for path in settings.input_files}
+    _check_responses(settings, firsts)
+    for path, first in firsts.items():
+        _check_prompts(path, first, settings, prompts)
+    own_prompts = settings.responses != "programs" and all(map(_has_conversations, firsts.values()))
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in ("responses", "rewards_from", "source")}
     if len(writers) > 1:
         arguments["writers"] = writers
-    counter = open_results(settings, "judged", settings.input_files, prompts, arguments)
-    splits = split_problems(settings, _statements(settings.input_files))
+    asked = OWN_PROMPTS if own_prompts else prompts.digests
+    counter = open_results(settings, "judged", settings.input_files, asked, arguments)
+    splits = split_problems(settings, _statements(settings.input_files, own_prompts=own_prompts))
     counts = Counts()
     problems = _problems(settings, prompts, writers, splits, counts)
     write_groups(settings, settings.source, problems, splits, counter, counts)
     return close_results(settings, counts)
 
 
-def _check_prompts(path: Path, settings: JudgedSettings, prompts: PromptSet) -> None:
-    """Raise if the responses of a single-turn result answer other prompts than those that the groups would have."""
-    if settings.responses == "programs":
-        return
-    first = next(iterate_records(path), {})
-    if "exec_results" not in first or "conversations" in first:
+def _first_record(path: Path) -> dict[str, Any]:
+    for record in iterate_records(path):
+        return record
+    raise UserError(f"{path}: the file holds no record")
+
+
+def _has_conversations(record: Mapping[str, Any]) -> bool:
+    """Whether a record brings the prompt that the model saw."""
+    return record.get("conversations") is not None
+
+
+def _check_responses(settings: JudgedSettings, firsts: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise if other responses than the default's are asked for, and no file has responses of a model."""
+    if settings.responses != "as_written" and all(_kind(first) == "apps" for first in firsts.values()):
+        raise UserError(
+            f"{', '.join(map(str, firsts))}: responses is {settings.responses}, which is read only of results of"
+            " models: leave --responses out"
+        )
+
+
+def _check_prompts(path: Path, first: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> None:
+    """Raise if the responses of a single-turn result answer other prompts than those that the groups would have.
+
+    Where nothing says which prompts they answer, the user is warned.
+    """
+    if settings.responses == "programs" or "exec_results" not in first or _has_conversations(first):
         return  # programs without prompts, or with those that the model saw
     if "hidden_verdicts" in first:
         raise UserError(
@@ -78,6 +109,12 @@ def _check_prompts(path: Path, settings: JudgedSettings, prompts: PromptSet) -> 
         )
     recorded = (recorded_arguments(path) or {}).get("prompts")
     if recorded is None:
+        logger.warning(
+            "%s: no manifest beside it names its prompts, so it cannot be checked that its responses were made with the"
+            " prompt set %r",
+            path,
+            settings.prompts,
+        )
         return
     # A record has the instruction as it was sent, but not the system message.
     names = ("system.jinja",) if "instruction" in first else FILES
@@ -88,10 +125,25 @@ def _check_prompts(path: Path, settings: JudgedSettings, prompts: PromptSet) -> 
         )
 
 
-def _statements(paths: Sequence[Path]) -> dict[str, str]:
-    """The statement of each problem by its id, which is a string in groups; the first file's."""
+def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
+    """The statement of each problem by its id, which is a string in groups; the first file's.
+
+    Args:
+        paths: The files.
+        own_prompts: Every record must bring its own prompt.
+
+    Raises:
+        UserError: a record has no statement or no prompt, or two have ids that are equal as strings.
+    """
     statements: dict[str, str] = {}
-    for record, *_ in read_together(paths):
+    for records in read_together(paths):
+        for path, own in zip(paths, records, strict=True):
+            if own_prompts and not _has_conversations(own):
+                raise UserError(
+                    f"{path}: record {own['id']!r} has no 'conversations', which the first one has: give a file for"
+                    " each kind of result"
+                )
+        record = records[0]
         identifier, statement = str(record["id"]), _statement(record)
         if not isinstance(statement, str):
             raise UserError(f"{paths[0]}: record {record['id']!r}: field 'question' is missing or not a string")
@@ -100,8 +152,6 @@ def _statements(paths: Sequence[Path]) -> dict[str, str]:
                 f"{paths[0]}: id {identifier} is that of two problems, as a number and as a string: rename one"
             )
         statements[identifier] = statement
-    if not statements:
-        raise UserError(f"{paths[0]}: the file holds no record")
     return statements
 
 

@@ -105,11 +105,18 @@ class GroupSettings:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
         if self.max_groups is not None and self.max_groups < 1:
             raise UserError(f"max_groups is {self.max_groups}: it must be 1 or more")
-        for name in ("near_duplicates", "similarity"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if not self.near_duplicates > 0:
+            raise UserError(f"near_duplicates is {self.near_duplicates}: it must be above 0")
+        if not 0 < self.similarity <= 1:
+            raise UserError(f"similarity is {self.similarity}: it must be above 0 and at most 1")
         if not 0 <= self.validation_share < 1:
             raise UserError(f"validation_share is {self.validation_share}: it must be 0 or more and below 1")
+        for name in ("chat_template_thinking", "max_tokens"):
+            if self.model_name is None and getattr(self, name) != getattr(GroupSettings, name):
+                raise UserError(
+                    f"{name} is {getattr(self, name)}: it is read only with --model_name, so give the policy by"
+                    f" --model_name or leave --{name} out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +158,20 @@ class JudgedSettings(GroupSettings):
     over the best program of the context, and form."""
     source: str = "judged"
     """Name of the data set in the groups."""
+    prompts: str = "program"
+    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder. Responses
+    of multi-turn results keep the prompts of their conversations, so that it is not needed for them."""
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         super().__post_init__()
         if not self.input_files:
             raise UserError("no input is named: give the files of judged programs by --input_files")
+        if self.rewards.runtime_bonus:
+            raise UserError(
+                f"rewards.runtime_bonus is {self.rewards.runtime_bonus}: it is only for CodeNet, whose submissions have"
+                " recorded times, so leave it out"
+            )
         if self.rewards_from == "recorded" and self.responses == "programs":
             raise UserError(
                 "rewards_from is recorded and responses is programs: recorded rewards are about whole responses, so"

@@ -6,15 +6,16 @@ judged here.
 """
 
 import hashlib
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cobalt.atomic import replacing
-from cobalt.conversation import Message, PromptSet
+from cobalt.conversation import Message
 from cobalt.conversation.chat_template import template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
@@ -85,7 +86,7 @@ def open_results(
     settings: GroupSettings,
     stage: str,
     inputs: Sequence[Path],
-    prompts: PromptSet,
+    prompts: Mapping[str, str] | str,
     arguments: Mapping[str, Any],
     streams: Sequence[Path] = (),
 ) -> PromptTokenCounter | None:
@@ -95,7 +96,7 @@ def open_results(
         settings: The run's settings.
         stage: Name of the run's kind.
         inputs: Files that the groups are made from, besides those of the settings.
-        prompts: The prompt set.
+        prompts: What the manifests have for the prompts: the digests of the prompt set, or where they are from.
         arguments: Settings of the source that decide the groups.
         streams: Inputs that are too large to be read once more for their digests, which the source makes itself.
 
@@ -114,7 +115,7 @@ def open_results(
         counter.check_end()
     deciding = {
         "stage": stage,
-        "prompts": dict(prompts.digests),
+        "prompts": prompts if isinstance(prompts, str) else dict(prompts),
         "rewards": asdict(settings.rewards),
         "tokenizer": None if counter is None else counter.fingerprint,
         "max_tokens": None if counter is None else settings.max_tokens,
@@ -163,10 +164,10 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
     """The split of each problem; problems whose statements equal or resemble one of the evaluation files have none.
 
     Problems whose statements are equal or similar, directly or by way of others, are in the same split. It is drawn
-    from the seed and the first of their ids.
+    from the seed and the first of their ids. The problems are in the order of the statements.
 
     Raises:
-        UserError: an evaluation file cannot be read, or a record of it has no statement.
+        UserError: an evaluation file cannot be read or holds no problem, or a record of it has no statement.
     """
     firsts: dict[str, str] = {}  # for each distinct statement the first problem that has it
     own = {name: letters(statements[name]) for name in sorted(statements)}
@@ -189,7 +190,7 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
         elif first < len(firsts):
             dropped.add(texts[first])
     split = {text: _split(settings, firsts[texts[lead(place)]]) for place, text in enumerate(firsts)}
-    return {name: split[text] for name, text in own.items() if text not in dropped}
+    return {name: split[own[name]] for name in statements if own[name] not in dropped}
 
 
 def _split(settings: GroupSettings, name: str) -> str:
@@ -198,11 +199,38 @@ def _split(settings: GroupSettings, name: str) -> str:
 
 
 def _evaluation_statements(path: Path) -> Iterable[str]:
+    number = 0
     for number, record in read_json_lines(path):
         found = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
         if found is None:
             raise UserError(f"{path}, line {number}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
         yield found
+    if not number:
+        raise UserError(f"{path}: the evaluation file holds no problem")
+
+
+class _Parts:
+    """The lines of a result, which come in the order in which problems are read and are written in another one.
+
+    Meanwhile they lie in a temporary file.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def add(self, problem: str, lines: bytes) -> None:
+        """Keep the lines of a problem, which must be new."""
+        self._places[problem] = (self._file.tell(), len(lines))
+        self._file.write(lines)
+
+    def write(self, order: Iterable[str], output: IO[bytes]) -> None:
+        """Write the lines of the problems that have some."""
+        for problem in order:
+            if problem in self._places:
+                place, length = self._places[problem]
+                self._file.seek(place)
+                output.write(self._file.read(length))
 
 
 def write_groups(
@@ -215,6 +243,8 @@ def write_groups(
 ) -> None:
     """Make the groups of each problem and write them; the files appear together, when all problems are read.
 
+    The problems may come in any order. In the files they have that of the splits.
+
     Args:
         settings: Where to, and how groups are made.
         source: Name of the data set in the groups.
@@ -226,14 +256,17 @@ def write_groups(
     Raises:
         UserError: a file cannot be written, or no group is left for one of them.
     """
+    most = 0
     with ExitStack() as stack:
         handles = {name: stack.enter_context(replacing(path)) for name, path in _results(settings).items()}
+        parts = {name: _Parts(stack.enter_context(tempfile.TemporaryFile(dir=settings.output_dir))) for name in handles}
         for problem in problems:
             fits, prompt_fits = _limit(settings, counter, problem.messages)
             if not prompt_fits:
                 counts.problems[LONG_PROMPT] += 1
                 counts.programs[LONG_PROMPT] += len(problem.candidates)
                 continue
+            most = max(most, _most_of_a_turn(problem.candidates))
             made, became = make_groups(problem.id, problem.candidates, settings, fits, problem.refuse)
             counts.programs.update(became)
             if not made:
@@ -242,19 +275,43 @@ def write_groups(
             split = splits[problem.id]
             counts.problems[f"in {split}.jsonl"] += 1
             counts.groups[f"in {split}.jsonl"] += len(made)
+            lines = []
             for number, responses in enumerate(made):
                 identifier = f"{problem.id}/{number}"
                 messages = tuple(problem.messages)
                 group = OfflineGroup(identifier, problem.id, source, messages, responses, settings.contrast)
-                handles[split].write(encode_record(group.to_record()))
+                lines.append(encode_record(group.to_record()))
                 counts.groups[EQUAL_REWARDS] += len({one.reward for one in responses}) == 1
                 counts.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in responses)
+            parts[split].add(problem.id, b"".join(lines))
             if problem.record is not None:
-                handles[PROBLEMS].write(encode_record(problem.record))
-        for split in (TRAIN, VALIDATION):
-            if split in handles and not counts.groups[f"in {split}.jsonl"]:
-                advice = "" if split == TRAIN else ": give --validation_share 0, or a larger one"
-                raise UserError(f"no group is left for {split}.jsonl (problems: {tally(counts.problems)}){advice}")
+                parts[PROBLEMS].add(problem.id, encode_record(problem.record))
+        _check_splits(settings, handles, counts, most)
+        for name, handle in handles.items():
+            parts[name].write(splits, handle)
+
+
+def _most_of_a_turn(candidates: Sequence[Candidate]) -> int:
+    """The most programs that groups of a problem can be drawn from: programs of one turn."""
+    return max(Counter(len(candidate.context) for candidate in candidates).values(), default=0)
+
+
+def _check_splits(settings: GroupSettings, names: Container[str], counts: Counts, most: int) -> None:
+    """Raise if a file would have no group; `most` is the largest number of programs that a problem has at one turn."""
+    empty = [name for name in (TRAIN, VALIDATION) if name in names and not counts.groups[f"in {name}.jsonl"]]
+    if not empty:
+        return
+    what = f"no group is left for {empty[0]}.jsonl (problems: {tally(counts.problems)}"
+    if counts.groups:
+        share = "a smaller --validation_share" if empty[0] == TRAIN else "--validation_share 0, a larger one"
+        raise UserError(f"{what}): give {share} or another --seed")
+    why = f"; programs: {tally(counts.programs)})"
+    if most:
+        why += (
+            f": a group takes {settings.group_size} different programs (group_size), and no problem has more than"
+            f" {most}, copies included"
+        )
+    raise UserError(what + why)
 
 
 def _limit(
