@@ -171,7 +171,7 @@ def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed
     write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
     settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=1", "offline.kl=0.1"]
     write_lines(tmp_path / "validation.jsonl", [group("v", ["0"], ["1"])])
-    first, *metrics = train(tmp_path, seed_model, tmp_path / "run", "--wandb", *settings, estimator="sft")
+    first, *metrics = train(tmp_path, seed_model, tmp_path / "run", *settings, "--wandb", estimator="sft")
     assert {"validation/accepted_log_prob", "validation/other_log_prob"} <= first.keys()
     assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
