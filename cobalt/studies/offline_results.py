@@ -118,7 +118,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
         ("Offline RL", pass_table("offline", _caption(seeds), runs, extra)),
         *(
             (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
-            for row in (SFT, COBALT)
+            for row in (BASE, SFT, COBALT)
         ),
         ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
