@@ -31,6 +31,7 @@ from cobalt.studies.offline_methods import (
     WRITERS,
     OfflineFolders,
     OfflineMethod,
+    Row,
     folders_of,
 )
 from cobalt.studies.page import kept, write_page
@@ -89,19 +90,23 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 
 
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
-    """Every table, under its heading.
+    """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
 
     Raises:
-        UserError: a run is missing, or the runs are not on the same problems.
+        UserError: a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the same
+            problems.
     """
+    unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
+    shown = [row for row in SHOWN if row not in unfinished]
+    sampled = [row for row in ROWS if row not in unfinished]
     runs: dict[str, dict[int, Run]] = {
-        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in SHOWN
+        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
     costs: dict[str, dict[int, Cost]] = {}
     extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
-    for row in SHOWN[1:]:
+    for row in shown[1:]:
         if isinstance(row, OfflineMethod):
             trained = [offline_run(at, row) for at in seeds]
             costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
@@ -115,18 +120,27 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             data = ["", "", ""]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     return [
-        ("Offline RL", pass_table("offline", _caption(seeds), runs, extra)),
+        ("Offline RL", pass_table("offline", _caption(seeds, unfinished), runs, extra)),
         *(
             (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
             for row in (BASE, SFT, COBALT)
+            if row in shown
         ),
-        ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds))),
+        ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds, sampled))),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
         ("Offline RL: published", published_offline_table()),
     ]
 
 
-def _caption(seeds: Sequence[OfflineFolders]) -> str:
+def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
+    """Whether everything that the tables show of a row is there."""
+    folders = [at.evaluation(row) for at in seeds]
+    if row in ROWS:
+        folders += [at.samples(row) for at in seeds]
+    return all(pocket.evaluation_file(folder).exists() for folder in folders)
+
+
+def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
     trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
     return (
         "Offline training beside Cobalt and FT-Cobalt, which generate in training. Submissions were written by"
@@ -135,7 +149,7 @@ def _caption(seeds: Sequence[OfflineFolders]) -> str:
         f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
         " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
         " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
-    )
+    ) + (f" Not finished, and left out: {'; '.join(row.name for row in unfinished)}." if unfinished else "")
 
 
 def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:
@@ -145,12 +159,12 @@ def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:
     return sum(command_seconds(folder, of_seed) for of_seed in names) / len(seeds)
 
 
-def _scores(seeds: Sequence[OfflineFolders]) -> Mapping[str, list[SampleScore]]:
+def _scores(seeds: Sequence[OfflineFolders], rows: Sequence[Row]) -> Mapping[str, list[SampleScore]]:
     return {
         row.name: [
             sample_score(group) for at in seeds for group in read_trajectories(pocket.evaluation_file(at.samples(row)))
         ]
-        for row in ROWS
+        for row in rows
     }
 
 
