@@ -23,7 +23,7 @@ class Arguments:
     input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
     """Local JSONL (also .jsonl.gz) or Parquet file in the data set's schema; default: the data set by its name."""
     data_set: Literal["humaneval", "humaneval_plus", "mbpp_plus"] = "humaneval"
-    """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them on the Hugging Face Hub."""
+    """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them, on the Hugging Face Hub or as a release."""
     revision: str = "main"
     """Branch, tag or commit of the data set by its name."""
     prompts: str = "paper"

@@ -1,9 +1,10 @@
 """Turn HumanEval, HumanEval+ and MBPP+ into problems: a function to write, and one check of many calls.
 
 HumanEval (Chen et al. 2021, arXiv 2107.03374) has the fields `task_id`, `prompt`, `entry_point`, `canonical_solution`
-and `test`, which defines `check(candidate)`. The files of EvalPlus (Liu et al. 2023, arXiv 2305.01210) are those that
+and `test`, which defines `check(candidate)`. The rows of EvalPlus (Liu et al. 2023, arXiv 2305.01210) are those that
 its authors publish on the Hugging Face Hub: HumanEval+ has HumanEval's fields; MBPP+ has `task_id`, `prompt`, `code`,
-`test_imports`, `test_list` and `test`, a script.
+`test_imports`, `test_list` and `test`, a script. Rows of its release files are brought into this form first
+(`cobalt.datasets.evalplus`).
 
 A check becomes one test (`cobalt.judge.asserting`). Which calls it makes is recorded with the reference program, in a
 sandbox (`cobalt.datasets.recorder`). A problem whose reference is refused, by its own check or by the judge, is left
@@ -26,6 +27,7 @@ from tqdm import tqdm
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets import numpy_stand_in, recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
+from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
 from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.errors import UserError, last_line, tally
@@ -199,16 +201,13 @@ def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]
     }
 
 
-def _refuse_inputs_alone(row: dict[str, Any]) -> None:
-    if "plus_input" in row:
-        raise UserError(
-            "field 'plus_input' holds inputs without a check: give the rows of evalplus/humanevalplus or"
-            " evalplus/mbppplus, whose field 'test' has all calls"
-        )
-
-
 def _humaneval_task(row: dict[str, Any]) -> Task:
-    _refuse_inputs_alone(row)
+    if is_release_row(row):
+        raise UserError("field 'plus_input' is one of HumanEval+: give --data_set humaneval_plus")
+    return _completion_task(row)
+
+
+def _completion_task(row: dict[str, Any]) -> Task:
     prompt, name, test = text_of(row, "prompt"), text_of(row, "entry_point"), text_of(row, "test")
     helpers = _without_function(prompt, name)
     call = "" if _calls_check(test) else f"check({name})\n"
@@ -223,17 +222,19 @@ def _humaneval_task(row: dict[str, Any]) -> Task:
 
 
 def _humaneval_plus_task(row: dict[str, Any]) -> Task:
-    _refuse_inputs_alone(row)
+    if is_release_row(row):
+        return _completion_task(humaneval_plus_row(row))
     if _PLUS_INPUTS.search(text_of(row, "test")) is None:
         raise UserError(
             "field 'test' has no list 'inputs', which every check of HumanEval+ has: give the rows of"
             f" {HUB_NAMES['humaneval_plus']}, or --data_set humaneval for those of HumanEval"
         )
-    return _humaneval_task(row)
+    return _completion_task(row)
 
 
 def _mbpp_plus_task(row: dict[str, Any]) -> Task:
-    _refuse_inputs_alone(row)
+    if is_release_row(row):
+        row = mbpp_plus_row(row)
     identifier = row.get("task_id")
     if not isinstance(identifier, int | str):
         raise UserError("field 'task_id' is missing or neither a string nor an integer")
