@@ -62,7 +62,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
             each = [runs[seed].metrics[turn].pass_at_1 for seed in seeds]
             data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
     heads = [*(f"turn {turn}" for turn in shown), *(f"{turn} to {last}" for turn in starts)]
-    heads += [f"turn {last}, seeds {', '.join(map(str, seeds))}"]
+    heads += [f"turn {last}, {_seeds_named(seeds)}"]
     return Table(
         name,
         caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
@@ -99,7 +99,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
         " leaves zero out). An interval says how much other problems would change the figure; how much another training"
         " would change it, the figures of the seeds say.",
-        ["", *(f"turn {turn}" for turn in turns), f"turn {last}, seeds {', '.join(map(str, seeds))}"],
+        ["", *(f"turn {turn}" for turn in turns), f"turn {last}, {_seeds_named(seeds)}"],
         cells,
         ("method", "turn", "difference", "lower", "upper"),
         data,
@@ -181,7 +181,7 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         " peak of training, in GiB.",
         [
             *("", "steps", "examples", "seconds", "of them data", "ms an example"),
-            *(f"seeds {', '.join(map(str, seeds))}", "tokens an example", "tests an example", "GiB"),
+            *(_seeds_named(seeds), "tokens an example", "tests an example", "GiB"),
         ],
         cells,
         ("method", "seed", *Cost.__dataclass_fields__),
@@ -302,6 +302,11 @@ def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
         ("player", "turn", "share"),
         [(name, turn, sum(v) / len(v)) for name, row in rows.items() for turn, v in enumerate(row)],
     )
+
+
+def _seeds_named(seeds: Sequence[int]) -> str:
+    """The words `seed 2`, or `seeds 0, 1` for several."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _share(estimate: Estimate) -> str:
