@@ -39,6 +39,8 @@ class Arguments:
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
+    keep: int | None = None
+    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too."""
     dry_run: bool = False
@@ -63,6 +65,7 @@ def main(arguments: Arguments) -> int:
         estimator=arguments.estimator,
         scale=arguments.scale,
         overrides=tuple(arguments.overrides),
+        keep=arguments.keep,
         wandb=arguments.wandb,
     )
     config = compose(settings)

@@ -34,7 +34,16 @@ _WHOLE_OR_NULL = (
     "trainer.total_training_steps",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+    "cobalt.keep_checkpoints",
 )
+_REMOVING = {
+    "trainer.max_actor_ckpt_to_keep": None,
+    "trainer.max_critic_ckpt_to_keep": None,
+    "trainer.remove_previous_ckpt_in_save": False,
+    "trainer.del_local_ckpt_after_load": False,
+}
+"""Settings by which veRL removes checkpoints before a newer one is whole, and their values that do not."""
+
 _ABOVE_ZERO = (
     "actor_rollout_ref.actor.optim.lr",
     "actor_rollout_ref.rollout.temperature",
@@ -112,6 +121,9 @@ def _kind_errors(config: Any) -> Iterator[str]:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             yield f"{key} is {value!r}: it must be a whole number of 1 or more"
+    for key, harmless in _REMOVING.items():
+        if OmegaConf.select(config, key, default=harmless) != harmless:
+            yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"
     for key in _ABOVE_ZERO:
         value = OmegaConf.select(config, key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
