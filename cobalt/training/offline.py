@@ -31,8 +31,9 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
-from cobalt.training.memory import BYTES, estimate
+from cobalt.training.memory import estimate
 from cobalt.training.policy import check_weights, policy_path
+from cobalt.training.states import BYTES
 
 logger = logging.getLogger(__name__)
 
