@@ -53,6 +53,7 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.configuration import check_flags, compose
+    from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
 
     check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
@@ -82,6 +83,8 @@ def main(arguments: Arguments) -> int:
     if arguments.dry_run:
         logger.info("the dry run found nothing wrong; it is for %s", _size(config))
         return 0
+    if findings.disk is not None:
+        check_disk(settings.output_dir, findings.disk)
     return launch(settings, config, silence_limit=arguments.silence_limit)
 
 

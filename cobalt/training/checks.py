@@ -12,6 +12,7 @@ from typing import Any
 from cobalt.errors import UserError
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
@@ -63,10 +64,15 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Findings:
-    """What was found: `errors` stop the run, `notes` are for information."""
+    """What was found: `errors` stop the run, `notes` are for information, `steps` are those of the whole run.
+
+    `disk` is what the run will write; None if it is not known, as the steps.
+    """
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    steps: int | None = None
+    disk: DiskUse | None = None
 
     def raise_errors(self) -> None:
         """Raise all errors as one.
@@ -101,11 +107,21 @@ def check(config: Any) -> Findings:
                 f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
                 f" {config.trainer.total_epochs}: the run would end before its last step is reached and saved"
             )
+        findings.steps = most if planned is None else planned
         findings.notes.append(
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
-            f" {most if planned is None else planned} in all"
+            f" {findings.steps} in all"
         )
+        _estimate_disk(config, findings.steps, findings)
     return findings
+
+
+def _estimate_disk(config: Any, steps: int, findings: Findings) -> None:
+    try:
+        findings.disk = disk_use(config, steps, config.cobalt.keep_checkpoints)
+    except UserError:  # the model is not on this machine, which `_check_model` says
+        return
+    findings.notes.append(f"needs {findings.disk}")
 
 
 def _kind_errors(config: Any) -> Iterator[str]:

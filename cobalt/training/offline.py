@@ -31,6 +31,7 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
+from cobalt.training.disk import check_disk, disk_use
 from cobalt.training.memory import estimate
 from cobalt.training.policy import check_weights, policy_path
 from cobalt.training.states import BYTES
@@ -342,16 +343,18 @@ def main(arguments: Arguments) -> int:
     check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
     config = compose(arguments)
     plan = check_data(config)
+    disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
-        for line in (*plan.lines, *estimate(config).lines(), "the dry run found nothing wrong"):
+        for line in (*plan.lines, *estimate(config).lines(), f"needs {disk}", "the dry run found nothing wrong"):
             logger.info("%s", line)
         return 0
-    for line in plan.lines:
+    for line in (*plan.lines, f"needs {disk}"):
         logger.info("%s", line)
+    check_disk(arguments.output_dir, disk)
     return launch(arguments, config, plan.steps)
 
 
