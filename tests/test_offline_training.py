@@ -423,7 +423,7 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["data.train_files=elsewhere"]}, "data.train_files: leave it out"),
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["optim.lr_scheduler_type=foo"]}, "does not take optim: .*lr_scheduler_type"),
-        ({"silence_limit": -1.0}, "silence_limit"),
+        ({"hang_limit": -1.0}, "hang_limit"),
         ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
