@@ -96,7 +96,7 @@ def parse(content: bytes) -> Sign | None:
     """The sign in a file; None if the file has none: it is torn, or of something else."""
     try:
         fields: Any = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):
         return None
