@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from cobalt.errors import InfrastructureError
-from cobalt.training import activity
+from cobalt.training import activity, watching
+from cobalt.training.configuration import process_environment
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, Heartbeat, heartbeat_folder, parse
 from cobalt.training.progress import phase_reporter
 from cobalt.training.watching import BUSY_LIMITS, watch
@@ -25,6 +26,12 @@ from cobalt.training.watching import BUSY_LIMITS, watch
 LIMIT = 3.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(autouse=True)
+def _short_end(monkeypatch):
+    # Under a shell's background job programs ignore the interrupt, and are killed.
+    monkeypatch.setattr(watching, "_END_SECONDS", 2)
 
 
 def watched(tmp_path, code, hang_limit=30.0):
@@ -236,13 +243,13 @@ def test_a_run_does_not_begin_with_the_signs_of_an_earlier_one(tmp_path):
 # --- writing
 
 
-def in_process(code, folder):
-    environment = os.environ | {HEARTBEAT_VARIABLE: str(folder)}
+def in_process(code, folder, variables=None):
+    environment = os.environ | (variables or {}) | {HEARTBEAT_VARIABLE: str(folder)}
     finished = subprocess.run(
         [sys.executable, "-c", f"import os, time\nfrom cobalt_verl import heartbeat\n{code}"],
-        env=environment, capture_output=True, text=True, timeout=30, check=False,
+        env=environment, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
-    assert not finished.returncode and not finished.stderr, finished.stderr
+    assert not finished.returncode and "Traceback" not in finished.stderr, finished.stderr
     return finished.stdout
 
 
@@ -306,6 +313,35 @@ def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     in_process("heartbeat.begin('update', 1); heartbeat.add_tokens(3); time.sleep(0.5)", "")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(300)
+def test_the_engines_micro_batches_are_reported_with_the_phase_of_their_batch(tmp_path):
+    pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+    code = """
+import inspect, torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils
+from verl.workers.engine.fsdp import transformer_impl
+from cobalt_verl.micro_batches import TAG, report_micro_batches, tag
+
+report_micro_batches()
+report_micro_batches()
+rows = [torch.arange(length) for length in (3, 5, 2, 7)]
+data = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=4)
+tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1, **{TAG: tag(3, "update")})
+for done in (4, 3):
+    micro_batches, _ = transformer_impl.prepare_micro_batches(data=data, dp_group=None, same_micro_num_in_dp=True)
+    for _ in zip(micro_batches, range(done)):
+        pass
+time.sleep(1.5)
+print(inspect.getsource(transformer_impl.FSDPEngine.forward_backward_batch))
+"""
+    source = in_process(code, tmp_path, process_environment(tmp_path, on_cpu=True))
+    (sign,) = (parse(path.read_bytes()) for path in tmp_path.iterdir())
+    assert (sign.step, sign.phase, sign.batch, sign.micro_batch, sign.micro_batches) == (3, "update", 2, 3, 4)
+    assert sign.tokens == 17 + 3 + 5 + 2
+    assert "prepare_micro_batches(" in source and "in enumerate(micro_batches)" in source
 
 
 # --- the line for the user

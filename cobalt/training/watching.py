@@ -17,6 +17,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,9 @@ BUSY_LIMITS = 4
 
 _LOOKS = 20
 """How often processors are looked at within the limit, once the run is quiet; at most once a minute."""
+
+_LATE = 5
+"""Looks by which a sign may come later than the lines of its phase: it is written, and read, once a second."""
 
 _END_SECONDS = 15
 """How long the command may take to end after it was asked to."""
@@ -86,6 +90,7 @@ def watch(
         reader = threading.Thread(target=copy, daemon=True)
         reader.start()
         phase, begin_of_phase = heartbeat.state.where, begin
+        sizes = deque([begin], maxlen=_LATE)
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -95,7 +100,8 @@ def watch(
                 reason = hang.reason()
                 show()
                 if heartbeat.state.where != phase:
-                    phase, begin_of_phase = heartbeat.state.where, os.fstat(file.fileno()).st_size
+                    phase, begin_of_phase = heartbeat.state.where, sizes[0]
+                sizes.append(os.fstat(file.fileno()).st_size)
                 if reason:
                     raise InfrastructureError(
                         f"training hung ({phase}{_so_far(heartbeat)}) and was ended: {reason}"
