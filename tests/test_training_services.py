@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from support import ROOT, trajectory_record, write_lines
 
 from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
-from cobalt.training.heartbeat import parse
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -80,40 +78,12 @@ def rows(seed_model, tmp_path_factory):
     return folder
 
 
-@contextlib.contextmanager
-def signs_of(output):
-    """The signs of work that the files of a run's heartbeat have while the block runs."""
-    found, ended = {}, threading.Event()
-
-    def look():
-        while not ended.wait(0.1):
-            for path in (output / "heartbeat").glob("*.json"):
-                with contextlib.suppress(FileNotFoundError):
-                    found[path.read_bytes()] = None
-
-    reader = threading.Thread(target=look)
-    reader.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        reader.join()
-
-
 @pytest.fixture(scope="module")
-def signs():
-    """The signs of work of `ft`, in order."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def ft(seed_model, rows, signs, tmp_path_factory):
+def ft(seed_model, rows, tmp_path_factory):
     """The folder of a single-turn training of two steps."""
     output = tmp_path_factory.mktemp("ft") / "run"
-    overrides = ["trainer.total_training_steps=2"]
-    with signs_of(output) as found, training("single_turn", rows, seed_model, output, *overrides) as process:
+    with training("single_turn", rows, seed_model, output, "trainer.total_training_steps=2") as process:
         finish(process, output)
-    signs += [parse(content) for content in found]
     return output
 
 
@@ -146,25 +116,30 @@ def test_training_steps_have_rewards_updates_and_validation(ft):
     assert str(ft) not in listed, "training leaves no process"
 
 
-def test_its_processes_say_how_many_samples_and_micro_batches_are_done(ft, signs):
-    assert None not in signs, "no file is torn"
-    leaders = [sign for sign in signs if sign.leads]
-    assert len({(sign.host, sign.pid) for sign in leaders}) == 1
-    assert {sign.samples_of for sign in leaders if sign.phase == "generate"} - {0} == {8}
-    assert {sign.samples_of for sign in leaders if sign.phase == "validate"} - {0} == {4}
-    assert any(0 < sign.samples <= sign.samples_of and sign.tokens for sign in leaders)
-    last = [sign for sign in signs if sign.micro_batches][-1]
-    assert (last.step, last.phase, last.batch, last.micro_batch, last.micro_batches) == (2, "update", 1, 8, 8)
-    assert last.tokens > 8 and last.pid not in {sign.pid for sign in leaders}
-    assert re.search(r"^(start|(step \d of 2, )?[a-z -]+): .*\d s$", (ft / "train.log").read_text(), re.MULTILINE)
+def test_its_processes_say_how_many_samples_and_micro_batches_are_done(ft):
+    leader, worker = sorted(signs_of(ft), key=lambda sign: "steps" not in sign)
+    assert (leader["step"], leader["steps"]) == (2, 2)
+    for phase, samples in (("generate", 8), ("validate", 4)):
+        done = leader["finished"][phase]
+        assert (done["samples"], done["samples_of"]) == (samples, samples) and done["tokens"] >= samples
+    assert (worker["step"], worker["phase"], worker["batch"]) == (2, "update", 1)
+    assert (worker["micro_batch"], worker["micro_batches"]) == (8, 8)
+    assert worker["finished"]["log-probs"]["micro_batch"] == worker["finished"]["log-probs"]["micro_batches"] == 1
+    assert worker["finished"]["log-probs"]["tokens"] == worker["tokens"] > leader["finished"]["generate"]["tokens"]
+    assert re.search(r"^(start|(step \d of 2, )?[a-z -]+): .*\d (s|min)$", (ft / "train.log").read_text(), re.MULTILINE)
+
+
+def signs_of(run):
+    """What the processes of a training run say in their files."""
+    return [json.loads(path.read_bytes()) for path in (run / "heartbeat").glob("*.json")]
 
 
 @LONG
 def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(ft, seed_model, rows, tmp_path):
     output = tmp_path / "run"
-    with training("single_turn", rows, seed_model, output, "--hang_limit=60") as process, signs_of(output) as found:
+    with training("single_turn", rows, seed_model, output, "--hang_limit=60") as process:
         deadline = time.monotonic() + 500
-        while not any((sign := parse(content)) and sign.phase == "generate" for content in [*found]):
+        while not any(sign.get("phase") == "generate" for sign in signs_of(output)):
             assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
             time.sleep(0.05)
         engine = descendant(process.pid, "EngineCore")

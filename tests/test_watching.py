@@ -309,6 +309,24 @@ os.wait()
     assert {parse(path.read_bytes()).phase for path in tmp_path.iterdir()} == {"generate", "update"}
 
 
+def test_what_was_counted_in_a_phase_stays_in_the_file_until_the_next_step(tmp_path):
+    code = """
+heartbeat.begin("generate", 1, steps=2)
+heartbeat.update(samples=8, samples_of=8, tokens=99)
+heartbeat.begin("weights", 1, steps=2)
+heartbeat.begin("update", 1, steps=2)
+time.sleep(0.5)
+for path in os.scandir(os.environ["COBALT_HEARTBEAT"]):
+    print(open(path.path).read())
+heartbeat.begin("generate", 2, steps=2)
+time.sleep(1.5)
+"""
+    in_step_1 = json.loads(in_process(code, tmp_path))
+    assert in_step_1["finished"] == {"generate": {"samples": 8, "samples_of": 8, "tokens": 99}}
+    (path,) = tmp_path.iterdir()
+    assert "finished" not in json.loads(path.read_bytes())
+
+
 def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     in_process("heartbeat.begin('update', 1); heartbeat.add_tokens(3); time.sleep(0.5)", "")

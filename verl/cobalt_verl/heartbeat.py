@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE
 
 _INTERVAL = 1.0
 """Seconds between two writes of one process."""
 
-Fields = Mapping[str, int | str]
+_COUNTED = ("batch", "micro_batch", "micro_batches", "samples", "samples_of", "tokens")
+
+Fields = Mapping[str, Any]
 
 
 class _Writer:
@@ -62,7 +65,9 @@ _writer: _Writer | None = None
 
 
 def begin(phase: str, step: int, **fields: int) -> None:
-    """Say that this process begins a phase; what it said before is forgotten.
+    """Say that this process begins a phase.
+
+    What it counted in the phase before stays in the file, under `finished`, until the next step.
 
     Args:
         phase: What it does, in a word or two.
@@ -71,7 +76,12 @@ def begin(phase: str, step: int, **fields: int) -> None:
             process that leads the others gives; `batches`, the number of mini-batches of the phase.
     """
     if writer := _writer_of_this_process():
-        writer.set({"phase": phase, "step": step, **fields})
+        before = writer.fields
+        finished = dict(before.get("finished", {})) if before.get("step") == step else {}
+        counted = {name: value for name, value in before.items() if name in _COUNTED}
+        if counted and before.get("step") == step:
+            finished[before["phase"]] = counted
+        writer.set({"phase": phase, "step": step, **fields, **({"finished": finished} if finished else {})})
 
 
 def update(**fields: int) -> None:
