@@ -15,6 +15,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training.heartbeat import parse
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
@@ -99,6 +100,8 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
     assert metrics[0]["validation/kl"] == 0 < metrics[-1]["validation/kl"]
     assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
     assert list((run / "tensorboard").iterdir())
+    (leader,) = (parse(path.read_bytes()) for path in (run / "heartbeat").glob("*.json"))
+    assert (leader.step, leader.steps, leader.phase) == (6, 6, "checkpoint")
     before = (run / "metrics.jsonl").read_bytes()
     train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")  # it is complete
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -423,7 +426,7 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["data.train_files=elsewhere"]}, "data.train_files: leave it out"),
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["optim.lr_scheduler_type=foo"]}, "does not take optim: .*lr_scheduler_type"),
-        ({"silence_limit": -1.0}, "silence_limit"),
+        ({"hang_limit": -1.0}, "hang_limit"),
         ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import torch
 from pyarrow import parquet
 from support import ROOT, square_problem
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
 from cobalt.training import checkpoints, run_folder
 from cobalt.training import export as exporting
@@ -23,7 +22,7 @@ from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose
 from cobalt.training.disk import DiskUse, check_disk, disk_use
 from cobalt.training.export import Arguments as ExportArguments
 from cobalt.training.export import chosen_step, export
-from cobalt.training.launch import _deciding, watch
+from cobalt.training.launch import _deciding
 from cobalt.training.progress import step_reporter
 from cobalt.training.states import checkpoint_bytes, export_bytes
 
@@ -574,41 +573,7 @@ def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
         in_verl("import verl")
 
 
-# --- the watchdog
-
-
-def watched(tmp_path, code, silence_limit=30.0):
-    return watch([sys.executable, "-uc", code], dict(os.environ), tmp_path / "train.log", silence_limit)
-
-
-def test_the_exit_code_is_that_of_the_driver(tmp_path):
-    assert watched(tmp_path, "print('done')") == 0
-    assert watched(tmp_path, "raise SystemExit(3)") == 3
-    assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
-    assert (tmp_path / "train.log").read_text() == "done\n"
-
-
-def test_the_error_that_is_reported_is_of_this_run_and_no_warning(tmp_path, caplog):
-    (tmp_path / "train.log").write_text("ValueError: of an earlier run\n")
-    assert watched(tmp_path, "print('KeyError: of this run\\nUserWarning: no ImportError'); raise SystemExit(3)") == 3
-    assert "KeyError: of this run" in caplog.text
-    assert watched(tmp_path, "raise SystemExit(4)") == 4
-    assert not re.search("Error", caplog.records[-1].getMessage())
-
-
-def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
-    code = """
-import subprocess, sys
-print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
-print("waiting", subprocess.Popen(["sleep", "600"]).pid)
-__import__("time").sleep(600)
-"""
-    with pytest.raises(InfrastructureError, match="2 s .*ValueError: no such layer"):
-        watched(tmp_path, code, silence_limit=2.0)
-    said = (tmp_path / "train.log").read_text()
-    sleeper = int(re.search(r"waiting (\d+)", said)[1])
-    state = Path(f"/proc/{sleeper}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+# --- the terminal
 
 
 def test_each_new_step_is_reported_once(tmp_path, caplog):

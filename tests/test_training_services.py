@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -115,6 +116,49 @@ def test_training_steps_have_rewards_updates_and_validation(ft):
     assert 0 <= metrics[2]["val-core/pocket/acc/mean@1"] <= 1
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(ft) not in listed, "training leaves no process"
+
+
+def test_its_processes_say_how_many_samples_and_micro_batches_are_done(ft):
+    leader, worker = sorted(signs_of(ft), key=lambda sign: "steps" not in sign)
+    assert (leader["step"], leader["steps"]) == (2, 2)
+    for phase, samples in (("generate", 8), ("validate", 4)):
+        done = leader["finished"][phase]
+        assert (done["samples"], done["samples_of"]) == (samples, samples) and done["tokens"] >= samples
+    assert (worker["step"], worker["phase"], worker["batch"]) == (2, "update", 1)
+    assert (worker["micro_batch"], worker["micro_batches"]) == (8, 8)
+    assert worker["finished"]["log-probs"]["micro_batch"] == worker["finished"]["log-probs"]["micro_batches"] == 1
+    assert worker["finished"]["log-probs"]["tokens"] == worker["tokens"] > leader["finished"]["generate"]["tokens"]
+    assert re.search(r"^(start|(step \d of 2, )?[a-z -]+): .*\d (s|min)$", (ft / "train.log").read_text(), re.MULTILINE)
+
+
+def signs_of(run):
+    """What the processes of a training run say in their files."""
+    return [json.loads(path.read_bytes()) for path in (run / "heartbeat").glob("*.json")]
+
+
+@LONG
+def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(ft, seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    with training("single_turn", rows, seed_model, output, "--hang_limit=60") as process:
+        deadline = time.monotonic() + 500
+        while not any(sign.get("phase") == "generate" for sign in signs_of(output)):
+            assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
+            time.sleep(0.05)
+        engine = descendant(process.pid, "EngineCore")
+        os.kill(engine, signal.SIGSTOP)
+        process.wait(300)
+        said = process.stdout.read()
+    assert process.returncode == 1, said
+    assert re.search(r"hung \(step \d+ of \d+, generate.*no work", " ".join(said.split()))
+
+
+def descendant(pid, name):
+    """The process of a name that another one has started, or one of those."""
+    import psutil
+
+    return next(
+        child.pid for child in psutil.Process(pid).children(recursive=True) if name in " ".join(child.cmdline())
+    )
 
 
 def test_the_papers_average_of_the_loss_weighs_responses_equally_in_micro_batches_of_one(ft):

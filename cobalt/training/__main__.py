@@ -45,8 +45,8 @@ class Arguments:
     """Log to Weights & Biases too."""
     dry_run: bool = False
     """Compose the configuration, check it without a GPU, print it, and stop."""
-    silence_limit: float = 600.0
-    """Seconds without a line of output after which the run counts as hung and is ended."""
+    hang_limit: float = 1800.0
+    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
 
 
 def main(arguments: Arguments) -> int:
@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
 
-    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     settings = TrainingSettings(
         data_dir=arguments.data_dir,
         model=arguments.model,
@@ -85,7 +85,7 @@ def main(arguments: Arguments) -> int:
         return 0
     if findings.disk is not None:
         check_disk(settings.output_dir, findings.disk)
-    return launch(settings, config, silence_limit=arguments.silence_limit)
+    return launch(settings, config, hang_limit=arguments.hang_limit)
 
 
 def _size(config: Any) -> str:

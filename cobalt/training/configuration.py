@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
 
 VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
@@ -124,7 +125,7 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     return config
 
 
-def check_flags(data_dir: Path, output_dir: Path, silence_limit: float) -> None:
+def check_flags(data_dir: Path, output_dir: Path, hang_limit: float) -> None:
     """Check the flags of a training command that veRL's configuration does not have.
 
     Raises:
@@ -135,8 +136,8 @@ def check_flags(data_dir: Path, output_dir: Path, silence_limit: float) -> None:
         raise UserError(f"--output_dir {output} is a file: name a folder")
     if output == data_dir.resolve():
         raise UserError(f"--output_dir {output} is the folder of the data: name another one")
-    if not silence_limit > 0:
-        raise UserError(f"--silence_limit is {silence_limit:g}: it must be above 0")
+    if not hang_limit > 0:
+        raise UserError(f"--hang_limit is {hang_limit:g}: it must be above 0")
 
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
@@ -182,6 +183,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
         "COBALT_FAILURE_FILE": str(output / "failure.txt"),
+        HEARTBEAT_VARIABLE: str(heartbeat_folder(output)),
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }

@@ -10,13 +10,10 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
+from cobalt.training.watching import watch
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +35,6 @@ _OBJECT_STORE = 2**30
 """Bytes of shared memory for the objects of the Ray that a run starts."""
 
 _SHARED_MEMORY = Path("/dev/shm")
-
-_END_SECONDS = 15
-"""How long veRL's driver may take to end after it was asked to."""
-
-_ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def dry_run(output_dir: Path, config: Any) -> None:
@@ -64,13 +57,13 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> int:
+def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
 
     Args:
         settings: What to train, on what.
         config: The checked configuration that `compose` made of the settings.
-        silence_limit: Seconds without a line of output after which the run counts as hung and is ended.
+        hang_limit: Seconds without progress and work after which the run counts as hung (`cobalt.training.watching`).
 
     Returns:
         The exit code of veRL's driver.
@@ -102,7 +95,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             reporter = step_reporter(run_folder.metrics_path(output))
-            code = watch(command, environment, output / "train.log", silence_limit, reporter)
+            code = watch(command, environment, output, hang_limit, reporter)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
@@ -259,84 +252,3 @@ def _mapped_blocks() -> set[str]:
         with contextlib.suppress(OSError):
             found.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
     return found
-
-
-def watch(
-    command: list[str],
-    environment: dict[str, str],
-    log: Path,
-    silence_limit: float,
-    report: Callable[[], None] = lambda: None,
-) -> int:
-    """Run a command with its output in the log, and end it when it prints nothing for too long.
-
-    Args:
-        command: Program and arguments.
-        environment: Its whole environment.
-        log: File that its output is appended to, without colours.
-        silence_limit: Seconds without a line after which it is ended.
-        report: Called once a second, and at the end.
-
-    Returns:
-        Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error of the log is reported.
-
-    Raises:
-        InfrastructureError: it was silent for too long; the message has the last error it printed.
-    """
-    with log.open("ab") as file:
-        begin = file.tell()
-        child = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
-        )
-        heard = time.monotonic()
-
-        def copy() -> None:
-            nonlocal heard
-            assert child.stdout is not None
-            for line in child.stdout:
-                heard = time.monotonic()
-                file.write(_ESCAPES.sub(b"", line))
-                file.flush()
-
-        reader = threading.Thread(target=copy, daemon=True)
-        reader.start()
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = child.wait(timeout=1)
-                    break
-                report()
-                if time.monotonic() - heard > silence_limit:
-                    raise InfrastructureError(
-                        f"training printed nothing for {silence_limit:g} s and was ended{_last_error(log, begin)};"
-                        f" the log is {log}"
-                    )
-        finally:
-            _end(child)
-            reader.join(timeout=_END_SECONDS)
-            report()
-        if code:
-            logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(log, begin), log)
-        return code if code >= 0 else 128 - code
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End the driver and its process group: by SIGINT, so that it can leave Ray in order, then by SIGKILL."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-        os.killpg(child.pid, signal.SIGINT)
-        child.wait(timeout=_END_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def _last_error(log: Path, begin: int) -> str:
-    """The last line of the log from byte `begin` on that names an error, as the end of a sentence."""
-    lines = log.read_bytes()[begin:].decode("utf-8", "replace").splitlines()
-    # torchrun reports that a rank failed after the rank itself has said why. Warnings quote errors that do no harm.
-    named = [
-        line.strip()
-        for line in lines
-        if re.search(r"\b(?!ChildFailed)\w*(Error|Exception)\b", line) and "Warning:" not in line
-    ]
-    return f"; its last error: {named[-1]}" if named else ""

@@ -97,8 +97,8 @@ class Arguments:
     """How many of the last checkpoints to keep; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
-    silence_limit: float = 1800.0
-    """Seconds without a line of output after which the run counts as hung and is ended."""
+    hang_limit: float = 1800.0
+    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
 
 
 def compose(arguments: Arguments) -> Any:
@@ -288,8 +288,8 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
 
     from cobalt.services import terminations_as_interrupts
     from cobalt.training.export import export
-    from cobalt.training.launch import watch
     from cobalt.training.progress import step_reporter
+    from cobalt.training.watching import watch
 
     output = arguments.output_dir.resolve()
     with terminations_as_interrupts(), run_folder.locked(output):
@@ -309,8 +309,8 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
         code = watch(
             [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
             os.environ | _variables(output, config),
-            log,
-            arguments.silence_limit,
+            output,
+            arguments.hang_limit,
             step_reporter(run_folder.metrics_path(output)),
         )
         if not code and checkpoints.last(output):
@@ -340,7 +340,7 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     config = compose(arguments)
     plan = check_data(config)
     disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
