@@ -8,16 +8,19 @@ The sides have the same model, rows, order of prompts, batch, lengths, number of
   looks at the text and runs nothing;
 - bare veRL with quick parts: the same with a buffer that looks for finished samples as often as this project's does,
   and on a CPU with this project's engine, which computes a prompt that samples share once;
-- this project: `python -m cobalt.training`, with the judge, the metrics of the reward, seeds, and a fixed order.
+- this project with that reward: `python -m cobalt.training`, with metrics, seeds and a fixed order, and without the
+  judge;
+- this project: with the judge, too.
 
-What this project costs is its difference to the second side, which has all that makes this project faster. What the
-engine for CPUs saves is the difference of the first two. On a CPU all sides need this project's platform for veRL
-(`cobalt_verl.cpu`), without which veRL does not run there.
+What this project adds to a step is its difference to the second side, which has all that makes this project faster. The
+third side says how much of that is the judge. What the engine for CPUs saves is the difference of the first two. On a
+CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run there, and run
+vLLM in one process (`cobalt.engine.vllm_executor`).
 
 The learning rate is next to nothing, so that all sides generate with one policy. A step lasts from one entry of the
 run's log to the next, so that metrics and logging count. Rewards are computed while other samples are generated; what
 counts as their phase is the time from the last response to the last verdict. Run it while the machine does nothing
-else. A judge on two cores takes them from the engine, so that generation is slower, too.
+else. Where the judge shares its cores with the engine, as on two cores, it slows generation down as well.
 """
 
 import os
@@ -36,7 +39,7 @@ from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
 
-BARE, QUICK, OURS = "bare veRL", "bare veRL, quick parts", "this project"
+BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
 
 PHASES = {
     "generate": "gen",
@@ -53,7 +56,8 @@ _WARM_UP = 2
 _LOGICAL_CPUS = 64
 _OBJECT_STORE = 2**30
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
-_REWARD = "reward.custom_reward_function"
+_PLAIN_VERL = Path(__file__).resolve().with_name("plain_verl.py")
+_PLAIN_REWARD = f"reward.custom_reward_function.path='{_PLAIN_VERL}'"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
@@ -113,7 +117,6 @@ def bare_overrides(*, quick: bool, on_cpu: bool) -> tuple[str, ...]:
         quick: Leave the buffer's short sleep and the engine for CPUs in.
         on_cpu: Whether there is no GPU.
     """
-    here = Path(__file__).resolve().with_name("plain_verl.py")
     own_engine = (
         "actor_rollout_ref.model.external_lib=null",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
@@ -121,17 +124,17 @@ def bare_overrides(*, quick: bool, on_cpu: bool) -> tuple[str, ...]:
     return (
         "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path=null",
-        f"{_REWARD}.path='{here}'",
-        *((f"{_SAMPLER}.path='{here}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),
+        _PLAIN_REWARD,
+        *((f"{_SAMPLER}.path='{_PLAIN_VERL}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),
         *(() if quick else (f"{_SAMPLER}.path=null", f"{_SAMPLER}.name=null")),
         *(own_engine if on_cpu and not quick else ()),
     )
 
 
-def train_ours(arguments: Arguments, run: Path) -> None:
+def train_ours(arguments: Arguments, run: Path, *, judge: bool) -> None:
     """One run of this project."""
     run.mkdir(parents=True)
-    settings = settings_of(arguments, run)
+    settings = settings_of(arguments, run, () if judge else (_PLAIN_REWARD,))
     flags = [part for key, value in settings.choices.items() for part in (f"--{key}", value)]
     flags += ["--data_dir", str(settings.data_dir), "--model", settings.model, "--output_dir", str(run)]
     seconds([sys.executable, "-m", "cobalt.training", *flags, *settings.overrides], {}, run / "command.log")
@@ -209,9 +212,9 @@ def table(rows: dict[str, list[dict[str, float]]]) -> str:
     lines.append(_line("whole step, median", medians))
     lines.append(_line("tokens", (f"{row['tokens']:,.0f}" for row in means.values())))
     lines.append(_line("tokens a second", (f"{speed:,.0f}" for speed in speeds.values())))
-    cost = 100 * (1 - speeds[OURS] / speeds[QUICK])
     lines += ["", f"Tokens a second, {OURS} to {BARE}: {speeds[OURS] / speeds[BARE]:.2f}."]
-    lines.append(f"What {OURS} costs: {cost:.1f} % of its step, compared with {QUICK} for the same tokens.")
+    cost, of_the_judge = (100 * (1 - speeds[OURS] / speeds[side]) for side in (QUICK, PLAIN))
+    lines.append(f"What {OURS} adds: {cost:.1f} % of its step for the same tokens, the judge {of_the_judge:.1f} %.")
     return "\n".join(lines)
 
 
@@ -226,7 +229,8 @@ def main(arguments: Arguments) -> int:
     sides: dict[str, Any] = {
         BARE: lambda run: train_bare(arguments, run, quick=False),
         QUICK: lambda run: train_bare(arguments, run, quick=True),
-        OURS: lambda run: train_ours(arguments, run),
+        PLAIN: lambda run: train_ours(arguments, run, judge=False),
+        OURS: lambda run: train_ours(arguments, run, judge=True),
     }
     compose(settings_of(arguments, arguments.output_dir))
     shutil.rmtree(arguments.output_dir, ignore_errors=True)

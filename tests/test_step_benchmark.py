@@ -78,10 +78,10 @@ def test_phases_and_the_rest_are_the_whole_step_and_warm_up_does_not_count(step,
 
 def test_the_cost_is_what_the_step_is_longer_for_the_same_tokens(step, tmp_path):
     rows = {}
-    for side, seconds in ((step.BARE, 8.0), (step.QUICK, 4.5), (step.OURS, 5.0)):
+    for side, seconds in ((step.BARE, 8.0), (step.QUICK, 4.5), (step.PLAIN, 4.75), (step.OURS, 5.0)):
         write_run(step, tmp_path / side, reward=0.0, seconds=seconds)
         rows[side] = step.steps_of(tmp_path / side)
     text = step.table(rows)
-    assert "costs: 10.0 %" in text
+    assert "adds: 10.0 % of its step for the same tokens, the judge 5.0 %" in text
     assert f"to {step.BARE}: 1.60" in text
-    assert "| tokens a second | 75 | 133 | 120 |" in text
+    assert "| tokens a second | 75 | 133 | 126 | 120 |" in text
