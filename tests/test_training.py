@@ -168,11 +168,46 @@ def test_an_unknown_key_gets_one_sentence(world):
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
+        (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "micro-batches by length"),
+        (["actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true"], "veRL needs both alike"),
+        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
+        *(
+            (
+                ["actor_rollout_ref.actor.use_dynamic_bsz=true", f"actor_rollout_ref.{limit}=1183"],
+                f"{limit} 1183 is less",
+            )
+            for limit in (
+                "actor.ppo_max_token_len_per_gpu",
+                "rollout.log_prob_max_token_len_per_gpu",
+                "ref.log_prob_max_token_len_per_gpu",
+            )
+        ),
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, overrides, message):
     found = errors_of(world, *overrides)
     assert any(message in error for error in found), found
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("scale", ["pocket", "paper"])
+def test_the_documented_overrides_for_dynamic_batches_pass_all_checks(world, data, scale, tmp_path):
+    page = (ROOT / "docs" / "training.md").read_text()
+    [documented] = re.findall(
+        r"^cobalt\.loss_agg=mini_batch (actor_rollout_ref\.actor\.use_dynamic_bsz=true .*)$", page, re.M
+    )
+    shutil.copytree(world / "model", tmp_path / "model")
+    from transformers import Qwen3Config
+
+    Qwen3Config(vocab_size=96, max_position_embeddings=40960).save_pretrained(tmp_path / "model")
+    few_rows = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+    overrides = ["cobalt.loss_agg=mini_batch", *documented.split(), *few_rows]
+    assert errors_of(world, *overrides, model=tmp_path / "model", data=data, scale=scale) == []
+    config = compose(run_of(world, *overrides, data=data, scale=scale))
+    parts = config.actor_rollout_ref
+    assert parts.rollout.log_prob_use_dynamic_bsz and parts.ref.log_prob_use_dynamic_bsz
+    limits = {parts.rollout.log_prob_max_token_len_per_gpu, parts.ref.log_prob_max_token_len_per_gpu}
+    assert limits == {parts.actor.ppo_max_token_len_per_gpu}
 
 
 def test_a_section_set_to_null_gets_one_sentence(world):

@@ -154,6 +154,7 @@ class VllmEngineActor:
             )
         )
         self._settings = settings
+        self._device = "gpu" if on_gpu else "cpu"
         self._tokenizer = self._engine.get_tokenizer()
         self._sampling_params = SamplingParams
         self._tokens_prompt = TokensPrompt
@@ -177,38 +178,51 @@ class VllmEngineActor:
                 text="", finish_reason="prompt_too_long", prompt_tokens=len(tokens), message=message
             )
             return [completion.model_dump()] * wanted.n
+        # One request for each sample, as vLLM itself makes them of a request for n. It reports the cached tokens of a
+        # request, and of a request for n those of one sample.
+        number = next(self._numbers)
+        completions = await asyncio.gather(
+            *(
+                self._complete_one(tokens, wanted, min(wanted.max_tokens, room), number, sample)
+                for sample in range(wanted.n)
+            )
+        )
+        return [completion | {"text": opened + completion["text"]} for completion in completions]
+
+    async def _complete_one(
+        self, tokens: list[int], wanted: GenerationSettings, max_tokens: int, number: int, sample: int
+    ) -> dict[str, Any]:
+        """One sample of a call; samples of a call with a seed have seeds that follow one another."""
         parameters = self._sampling_params(
-            n=wanted.n,
             temperature=wanted.temperature,
             top_p=wanted.top_p,
-            max_tokens=min(wanted.max_tokens, room),
-            seed=wanted.seed,
+            max_tokens=max_tokens,
+            seed=None if wanted.seed is None else wanted.seed + sample,
             output_kind=self._final_only,
             skip_special_tokens=False,
         )
         final = None
         prompt = self._tokens_prompt(prompt_token_ids=tokens)
-        async for output in self._engine.generate(prompt, parameters, str(next(self._numbers))):
+        async for output in self._engine.generate(prompt, parameters, f"{number}-{sample}"):
             final = output
         assert final is not None
-        return [
-            {
-                "text": opened + self._clean(output.text),
-                "finish_reason": output.finish_reason,
-                "prompt_tokens": len(tokens),
-                "completion_tokens": len(output.token_ids),
-                "message": "",
-            }
-            for output in sorted(final.outputs, key=lambda output: output.index)
-        ]
+        [output] = final.outputs
+        return {
+            "text": self._clean(output.text),
+            "finish_reason": output.finish_reason,
+            "prompt_tokens": len(tokens),
+            "completion_tokens": len(output.token_ids),
+            "cached_tokens": final.num_cached_tokens or 0,
+            "message": "",
+        }
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide this engine's answers, and the model's fingerprint if the model is a folder.
+        """The settings that decide this engine's answers, its device, and the fingerprint of a model that is a folder.
 
         On an open cluster the description has `"private": false` too.
         """
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
-        decisive["max_model_len"] = self._limit
+        decisive |= {"max_model_len": self._limit, "device": self._device}
         folder = Path(self._settings.model)
         if folder.is_dir():
             decisive |= {"model": folder.name, "fingerprint": _fingerprint(folder)}

@@ -23,6 +23,9 @@ _WHOLE = (
     "data.max_prompt_length",
     "data.max_response_length",
     "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "trainer.n_gpus_per_node",
@@ -90,6 +93,7 @@ def check(config: Any) -> Findings:
     if findings.errors:
         return findings
     findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
+    findings.errors += [*_dynamic_batch_errors(config)]
     findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
@@ -251,6 +255,33 @@ def _batch_errors(config: Any) -> Iterator[str]:
             yield (
                 f"{batch * rollout.n // gpus} samples of a batch on each GPU are not a multiple of"
                 f" {name}.log_prob_micro_batch_size_per_gpu {micro}"
+            )
+
+
+def _dynamic_batch_errors(config: Any) -> Iterator[str]:
+    """Micro-batches with a limit of tokens in place of a number of samples (`use_dynamic_bsz`)."""
+    policy = config.actor_rollout_ref
+    if policy.actor.use_dynamic_bsz != policy.rollout.log_prob_use_dynamic_bsz:
+        yield (
+            f"actor.use_dynamic_bsz is {policy.actor.use_dynamic_bsz}, rollout.log_prob_use_dynamic_bsz"
+            f" {policy.rollout.log_prob_use_dynamic_bsz}: veRL needs both alike, so leave the latter alone"
+        )
+    if policy.actor.use_dynamic_bsz and config.cobalt.loss_agg == "micro_batch":
+        yield (
+            "cobalt.loss_agg=micro_batch weighs a token by its micro-batch, and actor_rollout_ref.actor.use_dynamic_bsz"
+            " makes micro-batches by length: set cobalt.loss_agg=mini_batch, or use_dynamic_bsz=false"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    parallel = policy.actor.ulysses_sequence_parallel_size
+    for name, dynamic, limit in (
+        ("actor.ppo", policy.actor.use_dynamic_bsz, policy.actor.ppo_max_token_len_per_gpu),
+        ("rollout.log_prob", policy.rollout.log_prob_use_dynamic_bsz, policy.rollout.log_prob_max_token_len_per_gpu),
+        ("ref.log_prob", policy.ref.log_prob_use_dynamic_bsz, policy.ref.log_prob_max_token_len_per_gpu),
+    ):
+        if dynamic and limit * parallel < longest:
+            yield (
+                f"actor_rollout_ref.{name}_max_token_len_per_gpu {limit} is less than one sample of"
+                f" data.max_prompt_length + data.max_response_length = {longest} tokens"
             )
 
 

@@ -1,12 +1,14 @@
 """VeRL's synchronous trainer with an average of the loss, reward metrics, a metrics file, signs of work, checkpoints.
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
-metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start. Each phase of a step
-is reported (`cobalt_verl.heartbeat`), and handed to the workers with the batch. A checkpoint gets the metrics of its
-step, and older ones are removed only when it is whole (`cobalt.training.checkpoints`).
+metrics, and so does the time that a step waited for rewards. The metrics file is appended to; veRL's own file logger
+begins a new file at every start. Each phase of a step is reported (`cobalt_verl.heartbeat`), and handed to the workers
+with the batch. A checkpoint gets the metrics of its step, and older ones are removed only when it is whole
+(`cobalt.training.checkpoints`).
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
+from cobalt_verl.scoring import VERDICT_AT
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -117,5 +120,23 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         keys = last_keys(real)  # all rows of a trajectory have its reward
         fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
-        for name in parts[0]:
-            metrics[f"reward/{name}"] = float(np.mean([part[name] for part in parts]))
+        metrics.update(reward_metrics(parts))
+
+
+def reward_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each part of the rewards of a step, and how long the step waited for the last ones.
+
+    Args:
+        parts: Of each trajectory, at least one; all with the same names.
+
+    Returns:
+        `reward/NAME`; if the parts say when they were computed (`VERDICT_AT`), also `timing_s/reward_wait`: the seconds
+        of `timing_s/gen` from the end of the last response to the last verdict.
+    """
+    found = {
+        f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
+    }
+    if VERDICT_AT in parts[0]:
+        last_response = max(part[VERDICT_AT] - part["judge_seconds"] for part in parts)
+        found["timing_s/reward_wait"] = max(part[VERDICT_AT] for part in parts) - last_response
+    return found
