@@ -31,6 +31,7 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
+from cobalt.training.installed import choose_attention
 from cobalt.training.memory import BYTES, estimate
 from cobalt.training.policy import check_weights, policy_path
 
@@ -337,16 +338,17 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
     config = compose(arguments)
+    attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
-        for line in (*plan.lines, *estimate(config).lines(), "the dry run found nothing wrong"):
+        for line in (*plan.lines, attention, *estimate(config).lines(), "the dry run found nothing wrong"):
             logger.info("%s", line)
         return 0
-    for line in plan.lines:
+    for line in (*plan.lines, attention):
         logger.info("%s", line)
     return launch(arguments, config, plan.steps)
 

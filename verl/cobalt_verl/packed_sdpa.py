@@ -12,6 +12,7 @@ whose communication veRL puts into the calls of flash-attn.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -133,11 +134,11 @@ transformer_impl.logprobs_from_logits = log_probs
     model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "cpu"], vendor=["nvidia", "cpu"]
 )
 class PackedSdpaEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]  # veRL is not typed
-    """See the module. Without `use_remove_padding` the attention is transformers' own `sdpa`, with a mask for padding."""
+    """See the module. Without `use_remove_padding` the attention is transformers' own `sdpa`, with a mask."""
 
     def _build_module(self) -> Any:
         if self.use_ulysses_sp:
-            raise ValueError("sequence parallelism needs the package flash-attn: leave ulysses_sequence_parallel_size 1")
+            raise ValueError("sequence parallelism needs flash-attn: leave ulysses_sequence_parallel_size at 1")
         module = super()._build_module()
         if self.use_remove_padding:
             module.set_attn_implementation(ATTENTION)
@@ -151,5 +152,5 @@ class PackedSdpaEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[m
             length = inputs["input_ids"].shape[-1]
             if length > places[-1]:  # tokens that fill the row up are a sequence of their own
                 places.append(length)
-            inputs["sequences"] = tuple(zip(places, places[1:], strict=False))
+            inputs["sequences"] = tuple(pairwise(places))
         return inputs, arguments
