@@ -1,4 +1,4 @@
-"""What a training run takes of the installed packages: an attention that works and the right build of vLLM, or no run."""
+"""What a training run takes of the installed packages: an attention that works, the right vLLM build, or no run."""
 
 import sys
 

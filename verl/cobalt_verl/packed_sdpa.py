@@ -82,7 +82,7 @@ def attend(
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
 
 
-class _LogProbs(torch.autograd.Function):
+class _LogProbs(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed
     """Log-probs of labels, computed in chunks in 32 bits; nothing of the size of the logits is kept beside them."""
 
     @staticmethod
