@@ -3,8 +3,8 @@
 veRL packs the sequences of a micro-batch into one row. Transformers' attention `sdpa` then takes a mask of all tokens
 by all tokens, which PyTorch's fast kernels do not accept and which at 262,144 tokens has 64 GiB. Here each sequence of
 the row is a call of its own with a causal mask, which needs no memory and lets PyTorch choose its flash kernel. Without
-flash-attn veRL also computes log-probs one token at a time; here many are computed at once, and their gradients take
-the place of the logits (`tests/test_packed_sdpa.py`).
+flash-attn veRL also computes log-probs one token at a time, and rounds them to the precision of the logits; here many
+are computed at once in 32 bits, and their gradients take the place of the logits (`tests/test_packed_sdpa.py`).
 
 The launcher names this module in `actor_rollout_ref.model.external_lib` where it chooses `sdpa`
 (`cobalt.training.installed`); veRL imports it where it reads a model's configuration. Not for sequence parallelism,
