@@ -10,5 +10,5 @@
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh
+bash scripts/setup.sh --profile cpu # it trains with vLLM's build for CPUs
 exec .venv/bin/python -m cobalt.studies.quickstart --special_cases "${SPECIAL_CASES:-0}" "$@"

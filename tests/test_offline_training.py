@@ -1,5 +1,6 @@
 """Offline RL on veRL's engine: rows, and real runs of the pocket model that learn, go on exactly, and are exported."""
 
+import importlib.util
 import json
 import os
 import random
@@ -144,6 +145,27 @@ def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run
     expected, found = weights_of(whole_run[0]), weights_of(tmp_path / "run")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_for_a_cpu_does(
+    whole_run, data, seed_model, tmp_path
+):
+    """What runs on GPUs where flash-attn is not installed, under FSDP2, against separate code for the same sums."""
+    packed = ["model.external_lib=cobalt_verl.packed_sdpa", "model.use_remove_padding=true"]
+    packed += ["model.enable_gradient_checkpointing=true", "trainer.total_training_steps=2"]
+    metrics = train(data, seed_model, tmp_path / "run", "offline.kl=0.01", "offline.clip=0.2", *packed)
+    before, *steps = zip(metrics, whole_run[1], strict=False)
+    assert len(steps) == 2
+    for pairs, kind in (([before], "validation"), (steps, "actor")):
+        for found, expected in pairs:
+            names = [name for name in expected if name.startswith(kind)]
+            assert names
+            for name in names:
+                if not name.startswith(("actor/perf", "actor/mfu")):
+                    assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
@@ -427,6 +449,8 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["optim.lr_scheduler_type=foo"]}, "does not take optim: .*lr_scheduler_type"),
         ({"hang_limit": -1.0}, "hang_limit"),
+        ({"overrides": ["model.use_fused_kernels=true"]}, "use_fused_kernels"),
+        ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
         ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
@@ -488,7 +512,10 @@ def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_
 
     given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, dry_run=True)
     assert main(given) == 0
-    assert "estimator: rloo" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "estimator: rloo" in printed
+    if importlib.util.find_spec("flash_attn") is None:
+        assert ("cobalt_verl.packed_sdpa" in printed) == (scale != "pocket")
     found = estimate(compose(given))
     assert found.weights > 4 * found.parameters * 0.9
     assert (found.trained < found.parameters) == (scale == "paper-7b")

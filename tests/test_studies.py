@@ -587,7 +587,8 @@ def test_a_studys_script_sets_up_and_passes_its_flags_and_variables_on(
     command = ["bash", str(tmp_path / "scripts" / f"{script}.sh"), *arguments]
     subprocess.run(command, env=os.environ | variables, cwd="/", check=True)
     setup, line = (tmp_path / "log").read_text().splitlines()
-    assert setup.split() == ["setup", *(["--with", "api"] if "HACKING_JUDGE" in variables else [])]
+    profile = [] if script == "pocket_data" else ["--profile", "cpu"]  # the others train on a CPU
+    assert setup.split() == ["setup", *profile, *(["--with", "api"] if "HACKING_JUDGE" in variables else [])]
     flag, name, *rest = line.rstrip("\t").split("\t")
     assert (flag, name) == ("-m", module.__name__)
     assert cli.parse_arguments(module.Arguments, rest) == module.Arguments(**expected)

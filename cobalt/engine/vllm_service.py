@@ -301,15 +301,58 @@ def _fingerprint(folder: Path) -> str:
 _Ingress = serve.ingress(_api)(VllmEngineActor)
 
 
+def _gpus_of_nodes() -> list[float]:
+    """GPUs of each node of the cluster, which this process joins; without one, it starts that of `serve run`.
+
+    Raises:
+        InfrastructureError: the cluster refuses to be joined.
+    """
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    if not ray.is_initialized():  # `serve run` would do so only after the app is built
+        address = cluster.running_cluster()
+        try:
+            ray.init(address=address or "local", namespace="serve")
+        except (ConnectionError, AuthenticationError):
+            raise InfrastructureError(
+                f"the Ray cluster at {address} refuses to be joined: copy its ~/.ray/auth_token here (mode 600)"
+            ) from None
+    return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
+def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> None:
+    """Check that a cluster has the GPUs for an app, for which Serve would otherwise wait without end.
+
+    GPUs that another program holds count: Serve waits until they are free.
+
+    Args:
+        replicas: How many engines.
+        tensor_parallel: GPUs of one engine, which must be on one node.
+        nodes: GPUs of each node.
+
+    Raises:
+        UserError: there are too few.
+    """
+    possible = sum(int(gpus // tensor_parallel) for gpus in nodes)
+    if possible >= replicas:
+        return
+    there = " + ".join(f"{gpus:g}" for gpus in nodes if gpus) or "none"
+    raise UserError(
+        f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
+        f" {tensor_parallel} of one node for each replica; the cluster's nodes have {there}, enough for {possible}"
+        " replicas: lower one of the two, or add nodes"
+    )
+
+
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
     Raises:
-        UserError: a setting is unknown or has a bad value, the model cannot be found, or the cluster is not private.
+        UserError: a setting is unknown or has a bad value, the model cannot be found, the cluster is not private, or it
+            has too few GPUs.
         InfrastructureError: the cluster does not answer.
     """
-    import ray
-
     settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     cluster.require_private(allow_open=settings.allow_open_cluster)
     path = Path(settings.model)
@@ -318,7 +361,10 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
             raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
         # Replicas do not run in this process's working folder.
         settings = settings.model_copy(update={"model": str(path.resolve())})
-    on_gpu = settings.device == "gpu" or (settings.device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
+    nodes = [] if settings.device == "cpu" else _gpus_of_nodes()
+    on_gpu = settings.device == "gpu" or any(nodes)
+    if on_gpu:
+        check_gpus(settings.num_replicas, settings.tensor_parallel_size, nodes)
     resources: dict[str, float] = {"num_cpus": 0.1}
     if on_gpu:
         resources["num_gpus"] = settings.tensor_parallel_size

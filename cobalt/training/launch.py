@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.environment import environment_variables
-from cobalt.errors import InfrastructureError, UserError, last_line
+from cobalt.errors import InfrastructureError, ServiceDown, UserError, last_line
+from cobalt.serve_client import join_cluster
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
@@ -172,7 +173,7 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
     """Run the judge, on the user's cluster if there is one, else on a private Ray; yields variables that lead to it."""
     if os.environ.get("RAY_ADDRESS"):
         with _judge_on_cluster():
-            yield {}
+            yield {}  # joining has set RAY_AUTH_MODE in this process's environment if the cluster asks for a token
         return
     gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
     if not trains_on_cpu(config):
@@ -214,9 +215,9 @@ def _judge_on_cluster() -> Iterator[None]:
     from cobalt.judge import service
 
     try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except ConnectionError:
-        raise UserError(f"no Ray answers at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: start it or unset it") from None
+        join_cluster("training cannot begin", "start the cluster, or unset RAY_ADDRESS for one of this machine")
+    except ServiceDown as error:
+        raise UserError(str(error)) from None
     applications = serve.status().applications
     ours = "evaluator" not in applications
     try:

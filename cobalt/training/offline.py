@@ -32,6 +32,7 @@ from cobalt.training.configuration import (
     trains_on_cpu,
 )
 from cobalt.training.disk import check_disk, disk_use
+from cobalt.training.installed import choose_attention
 from cobalt.training.memory import estimate
 from cobalt.training.policy import check_weights, policy_path
 from cobalt.training.states import BYTES
@@ -342,6 +343,7 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     config = compose(arguments)
+    attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
     disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.dry_run:
@@ -349,10 +351,16 @@ def main(arguments: Arguments) -> int:
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
-        for line in (*plan.lines, *estimate(config).lines(), f"needs {disk}", "the dry run found nothing wrong"):
+        for line in (
+            *plan.lines,
+            attention,
+            *estimate(config).lines(),
+            f"needs {disk}",
+            "the dry run found nothing wrong",
+        ):
             logger.info("%s", line)
         return 0
-    for line in (*plan.lines, f"needs {disk}"):
+    for line in (*plan.lines, attention, f"needs {disk}"):
         logger.info("%s", line)
     check_disk(arguments.output_dir, disk)
     return launch(arguments, config, plan.steps)
