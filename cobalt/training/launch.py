@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cobalt.environment import environment_variables
+from cobalt import cluster
+from cobalt.environment import environment_variables, passed_on
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import run_folder
@@ -88,7 +89,8 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         _go_on_from(config, output, step)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+        everywhere = _escaped(passed_on(os.environ)) if os.environ.get("RAY_ADDRESS") else {}
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere | variables, force_add=True)
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
@@ -110,6 +112,11 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         if not code and run_folder.last_checkpoint(output):
             export(output, run_folder.last_checkpoint(output), output / "model")
         return code
+
+
+def _escaped(variables: dict[str, str]) -> dict[str, str]:
+    """The same values for a configuration, in which `${` begins a reference to another key."""
+    return {name: value.replace("${", r"\${") for name, value in variables.items()}
 
 
 def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
@@ -219,10 +226,7 @@ def _judge_on_cluster() -> Iterator[None]:
 
     from cobalt.judge import service
 
-    try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except ConnectionError:
-        raise UserError(f"no Ray answers at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: start it or unset it") from None
+    cluster.join()
     applications = serve.status().applications
     ours = "evaluator" not in applications
     try:
