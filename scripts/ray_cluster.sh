@@ -60,7 +60,7 @@ address_of() {
   command -v ip > /dev/null || fail "there is no command ip here (package iproute2): give --address in place of --interface"
   local found
   found=$(ip -4 -o addr show dev "$1" 2> /dev/null | awk '{ sub("/.*", "", $4); print $4; exit }')
-  [ -n "$found" ] || fail "the interface $1 has no IPv4 address on $(hostname): $(ip -4 -br addr | awk '{ print $1 }' | paste -sd' ')"
+  [ -n "$found" ] || fail "the interface $1 has no IPv4 address on $(hostname); there are: $(ip -4 -br addr | cut -d' ' -f1 | paste -sd' ')"
   echo "$found"
 }
 
@@ -71,7 +71,7 @@ read_options() {
     case $1 in
       --address) [ $# -ge 2 ] || fail "--address needs an address of this machine"; address=$2; shift 2 ;;
       --address=*) address=${1#*=}; shift ;;
-      --interface) [ $# -ge 2 ] || fail "--interface needs the name of one (ip -br addr)"; address=$(address_of "$2"); shift 2 ;;
+      --interface) [ $# -ge 2 ] || fail "--interface needs a name (ip -br addr)"; address=$(address_of "$2"); shift 2 ;;
       --interface=*) address=$(address_of "${1#*=}"); shift ;;
       --port) [ $# -ge 2 ] || fail "--port needs a number"; port=$2; shift 2 ;;
       --port=*) port=${1#*=}; shift ;;
@@ -82,16 +82,29 @@ read_options() {
   rest=("$@")
 }
 
-# Live as long as Ray does; with --stay only.
+# End the Ray that this script started here.
+end() {
+  local pid started member current
+  pid=$(cat "$state.pid")
+  started=$(living_members "$pid")
+  kill -TERM "$pid" 2> /dev/null || true # it may have ended by itself
+  for member in $pid $started; do # the dashboard's processes end a moment after Ray's own
+    timeout 30 tail --pid="$member" -f /dev/null || true
+  done
+  # Where Ray says which cluster this machine uses; it would go on to look for this one.
+  current=${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster
+  if [ -f "$current" ] && [ "$(cat "$current")" = "$(cat "$state.address")" ]; then
+    rm -f "$current"
+  fi
+  rm -f "$state.pid" "$state.address"
+}
+
+# With --stay: live as long as Ray, and end Ray at SIGTERM.
 stay() {
   [ "$stay" = yes ] || return 0
-  local pid
-  pid=$(cat "$state.pid")
-  # shellcheck disable=SC2064 # the id of now
-  trap "kill -TERM $pid 2> /dev/null" TERM INT
-  wait "$pid" || true # interrupted by the signal
-  wait "$pid" || true
-  rm -f "$state.pid" "$state.address"
+  trap true TERM INT # they interrupt `wait`
+  wait "$(cat "$state.pid")" || true
+  end
 }
 
 command=${1:-}
@@ -127,18 +140,7 @@ case $command in
     ;;
   stop)
     running || fail "this script has no cluster running here"
-    pid=$(cat "$state.pid")
-    started=$(living_members "$pid")
-    kill -TERM "$pid"
-    for member in $pid $started; do # the dashboard's processes end a moment after Ray's own
-      timeout 30 tail --pid="$member" -f /dev/null || true
-    done
-    # Where Ray says which cluster this machine uses; it would go on to look for this one.
-    current=${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster
-    if [ -f "$current" ] && [ "$(cat "$current")" = "$(cat "$state.address")" ]; then
-      rm -f "$current"
-    fi
-    rm -f "$state.pid" "$state.address"
+    end
     ;;
   *) fail "usage: scripts/ray_cluster.sh start [options] | join HEAD:PORT [options] | stop" ;;
 esac

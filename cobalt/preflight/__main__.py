@@ -32,8 +32,10 @@ class Arguments:
     """The run's model: a folder, which every node must see, or a hub name, which every node's cache should have."""
     output_dir: Path | None = None
     """The run's output, which every node must see and be able to write to."""
+    nodes: int | None = None
+    """How many nodes the cluster must have; waits for those that are missing."""
     seconds: float = 300.0
-    """How long a node may take to answer."""
+    """How long nodes may take to join and, after that, to answer."""
 
 
 def main(arguments: Arguments) -> int:
@@ -42,13 +44,15 @@ def main(arguments: Arguments) -> int:
     from cobalt.preflight.probe import look
     from cobalt.preflight.report import Question
     from cobalt.preflight.rules import judge_reports
-    from cobalt.preflight.survey import survey
+    from cobalt.preflight.survey import await_nodes, survey
     from cobalt.preflight.table import node_table
 
     if not arguments.seconds > 0:
         raise UserError(f"--seconds is {arguments.seconds:g}: it must be above 0")
     judge = JudgeSettings.from_environment()
     cluster.join()
+    if arguments.nodes is not None:
+        await_nodes(arguments.nodes, arguments.seconds)
     question = Question(
         paths={name: str(path) for name, path in _folders(arguments).items()},
         hub_model=_hub_name(arguments.model),

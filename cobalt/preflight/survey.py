@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from cobalt.environment import passed_on
 from cobalt.errors import UserError
 from cobalt.judge.settings import JudgeSettings
@@ -41,6 +43,30 @@ def survey(question: Question, *, output: Path | None, judge: JudgeSettings, sec
         if folder:
             reports = [replace(report, seen_by_launcher=_reads(Path(folder) / report.id, token)) for report in reports]
     return reports
+
+
+def await_nodes(count: int, seconds: float) -> None:
+    """Wait until the cluster has so many nodes.
+
+    Raises:
+        UserError: it has fewer after so many seconds.
+    """
+
+    def have_joined() -> list[str]:
+        return [node.host for node in living_nodes()]
+
+    attempts = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(seconds),
+        wait=tenacity.wait_fixed(1.0),
+        retry=tenacity.retry_if_result(lambda hosts: len(hosts) < count),
+        retry_error_callback=lambda _: have_joined(),
+    )
+    hosts = attempts(have_joined)
+    if len(hosts) < count:
+        raise UserError(
+            f"the cluster has {len(hosts)} of {count} nodes after {seconds:g} s ({', '.join(hosts)}): see the output of"
+            " `scripts/ray_cluster.sh join` on the others"
+        )
 
 
 def _ask(question: Question, judge: JudgeSettings, seconds: float) -> list[NodeReport]:
