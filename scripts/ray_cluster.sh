@@ -5,6 +5,8 @@
 #   scripts/ray_cluster.sh stop                                              # ends what the script started here
 # Options: --address IP or --interface NAME (where the other machines reach this one), --port PORT (of a head; 6379), and
 # --stay (the script ends with Ray, as a job's scheduler needs it, and ends Ray when it gets SIGTERM).
+# Of Ray's own flags, --num-cpus=0 --resources='{"judge": 64}' make a node that judges programs, on 64 cores, and does
+# nothing else.
 # With the default address, 127.0.0.1, all of Ray except Serve's replicas listens on loopback. With another address Ray
 # listens on every interface and is protected by the token; the dashboard and Serve's HTTP stay on loopback. The token is in
 # ~/.ray/auth_token; machines that join need the same file.

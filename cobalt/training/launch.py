@@ -21,11 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from cobalt import cluster
-from cobalt.environment import environment_variables, passed_on
+from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import run_folder
-from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
+from cobalt.training.configuration import (
+    VERL_FOLDER,
+    TrainingSettings,
+    node_environment,
+    process_environment,
+    trains_on_cpu,
+)
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
 
@@ -89,8 +95,8 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         _go_on_from(config, output, step)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-        everywhere = _escaped(passed_on(os.environ)) if os.environ.get("RAY_ADDRESS") else {}
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere | variables, force_add=True)
+        everywhere = node_environment(variables, os.environ)
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
@@ -112,11 +118,6 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         if not code and run_folder.last_checkpoint(output):
             export(output, run_folder.last_checkpoint(output), output / "model")
         return code
-
-
-def _escaped(variables: dict[str, str]) -> dict[str, str]:
-    """The same values for a configuration, in which `${` begins a reference to another key."""
-    return {name: value.replace("${", r"\${") for name, value in variables.items()}
 
 
 def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
