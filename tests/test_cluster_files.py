@@ -17,7 +17,8 @@ RECORDER = """#!/usr/bin/env bash
 echo "$*" >> {folder}/commands
 case "$*" in
   *"ray_cluster.sh start"*) echo "Ray runs at 10.0.0.1:21234, asks for the token" ;;
-  *cobalt.preflight*) exit {check} ;;
+  # It waits for the nodes, as the real one does.
+  *cobalt.preflight*) until [ "$(cat {folder}/steps 2> /dev/null | wc -l)" -ge {steps} ]; do sleep 0.05; done; exit {check} ;;
   the-command*) echo "$RAY_ADDRESS $RAY_AUTH_MODE ${{NCCL_SOCKET_IFNAME:-}}" > {folder}/seen ;;&
   "the-command fails") exit 7 ;;
   "the-command waits") ;;
@@ -36,12 +37,14 @@ TWO = ONE | {"SLURM_JOB_NODELIST": "gpu[1-2]"}
 MIXED = TWO | {"SLURM_JOB_NODELIST_HET_GROUP_1": "cpu[1-2]", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "48(x2)"}
 
 
-def job(folder: Path, script: str, *arguments: str, check: int = 0, **variables: str) -> subprocess.Popen:
+def job(
+    folder: Path, script: str, *arguments: str, check: int = 0, steps: int = 0, **variables: str
+) -> subprocess.Popen:
     """A job as Slurm starts it, on its first node."""
     bin_folder = folder / "bin"
     bin_folder.mkdir()
     for name, text in (
-        ("container", RECORDER.format(folder=folder, check=check)),
+        ("container", RECORDER.format(folder=folder, check=check, steps=steps)),
         ("scontrol", SCONTROL),
         ("srun", SRUN.format(folder=folder)),
     ):
@@ -81,7 +84,7 @@ def test_a_job_of_one_node_needs_no_interface_and_has_the_commands_exit_code(tmp
 
 def test_the_nodes_of_a_second_component_judge_and_reserve_nothing_else(tmp_path):
     arguments = ("--interface", "ib0", "--", "the-command", "ends")
-    process = job(tmp_path, "gpu_and_judge_nodes.sbatch", *arguments, **MIXED)
+    process = job(tmp_path, "gpu_and_judge_nodes.sbatch", *arguments, steps=2, **MIXED)
     assert process.wait(30) == 0, process.stdout.read()
     workers, judges = sorted(lines(tmp_path / "steps"), key=lambda line: "--het-group" in line)
     joins = "ray_cluster.sh join 10.0.0.1:21234 --interface ib0 --stay"
