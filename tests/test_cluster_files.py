@@ -18,7 +18,9 @@ echo "$*" >> {folder}/commands
 case "$*" in
   *"ray_cluster.sh start"*) echo "Ray runs at 10.0.0.1:21234, asks for the token" ;;
   # It waits for the nodes, as the real one does.
-  *cobalt.preflight*) until [ "$(cat {folder}/steps 2> /dev/null | wc -l)" -ge {steps} ]; do sleep 0.05; done; exit {check} ;;
+  *cobalt.preflight*)
+    until [ "$(cat {folder}/steps 2> /dev/null | wc -l)" -ge {steps} ]; do sleep 0.05; done
+    exit {check} ;;
   the-command*) echo "$RAY_ADDRESS $RAY_AUTH_MODE ${{NCCL_SOCKET_IFNAME:-}}" > {folder}/seen ;;&
   "the-command fails") exit 7 ;;
   "the-command waits") ;;
