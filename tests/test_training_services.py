@@ -14,6 +14,7 @@ from support import ROOT, trajectory_record, write_lines
 
 from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.training import checkpoints
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -32,6 +33,7 @@ SMALL = [
     "trainer.save_freq=1",
     "trainer.test_freq=2",
 ]
+TWO_STEPS = ["trainer.total_training_steps=2", "cobalt.keep_checkpoints=1"]
 RIGHT, WRONG = (2, 2), (0, 0)
 LONG = pytest.mark.skipif(
     "COBALT_LONG_TESTS" not in os.environ,
@@ -81,7 +83,7 @@ def rows(seed_model, tmp_path_factory):
 def ft(seed_model, rows, tmp_path_factory):
     """The folder of a single-turn training of two steps."""
     output = tmp_path_factory.mktemp("ft") / "run"
-    with training("single_turn", rows, seed_model, output, "trainer.total_training_steps=2") as process:
+    with training("single_turn", rows, seed_model, output, *TWO_STEPS) as process:
         finish(process, output)
     return output
 
@@ -132,6 +134,31 @@ def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_mo
     assert any(not before[name].equal(after[name]) for name in before)
     assert "step 2" in (ft / "model" / ".cobalt-export").read_text()
     assert json.loads((ft / "model" / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_last_checkpoint_alone_is_kept_and_has_the_metrics_of_its_step(ft):
+    assert checkpoints.steps(ft) == [2]
+    assert checkpoints.missing_part(checkpoints.path_of(ft, 2)) is None
+    kept, reported = checkpoints.kept_metrics(ft, 2), metrics_of(ft)[1][2]
+    assert {name: value for name, value in kept.items() if "timing" not in name and "perf/" not in name} == {
+        name: value
+        for name, value in reported.items()
+        if "timing" not in name and "perf/" not in name and not name.startswith("val-")
+    }
+
+
+def test_a_run_killed_in_its_last_validation_keeps_its_checkpoint_and_validates(ft, seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    shutil.copytree(ft, output)
+    shutil.rmtree(output / "model")
+    lines = (ft / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (output / "metrics.jsonl").write_text("".join(lines[:2]))
+    with training("single_turn", rows, seed_model, output, *TWO_STEPS) as process:
+        finish(process, output)
+    steps, metrics = metrics_of(output)
+    assert steps == [0, 1, 2]
+    assert rewards(metrics[2]) == rewards(metrics_of(ft)[1][2])
+    assert (output / "model" / "model.safetensors").read_bytes() == (ft / "model" / "model.safetensors").read_bytes()
 
 
 @LONG

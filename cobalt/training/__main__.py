@@ -39,6 +39,8 @@ class Arguments:
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
+    keep: int | None = None
+    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too."""
     dry_run: bool = False
@@ -51,6 +53,7 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.configuration import check_flags, compose
+    from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
 
     check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
@@ -63,6 +66,7 @@ def main(arguments: Arguments) -> int:
         estimator=arguments.estimator,
         scale=arguments.scale,
         overrides=tuple(arguments.overrides),
+        keep=arguments.keep,
         wandb=arguments.wandb,
     )
     config = compose(settings)
@@ -79,6 +83,8 @@ def main(arguments: Arguments) -> int:
     if arguments.dry_run:
         logger.info("the dry run found nothing wrong; it is for %s", _size(config))
         return 0
+    if findings.disk is not None:
+        check_disk(settings.output_dir, findings.disk)
     return launch(settings, config, silence_limit=arguments.silence_limit)
 
 

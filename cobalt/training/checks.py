@@ -12,6 +12,7 @@ from typing import Any
 from cobalt.errors import UserError
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
@@ -34,7 +35,16 @@ _WHOLE_OR_NULL = (
     "trainer.total_training_steps",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+    "cobalt.keep_checkpoints",
 )
+_REMOVING = {
+    "trainer.max_actor_ckpt_to_keep": None,
+    "trainer.max_critic_ckpt_to_keep": None,
+    "trainer.remove_previous_ckpt_in_save": False,
+    "trainer.del_local_ckpt_after_load": False,
+}
+"""Settings by which veRL removes checkpoints before a newer one is whole, and their values that do not."""
+
 _ABOVE_ZERO = (
     "actor_rollout_ref.actor.optim.lr",
     "actor_rollout_ref.rollout.temperature",
@@ -54,10 +64,15 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Findings:
-    """What was found: `errors` stop the run, `notes` are for information."""
+    """What was found: `errors` stop the run, `notes` are for information, `steps` are those of the whole run.
+
+    `disk` is what the run will write; None if it is not known, as the steps.
+    """
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    steps: int | None = None
+    disk: DiskUse | None = None
 
     def raise_errors(self) -> None:
         """Raise all errors as one.
@@ -92,11 +107,21 @@ def check(config: Any) -> Findings:
                 f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
                 f" {config.trainer.total_epochs}: the run would end before its last step is reached and saved"
             )
+        findings.steps = most if planned is None else planned
         findings.notes.append(
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
-            f" {most if planned is None else planned} in all"
+            f" {findings.steps} in all"
         )
+        _estimate_disk(config, findings.steps, findings)
     return findings
+
+
+def _estimate_disk(config: Any, steps: int, findings: Findings) -> None:
+    try:
+        findings.disk = disk_use(config, steps, config.cobalt.keep_checkpoints)
+    except UserError:  # the model is not on this machine, which `_check_model` says
+        return
+    findings.notes.append(f"needs {findings.disk}")
 
 
 def _kind_errors(config: Any) -> Iterator[str]:
@@ -112,6 +137,9 @@ def _kind_errors(config: Any) -> Iterator[str]:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             yield f"{key} is {value!r}: it must be a whole number of 1 or more"
+    for key, harmless in _REMOVING.items():
+        if OmegaConf.select(config, key, default=harmless) != harmless:
+            yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"
     for key in _ABOVE_ZERO:
         value = OmegaConf.select(config, key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:

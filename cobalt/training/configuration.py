@@ -32,6 +32,7 @@ class TrainingSettings:
         rollout: A file of `verl/config/rollout`: how a prompt's samples are generated.
         estimator: A file of `verl/config/estimator`: the advantages and the loss.
         scale: A file of `verl/config/scale`: sizes, and the machine they are for.
+        keep: How many of the last checkpoints to keep; None: as many as the scale says.
         overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
         wandb: Log to Weights & Biases too.
     """
@@ -43,6 +44,7 @@ class TrainingSettings:
     rollout: str = "single_turn"
     estimator: str = "grpo"
     scale: str = "pocket"
+    keep: int | None = None
     overrides: tuple[str, ...] = ()
     wandb: bool = False
 
@@ -82,6 +84,7 @@ def compose(settings: TrainingSettings) -> Any:
             *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
             *path_overrides(paths),
             *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
+            *([f"cobalt.keep_checkpoints={settings.keep}"] if settings.keep is not None else []),
             *settings.overrides,
         ],
     )

@@ -24,7 +24,7 @@ from cobalt import cluster
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
-from cobalt.training import run_folder
+from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import (
     VERL_FOLDER,
     TrainingSettings,
@@ -91,8 +91,9 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
     output = settings.output_dir.resolve()
     with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
-        step = run_folder.prepare(output, _deciding(settings, config), inputs)
-        _go_on_from(config, output, step)
+        validates = config.trainer.test_freq > 0
+        start = run_folder.prepare(output, _deciding(settings, config), inputs, validates=validates)
+        _go_on_from(config, output, start)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
         everywhere = node_environment(variables, os.environ)
@@ -100,7 +101,7 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
-        logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
+        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         with (
             _shared_memory_swept(),
             _worker_python(config, variables, output / "train.log") as python,
@@ -113,10 +114,10 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
-                f" the checkpoint of step {run_folder.last_checkpoint(output)} is whole: run the same command to go on"
+                f" the checkpoint of step {checkpoints.last(output)} is whole: run the same command to go on"
             )
-        if not code and run_folder.last_checkpoint(output):
-            export(output, run_folder.last_checkpoint(output), output / "model")
+        if not code and checkpoints.last(output):
+            export(output, checkpoints.last(output), output / "model")
         return code
 
 
@@ -142,13 +143,13 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     return decided | chosen
 
 
-def _go_on_from(config: Any, output: Path, step: int) -> None:
-    if not step:
+def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
+    if not start.step:
         config.trainer.resume_mode = "disable"
         return
     config.trainer.resume_mode = "resume_path"
-    config.trainer.resume_from_path = str(run_folder.checkpoint_path(output, step))
-    config.trainer.val_before_train = False  # that step was validated when it was made
+    config.trainer.resume_from_path = str(checkpoints.path_of(output, start.step))
+    config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
 
 
 @contextlib.contextmanager

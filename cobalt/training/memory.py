@@ -7,10 +7,7 @@ easily", "fits barely" or "does not fit". Nothing is measured here.
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.errors import UserError
-
-BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-"""Bytes of a number, by the name that veRL's engine takes."""
+from cobalt.training.states import BYTES, architecture
 
 _GIB = 2**30
 
@@ -63,16 +60,11 @@ def estimate(config: Any) -> MemoryEstimate:
         UserError: the policy has no configuration.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    try:
-        architecture = AutoConfig.from_pretrained(config.model.path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{config.model.path} has no usable config.json: {' '.join(str(error).split())[:200]}"
-        ) from None
+    shape = architecture(config.model.path)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(architecture)
+        model = AutoModelForCausalLM.from_config(shape)
     parameters = sum(weight.numel() for weight in model.parameters())
     rank = int(config.model.lora_rank)
     linear = [
@@ -87,11 +79,11 @@ def estimate(config: Any) -> MemoryEstimate:
     gpus = int(config.trainer.n_gpus_per_node)
     tokens = int(config.data.max_token_len_per_gpu)
     copy = computed if computed != stored else 0
-    layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
-    inner = 2 * architecture.intermediate_size + 8 * hidden  # what one layer keeps of a token, roughly
+    layers, hidden = shape.num_hidden_layers, shape.hidden_size
+    inner = 2 * shape.intermediate_size + 8 * hidden  # what one layer keeps of a token, roughly
     kept = layers * hidden + inner if config.model.enable_gradient_checkpointing else layers * (hidden + inner)
     # Logits in the computing precision, and their log-softmax with its gradient in 32 bits.
-    logits = architecture.vocab_size * (computed + 8)
+    logits = shape.vocab_size * (computed + 8)
     return MemoryEstimate(
         parameters=parameters,
         trained=trained,

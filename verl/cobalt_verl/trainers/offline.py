@@ -25,6 +25,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training import checkpoints
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import add_metrics_file
@@ -112,7 +113,7 @@ class OfflineTrainer:
             if self._validation and (last or (self._test_every and step % self._test_every == 0)):
                 metrics |= self._validated(start_of_validation)
             if last or (self._save_every and step % self._save_every == 0):
-                self._save(step)
+                self._save(step, metrics)
             self._log(step, metrics)
 
     @property
@@ -217,15 +218,16 @@ class OfflineTrainer:
         now = self._log_probs(self._validation)
         return validation_metrics(self._validation, now, start)
 
-    def _save(self, step: int) -> None:
-        """Write a checkpoint; it counts as whole when the tracker names it."""
-        folder = self._folder / f"global_step_{step}"
-        keep = self._config.trainer.max_ckpt_to_keep
-        self._engine.save_checkpoint(local_path=str(folder / "actor"), global_step=step, max_ckpt_to_keep=keep)
+    def _save(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a checkpoint; it counts as whole when it is named as the last. Then older ones are removed."""
+        output = self._folder.parent
+        self._engine.save_checkpoint(local_path=str(checkpoints.path_of(output, step) / "actor"), global_step=step)
         torch.distributed.barrier()
         if self._is_first:
-            with replacing(self._folder / "latest_checkpointed_iteration.txt") as handle:
-                handle.write(str(step).encode())
+            checkpoints.keep_metrics(output, step, metrics)
+            checkpoints.name_last(output, step)
+            if self._config.trainer.max_ckpt_to_keep is not None:
+                checkpoints.prune(output, self._config.trainer.max_ckpt_to_keep)
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         self._say(f"step {step}")

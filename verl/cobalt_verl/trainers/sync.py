@@ -1,9 +1,12 @@
-"""VeRL's synchronous trainer with three additions: the average of the loss, reward metrics, a metrics file.
+"""VeRL's synchronous trainer with four additions: the average of the loss, reward metrics, a metrics file, checkpoints.
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
-metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
+metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start. A checkpoint gets the
+metrics of its step, and older ones are removed only when it is whole (`cobalt.training.checkpoints`).
 """
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,10 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from cobalt.training import checkpoints, run_folder
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
-from cobalt_verl.metrics_file import add_metrics_file
+from cobalt_verl.metrics_file import add_metrics_file, numbers
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -40,6 +44,25 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
 
     def _open_metrics(self) -> None:
         add_metrics_file(self.logger.logger)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+        """As veRL; what the step leaves is kept for its checkpoint."""
+        began = time.monotonic()
+        batch = super().step(metrics, timing_raw)
+        self._finished = batch, dict(metrics), {**timing_raw, "step": time.monotonic() - began}
+        return batch
+
+    def _save_checkpoint(self) -> None:
+        output = Path(self.config.trainer.default_local_dir).parent
+        batch, metrics, timing = self._finished
+        epoch = (self.global_steps - 1) // self.steps_per_epoch
+        self._compute_metrics(batch, metrics, timing, global_steps=self.global_steps, epoch=epoch)
+        checkpoints.keep_metrics(output, self.global_steps, numbers(metrics))
+        super()._save_checkpoint()
+        keep = self.config.cobalt.keep_checkpoints
+        if keep is not None:
+            best = run_folder.best_step(output)
+            checkpoints.prune(output, keep, () if best is None else (best,))
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
         super()._compute_metrics(batch, metrics, *arguments, **keywords)
