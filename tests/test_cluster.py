@@ -329,3 +329,14 @@ def test_every_result_names_an_open_cluster_that_was_allowed(open_cluster):
         assert result["private"] is described["private"] is False
     finally:
         server.communicate(timeout=60)
+
+
+def test_joining_says_what_is_missing_and_does_not_wait_for_ray_to_give_up(monkeypatch):
+    monkeypatch.setattr(cluster, "running_cluster", lambda: None)
+    with pytest.raises(UserError, match=cluster.START_COMMAND):
+        cluster.join()
+    monkeypatch.setattr(cluster, "running_cluster", lambda: "10.77.0.1:6379")
+    monkeypatch.setattr(cluster, "asks_for_token", lambda address: True)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UserError, match="auth_token"):
+        cluster.join()

@@ -25,6 +25,7 @@ from cobalt.conversation import Message, TemplateThinking
 from cobalt.conversation.chat_template import opens_thinking, template_arguments
 from cobalt.conversation.thinking import OPEN
 from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, check_token, guarded_api
 from cobalt.settings import read_settings
@@ -365,7 +366,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     on_gpu = settings.device == "gpu" or any(nodes)
     if on_gpu:
         check_gpus(settings.num_replicas, settings.tensor_parallel_size, nodes)
-    resources: dict[str, float] = {"num_cpus": 0.1}
+    resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
         resources["num_gpus"] = settings.tensor_parallel_size
     deployment = serve.deployment(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cobalt.environment import passed_on
 from cobalt.errors import UserError
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
@@ -201,3 +202,18 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**36),
     }
+
+
+def node_environment(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables for Ray's runtime environment, as values of a configuration.
+
+    On the cluster that `RAY_ADDRESS` names they include those of the shell that other nodes need, without secrets: the
+    configuration is saved with the run. On a Ray of its own the run's processes have the shell's variables anyway.
+
+    Args:
+        variables: Those of this project (`process_environment`); they win.
+        environment: The launcher's environment.
+    """
+    of_the_shell = passed_on(environment) if environment.get("RAY_ADDRESS") else {}
+    # In a configuration `${` begins a reference to another key.
+    return {name: value.replace("${", r"\${") for name, value in of_the_shell.items()} | dict(variables)

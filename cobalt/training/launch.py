@@ -17,12 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cobalt import cluster
 from cobalt.environment import environment_variables
-from cobalt.errors import InfrastructureError, ServiceDown, UserError, last_line
-from cobalt.serve_client import join_cluster
+from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import checkpoints, run_folder
-from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
+from cobalt.training.configuration import (
+    VERL_FOLDER,
+    TrainingSettings,
+    node_environment,
+    process_environment,
+    trains_on_cpu,
+)
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
 from cobalt.training.watching import watch
@@ -83,7 +89,8 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         _go_on_from(config, output, start)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+        everywhere = node_environment(variables, os.environ)
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
@@ -214,10 +221,7 @@ def _judge_on_cluster() -> Iterator[None]:
 
     from cobalt.judge import service
 
-    try:
-        join_cluster("training cannot begin", "start the cluster, or unset RAY_ADDRESS for one of this machine")
-    except ServiceDown as error:
-        raise UserError(str(error)) from None
+    cluster.join()
     applications = serve.status().applications
     ours = "evaluator" not in applications
     try:
