@@ -564,8 +564,11 @@ assert "task_runner_class" in inspect.signature(run_ppo).parameters
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 for owner, names in {
-    PPOTrainer: ("_compute_metrics", "_build_replay_buffer", "fit", "init"),
-    ReplayBuffer: ("_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
+    PPOTrainer: (
+        "_compute_metrics", "_build_replay_buffer", "fit", "init", "on_step_begin", "_compute_old_log_prob",
+        "_compute_ref_log_prob", "_update_actor", "_save_checkpoint", "_init_resource_pool_mgr",
+    ),
+    ReplayBuffer: ("sample", "_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
 }.items():
     for name in names:
         assert callable(getattr(owner, name)), name

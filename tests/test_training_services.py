@@ -137,7 +137,7 @@ def signs_of(run):
 
 
 @LONG
-def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(ft, seed_model, rows, tmp_path):
+def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(seed_model, rows, tmp_path):
     output = tmp_path / "run"
     with training("single_turn", rows, seed_model, output, "--hang_limit=60") as process:
         deadline = time.monotonic() + 500

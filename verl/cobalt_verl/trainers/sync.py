@@ -16,6 +16,7 @@ import numpy as np
 import ray
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
@@ -31,6 +32,16 @@ from cobalt_verl.scoring import VERDICT_AT
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
+    # Until veRL has counted them.
+    global_steps = 0
+    total_training_steps = 0
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        buffer = super()._build_replay_buffer()
+        rollout = self.config.actor_rollout_ref.rollout
+        buffer.samples_of_prompt = {"train": rollout.n, "val": rollout.val_kwargs.n}
+        return buffer
+
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         for role, worker in self.role_worker_mapping.items():
@@ -39,8 +50,6 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
 
     def on_init_end(self) -> None:
         """Give the workers the loss that `cobalt.loss_agg` asks for."""
-        rollout = self.config.actor_rollout_ref.rollout
-        self.replay_buffer.samples_of_prompt = {"train": rollout.n, "val": rollout.val_kwargs.n}
         self._begin("weights to the engine")
         loss = worker_loss(self.config)
         if loss is not None:
