@@ -21,10 +21,11 @@ set -e
 hostname "$1"
 mount --bind "$2" /etc/hosts
 mount -t tmpfs -o size=4g tmpfs /tmp
-mount -t tmpfs -o size=2g tmpfs /dev/shm
+mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 echo ready
-exec sleep infinity
+sleep infinity &
+wait # and collect the processes whose parents have ended
 """
 _OWN = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
 

@@ -28,7 +28,6 @@ VARIABLES = {
     "SLURM_JOB_NODELIST": "node-[a-b]",
     "SLURM_CPUS_ON_NODE": "1",
     "SLURM_SUBMIT_DIR": str(ROOT),
-    "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
 }
 SCONTROL = """#!/bin/sh
 [ "$*" = "show hostnames node-[a-b]" ] && printf 'node-a\\nnode-b\\n'
@@ -44,6 +43,7 @@ exec sleep infinity
 WAITING = "until [ -e {place}/step ]; do sleep 0.2; done; . {place}/step"
 COMMAND = """
 set -e
+touch {place}/begun
 until [ -e {place}/go ]; do sleep 0.2; done
 serve run remote_reward_server:app --name evaluator --route-prefix /evaluator --non-blocking
 "$@"
@@ -105,8 +105,8 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
             b.running("bash", "-c", WAITING.format(place=place), log=place / "b.log"),
             a.running(*job, log=log, **VARIABLES, HF_HOME=str(place / "hub")) as running,
         ):
-            found = lambda: "2 nodes" in log.read_text() or running.poll() is not None  # noqa: E731
-            faults.wait_until(found, 300, "the check of the job")
+            begun = lambda: (place / "begun").exists() or running.poll() is not None  # noqa: E731
+            faults.wait_until(begun, 300, "the job's command")
             assert running.poll() is None, log.read_text()[-4000:]
             assert "10.77.0.1 (eth0)" in log.read_text() and "10.77.0.2 (eth0)" in log.read_text()
             assert not output.exists(), "the check leaves nothing"
