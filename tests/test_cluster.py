@@ -185,6 +185,15 @@ def cluster_with_gpus(tmp_path_factory):
             subprocess.run([*SCRIPT, "stop"], env=env, check=True, capture_output=True, timeout=100)
 
 
+BUILD = """
+import sys
+from cobalt import cluster
+from cobalt.engine.vllm_service import build
+cluster.bring_token(cluster.running_cluster())
+app = build({"model": sys.argv[1], "num_replicas": "2", "tensor_parallel_size": "2"})
+print("built for GPUs:", app._bound_deployment.init_args[1])
+"""
+
 JOIN = """
 import os
 from cobalt.errors import UserError
@@ -234,6 +243,8 @@ def test_an_engine_with_more_gpus_than_the_cluster_has_is_refused_before_it_wait
     assert refused.returncode == 2, refused.stderr[-2000:]
     assert "needs 6 GPUs" in refused.stderr
     assert "Traceback" not in refused.stderr
+    built = run_python(BUILD, cluster_with_gpus, str(tmp_path))
+    assert built.stdout.splitlines()[-1] == "built for GPUs: True", built.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
