@@ -11,6 +11,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from cobalt.training.templates import opened_by_template
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file
@@ -20,7 +21,13 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
     def on_init_end(self) -> None:
-        """Give the workers the loss that `cobalt.loss_agg` asks for."""
+        """Check that the reward knows how responses begin, and give the workers the loss of `cobalt.loss_agg`.
+
+        Raises:
+            UserError: the chat template and the reward's setting disagree; the launcher, which checks this before,
+                may have had no tokenizer.
+        """
+        opened_by_template(self.tokenizer, self.config)
         loss = worker_loss(self.config)
         if loss is not None:
             self.actor_rollout_wg.set_loss_fn(loss)
