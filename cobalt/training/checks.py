@@ -70,13 +70,20 @@ class Findings:
             raise UserError("; ".join(self.errors))
 
 
+def settings_errors(config: Any) -> list[str]:
+    """What is wrong with the settings alone, whatever the data and the policy are."""
+    wrong = [*_kind_errors(config)]
+    if wrong:
+        return wrong
+    parts = (_sampling_errors, _loss_errors, _batch_errors, _episode_errors)
+    return [error for part in parts for error in part(config)]
+
+
 def check(config: Any) -> Findings:
     """Check everything that needs no GPU."""
-    findings = Findings(errors=[*_kind_errors(config)])
-    if findings.errors:
+    findings = Findings(errors=settings_errors(config))
+    if any(_kind_errors(config)):
         return findings
-    findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
-    findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
     if rows:
