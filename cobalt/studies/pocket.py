@@ -314,7 +314,7 @@ def contextual_prompts(
 
 
 def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path, *flags: str) -> Step:
-    """Rows for GRPO on contextual prompts, validated on those of `validation`; `flags` are further ones of the script."""
+    """Rows for GRPO on contextual prompts, validated on those of `validation`; `flags` are further ones."""
     script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
     files = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
     return Step(
