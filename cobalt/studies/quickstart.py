@@ -222,7 +222,7 @@ class Arguments(StudyFlags):
     """Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0, --fast does
     not take a weaker seed model."""
     profile: Literal["pocket", "gpu-smoke"] = "pocket"
-    """pocket: on two CPU cores. gpu-smoke: on one GPU, in a quarter of an hour and with too few steps to learn anything.
+    """pocket: on two CPU cores. gpu-smoke: on one GPU, in a quarter of an hour, with too few steps to learn anything.
     It ends with a report of tokens a second by phase (docs/gpu_report.md)."""
     model: str | None = None
     """With gpu-smoke: folder or hub name of a small model to take as base, such as Qwen/Qwen3-0.6B. The default is the
