@@ -246,9 +246,8 @@ def page(
     model = arguments.get("model") or "the pocket world's seed model"
     parts = [
         "# The smoke profile on a GPU",
-        f"Written by `python -m cobalt.report.gpu` after `--profile gpu-smoke` with {model}, seed"
-        f" {arguments.get('seed', 0)}. The sizes are those of `verl/config/scale/gpu-smoke.yaml`; nothing is learned at"
-        " them.",
+        f"Written by `scripts/gpu_check.sh` (`--profile gpu-smoke`) with {model}, seed {arguments.get('seed', 0)}."
+        " The sizes are those of `verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
         "## Machine and versions",
         _table(("what", "version"), [(name, version) for name, version in environment.items()]),
         "## Steps",
