@@ -37,8 +37,8 @@ FORMS = {
     "qwen3": (QWEN3_FORM, {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
     # bos is written by the template, and added once more by a tokenizer that is asked for special tokens.
     "llama": (R1_DISTILL_FORM, {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|asks|>", "<|answers|>"]),
-    # A base model with the template of its chat model: eos is not the token that ends a turn.
-    "base": (QWEN3_FORM, {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}, ["<|im_start|>", END_OF_TURN]),
+    # A base model with the template of its chat model: the token that ends a turn is neither eos nor a special token.
+    "base": (QWEN3_FORM, {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}, ["<|im_start|>"]),
 }
 """By name: template, named special tokens, further special tokens."""
 
@@ -60,6 +60,8 @@ def make_tokenizer(form, *, special_tags=False):
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([*dict.fromkeys([*named.values(), *further])])
     core.add_tokens([AddedToken(tag, normalized=False, special=special_tags) for tag in ("<think>", "</think>")])
+    if END_OF_TURN in template and core.token_to_id(END_OF_TURN) is None:
+        core.add_tokens([AddedToken(END_OF_TURN, normalized=False, special=False)])
     if bos := named.get("bos_token"):
         core.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))]
