@@ -69,6 +69,9 @@ def end_of_turn(tokenizer: Any, arguments: Mapping[str, Any]) -> int | None:
 
 
 def keeps_thinking_tags(tokenizer: Any) -> bool:
-    """Whether `</think>` survives in a response that is decoded without special tokens, as veRL decodes it."""
+    """Whether `</think>` survives in a response that is decoded without special tokens, as veRL decodes it.
+
+    True as well for a tokenizer that cannot write the tag at all.
+    """
     ids = tokenizer.encode(f"{OPEN}.{CLOSE}", add_special_tokens=False)
-    return CLOSE in tokenizer.decode(ids, skip_special_tokens=True)
+    return CLOSE in tokenizer.decode(ids, skip_special_tokens=True) or CLOSE not in tokenizer.decode(ids)
