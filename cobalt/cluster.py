@@ -196,9 +196,10 @@ def join() -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, AuthenticationError, RuntimeError) as error:
+        reason = last_line(str(error.__cause__ or error))
         raise UserError(
-            f"the Ray cluster at {address} cannot be joined ({last_line(str(error.__cause__ or error))}): this user's ~/.ray/auth_token"
-            " must be that of its head, and a Ray node must run on this machine (scripts/ray_cluster.sh join)"
+            f"the Ray cluster at {address} cannot be joined ({reason}): this user's ~/.ray/auth_token must be that"
+            " of its head, and a Ray node must run on this machine (scripts/ray_cluster.sh join)"
         ) from None
 
 

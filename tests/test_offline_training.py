@@ -315,11 +315,11 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     given = []
 
     class Tokenizer:
-        eos_token_id, chat_template = 1, "x"
+        eos_token_id, chat_template, added_tokens_decoder = 9, "x", {}
 
-        def apply_chat_template(self, messages, *, tokenize, add_generation_prompt, **more):
+        def apply_chat_template(self, messages, *, tokenize, add_generation_prompt=False, **more):
             given.append(more)
-            return "p<think>\n"
+            return "p<think>\n" if add_generation_prompt else "p"
 
         def __call__(self, texts, add_special_tokens):
             return {"input_ids": [[len(text)] for text in texts]}
@@ -330,9 +330,9 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     path = write_lines(tmp_path / "g.jsonl", [record])
     (tokens,) = load_groups(path, Tokenizer(), OfflineSettings("rloo"), 100, thinking)
     expected = {"default": {}, "on": {"enable_thinking": True}, "off": {"enable_thinking": False}}[thinking]
-    assert given == [expected] * 2
+    assert given == [expected] * 3  # both prompts, and the end of a turn
     # Without the head that the prompt ends with.
-    assert [row.response.tolist() for row in tokens.rows] == [[1, 1], [1, 1]]
+    assert [row.response.tolist() for row in tokens.rows] == [[1, 9], [1, 9]]
 
 
 def test_no_group_is_left_out_where_an_epoch_is_no_multiple_of_a_step():

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from chat_tokenizers import make_tokenizer
 
 from cobalt.training.checks import _LOSS_AGG
 
@@ -174,6 +175,7 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
             order.append(list(given))
 
     trainer = object.__new__(CobaltTrainer)
+    trainer.tokenizer = make_tokenizer("qwen3")
     trainer.config = compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
     trainer.actor_rollout_wg, trainer.checkpoint_manager, trainer.global_steps = Workers(), Checkpoints(), 0
     trainer.on_init_end()

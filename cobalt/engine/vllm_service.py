@@ -22,8 +22,7 @@ from ray.serve.schema import LoggingConfig
 
 from cobalt import cluster
 from cobalt.conversation import Message, TemplateThinking
-from cobalt.conversation.chat_template import opens_thinking, template_arguments
-from cobalt.conversation.thinking import OPEN
+from cobalt.conversation.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
@@ -157,6 +156,10 @@ class VllmEngineActor:
         self._settings = settings
         self._device = "gpu" if on_gpu else "cpu"
         self._tokenizer = self._engine.get_tokenizer()
+        # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
+        # have the token with which the template ends a turn.
+        end = end_of_turn(self._tokenizer, {})
+        self._stops = [] if end is None else [end]
         self._sampling_params = SamplingParams
         self._tokens_prompt = TokensPrompt
         self._final_only = RequestOutputKind.FINAL_ONLY
@@ -199,6 +202,7 @@ class VllmEngineActor:
             top_p=wanted.top_p,
             max_tokens=max_tokens,
             seed=None if wanted.seed is None else wanted.seed + sample,
+            stop_token_ids=self._stops,
             output_kind=self._final_only,
             skip_special_tokens=False,
         )
@@ -275,12 +279,12 @@ class VllmEngineActor:
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and the thinking tag if the template has opened it, else ""."""
+    """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`)."""
     text = tokenizer.apply_chat_template(
         conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
     )
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return tokens, OPEN + "\n" if opens_thinking(text) else ""
+    return tokens, opened_thinking(text)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -42,7 +42,8 @@ class Arguments:
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
+    steps on one GPU, to see that everything runs."""
     keep: int | None = None
     """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False

@@ -14,6 +14,7 @@ from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
+from cobalt.training.templates import template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -87,14 +88,20 @@ class Findings:
             raise UserError("; ".join(self.errors))
 
 
+def settings_errors(config: Any) -> list[str]:
+    """What is wrong with the settings alone, whatever the data and the policy are."""
+    wrong = [*_kind_errors(config)]
+    if wrong:
+        return wrong
+    parts = (_sampling_errors, _loss_errors, _batch_errors, _dynamic_batch_errors, _episode_errors)
+    return [error for part in parts for error in part(config)]
+
+
 def check(config: Any) -> Findings:
     """Check everything that needs no GPU."""
-    findings = Findings(errors=[*_kind_errors(config)])
-    if findings.errors:
+    findings = Findings(errors=settings_errors(config))
+    if any(_kind_errors(config)):
         return findings
-    findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
-    findings.errors += [*_dynamic_batch_errors(config)]
-    findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
     if rows:
@@ -289,7 +296,7 @@ def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
     """Rows of both files, once their columns are right and their prompts are measured."""
     counter = _token_counter(config, findings)
     if counter is not None:
-        findings.errors += _thinking_errors(config, counter)
+        findings.errors += template_errors(config, counter)
     rows = {}
     for split in ("train", "val"):
         path = Path(config.data[f"{split}_files"])
@@ -358,17 +365,6 @@ def _token_counter(config: Any, findings: Findings) -> Any:
         return None
 
 
-def _thinking_errors(config: Any, counter: Any) -> Iterator[str]:
-    """The reward must know whether responses start inside their thinking, which their text does not show."""
-    from omegaconf import OmegaConf
-
-    key = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
-    opens = counter.opens_thinking()
-    if OmegaConf.select(config, key, default=opens) != opens:
-        says = "ends its prompts with <think>" if opens else "does not end its prompts with <think>"
-        yield f"the chat template of {counter.model_name} {says}: set {key}={str(opens).lower()}"
-
-
 def _check_model(config: Any, findings: Findings) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
@@ -400,7 +396,10 @@ def _check_model(config: Any, findings: Findings) -> None:
 def _missing(path: str, reason: str, findings: Findings) -> None:
     is_hub_name = not Path(path).exists() and path.count("/") == 1 and not path.startswith((".", "/", "~"))
     if is_hub_name:
-        note = f"{path} is not on this machine: lengths and vocabulary were not checked"
+        note = (
+            f"{path} is not on this machine: lengths and vocabulary were not checked, nor whether its chat template"
+            " opens the thinking in the prompt (prompt_opens_thinking) and ends turns where generation stops"
+        )
         if note not in findings.notes:
             findings.notes.append(note)
     elif not any(path in error for error in findings.errors):

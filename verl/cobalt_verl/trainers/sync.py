@@ -21,6 +21,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from cobalt.training import checkpoints, run_folder
+from cobalt.training.templates import opened_by_template
 from cobalt_verl import heartbeat
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
@@ -49,7 +50,13 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
                 self.role_worker_mapping[role] = ray.remote(ReportingWorker)
 
     def on_init_end(self) -> None:
-        """Give the workers the loss that `cobalt.loss_agg` asks for."""
+        """Check that the reward knows how responses begin, and give the workers the loss of `cobalt.loss_agg`.
+
+        Raises:
+            UserError: the chat template and the reward's setting disagree; the launcher, which checks this before,
+                may have had no tokenizer.
+        """
+        opened_by_template(self.tokenizer, self.config)
         self._begin("weights to the engine")
         loss = worker_loss(self.config)
         if loss is not None:
