@@ -201,6 +201,11 @@ class Evaluator:
 _Ingress = serve.ingress(_api)(Evaluator)
 
 
+def replicas_of(settings: ServiceSettings) -> int:
+    """Processes that hold sandboxes, on this machine."""
+    return settings.num_replicas or math.ceil(usable_cores() / CORES_PER_REPLICA)
+
+
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, which override `COBALT_JUDGE_*` variables.
 
@@ -214,7 +219,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     if not settings.unsafe:
         find_bwrap()
     cluster.require_private(allow_open=settings.allow_open_cluster)
-    replicas = settings.num_replicas or math.ceil(usable_cores() / CORES_PER_REPLICA)
+    replicas = replicas_of(settings)
     sandboxes = settings.concurrency or max(1, usable_cores() // replicas)
     deployment = serve.deployment(
         name="Evaluator",

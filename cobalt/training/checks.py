@@ -13,6 +13,7 @@ from cobalt.errors import UserError
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.episodes import episode_settings
+from cobalt.training.fits import check_fits
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -78,6 +79,8 @@ def check(config: Any) -> Findings:
     findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
+    if not findings.errors:
+        check_fits(config, findings.errors, findings.notes)
     if rows:
         steps = rows["train"] // config.data.train_batch_size
         if not steps:
