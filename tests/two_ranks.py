@@ -1,4 +1,4 @@
-"""One rank of an update by veRL's own engine on a CPU: what it really allocates, as JSON. Run it by torch.distributed.run.
+"""One rank of an update by veRL's own engine on a CPU: what it really allocates, as JSON.
 
     python -m torch.distributed.run --standalone --nproc_per_node 2 tests/two_ranks.py CONFIG.yaml FOLDER
 
