@@ -101,9 +101,10 @@ def test_two_ranks_keep_what_is_estimated_and_allocate_a_tenth_more_or_less(tmp_
     OmegaConf.resolve(config)
     OmegaConf.save(config, tmp_path / "config.yaml")
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    one_thread = {"OMP_NUM_THREADS": "1", "VERL_ENGINE_DEVICE": "cuda"}
     finished = subprocess.run(
         [*ranks, "tests/two_ranks.py", tmp_path / "config.yaml", tmp_path],
-        env=os.environ | process_environment(tmp_path, on_cpu=True) | {"OMP_NUM_THREADS": "1", "VERL_ENGINE_DEVICE": "cuda"},
+        env=os.environ | process_environment(tmp_path, on_cpu=True) | one_thread,
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-3000:]
