@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
+import ray
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import Field, SecretStr, field_validator
@@ -204,6 +205,13 @@ class Evaluator:
 # Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after
 # the class. Under a name of its own, the class is imported by the replicas.
 _Ingress = serve.ingress(_api)(Evaluator)
+
+
+def reserved_cpus(settings: ServiceSettings) -> float:
+    """CPUs that the judge's replicas reserve on the cluster that this process has joined, else on this machine."""
+    there = nodes.living_nodes() if ray.is_initialized() else []
+    placement = place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:

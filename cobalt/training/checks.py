@@ -14,6 +14,7 @@ from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
+from cobalt.training.fits import check_fits
 from cobalt.training.templates import template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
@@ -104,6 +105,8 @@ def check(config: Any) -> Findings:
         return findings
     rows = _rows(config, findings)
     _check_model(config, findings)
+    if not findings.errors:
+        check_fits(config, findings.errors, findings.notes)
     if rows:
         steps = rows["train"] // config.data.train_batch_size
         if not steps:

@@ -89,10 +89,25 @@ def compose(settings: TrainingSettings) -> Any:
             *settings.overrides,
         ],
     )
+    _limit_engine(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
         raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/config/common.yaml says which one should)")
     return config
+
+
+def _limit_engine(config: Any) -> None:
+    """Set the engine's longest sequence on GPUs, where none is set: vLLM would plan for the model's, which is longer.
+
+    No turn of an episode sees more than `data.max_prompt_length` or writes more than `data.max_response_length`.
+    """
+    from omegaconf import OmegaConf
+
+    key = "actor_rollout_ref.rollout.max_model_len"
+    lengths = [OmegaConf.select(config, f"data.max_{part}_length") for part in ("prompt", "response")]
+    on_cpu = OmegaConf.select(config, "trainer.device") == "cpu"
+    if not on_cpu and OmegaConf.select(config, key) is None and all(isinstance(length, int) for length in lengths):
+        OmegaConf.update(config, key, sum(lengths))
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from cobalt import cluster
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import checkpoints, machine, run_folder
 from cobalt.training.configuration import (
     VERL_FOLDER,
     TrainingSettings,
@@ -34,14 +33,6 @@ from cobalt.training.progress import step_reporter
 from cobalt.training.watching import watch
 
 logger = logging.getLogger(__name__)
-
-_LOGICAL_CPUS = 16
-"""Fewest CPUs that Ray counts on any machine, because veRL's actors reserve more CPUs than they use."""
-
-_OBJECT_STORE = 2**30
-"""Bytes of shared memory for the objects of the Ray that a run starts."""
-
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def dry_run(output_dir: Path, config: Any) -> None:
@@ -179,49 +170,47 @@ def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterato
 def _services(config: Any) -> Iterator[dict[str, str]]:
     """Run the judge, on the user's cluster if there is one, else on a private Ray; yields variables that lead to it."""
     if os.environ.get("RAY_ADDRESS"):
-        with _judge_on_cluster():
+        with _judge_on_cluster(config):
             yield {}  # joining has set RAY_AUTH_MODE in this process's environment if the cluster asks for a token
         return
-    gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
     if not trains_on_cpu(config):
-        _check_gpus(gpus)
-    free = shutil.disk_usage(_SHARED_MEMORY).free
-    bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
-    if free < _OBJECT_STORE + 2 * bucket:
-        raise UserError(
-            f"{_SHARED_MEMORY} has {free >> 20} MiB free, training needs {(_OBJECT_STORE + 2 * bucket) >> 20}:"
-            " make it larger (docker run --shm-size)"
-        )
+        machine.check_gpus(config)
+    machine.check_shared_memory(config)
     with running_services(
-        num_cpus=max(_LOGICAL_CPUS, os.cpu_count() or 1),
-        num_gpus=gpus if trains_on_cpu(config) else None,
-        object_store_memory=_OBJECT_STORE,
+        num_cpus=machine.logical_cpus(config, _judge_cpus()),
+        num_gpus=machine.gpus_of(config) if trains_on_cpu(config) else None,
+        object_store_memory=machine.object_store_bytes(config),
     ) as addresses:
         yield addresses
 
 
-def _check_gpus(wanted: int) -> None:
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        listed = ""
-    found = sum(line.startswith("GPU ") for line in listed.splitlines())
-    if found < wanted:
-        raise UserError(
-            f"the configuration asks for {wanted} GPUs, this machine has {found}: set trainer.n_gpus_per_node, or"
-            " RAY_ADDRESS to a cluster that has them"
-        )
+def _judge_cpus() -> float:
+    """CPUs that the replicas of the judge reserve by its settings."""
+    from cobalt.judge import service
+
+    return service.reserved_cpus(service.ServiceSettings.from_mapping({}, os.environ))
 
 
 @contextlib.contextmanager
-def _judge_on_cluster() -> Iterator[None]:
-    """The app `evaluator` on the cluster that RAY_ADDRESS names; started, and stopped again, if it is not there."""
+def _judge_on_cluster(config: Any) -> Iterator[None]:
+    """The app `evaluator` on the cluster that RAY_ADDRESS names; started, and stopped again, if it is not there.
+
+    Raises:
+        UserError: no Ray answers, or the cluster has too few GPUs or CPUs for the run.
+        InfrastructureError: the app did not start.
+    """
     import ray
     from ray import serve
 
     from cobalt.judge import service
 
     cluster.join()
+    try:
+        living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        machine.check_cluster(living, config, _judge_cpus())
+    except UserError:
+        ray.shutdown()
+        raise
     applications = serve.status().applications
     ours = "evaluator" not in applications
     try:
@@ -240,12 +229,12 @@ def _judge_on_cluster() -> Iterator[None]:
 @contextlib.contextmanager
 def _shared_memory_swept() -> Iterator[None]:
     """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by no process."""
-    before = set(_SHARED_MEMORY.glob("psm_*"))
+    before = set(machine.SHARED_MEMORY.glob("psm_*"))
     try:
         yield
     finally:
         mapped = _mapped_blocks()
-        for block in set(_SHARED_MEMORY.glob("psm_*")) - before:
+        for block in set(machine.SHARED_MEMORY.glob("psm_*")) - before:
             with contextlib.suppress(FileNotFoundError):
                 if str(block) not in mapped and block.stat().st_uid == os.getuid():
                     block.unlink()

@@ -5,8 +5,9 @@ The bytes are exact, because FSDP2 cuts each parameter along its first dimension
 ranks. Activations are in `cobalt.training.activations`.
 """
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,38 +61,57 @@ def architecture(path: str) -> Any:
         raise UserError(f"{path} has no usable config.json: {' '.join(str(error).split())[:200]}") from None
 
 
-def meta_policy(model: Any) -> Any:
-    """The policy on the meta device, with the adapters of the run.
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """What decides the shapes of a policy, by veRL's names."""
 
-    Args:
-        model: veRL's section `model` of a composed configuration.
+    path: str
+    lora_rank: int
+    lora_alpha: int
+    target_modules: str | tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Any) -> "PolicyChoice":
+        """From veRL's section `model` of a composed configuration."""
+        targets = model.target_modules
+        chosen = targets if isinstance(targets, str) else tuple(targets)
+        return cls(str(model.path), int(model.lora_rank), int(model.lora_alpha), chosen)
+
+
+def meta_policy(choice: PolicyChoice) -> Any:
+    """The policy on the meta device, with the adapters of the run.
 
     Raises:
         UserError: the model has no configuration on this machine.
     """
     import torch
-    from omegaconf import OmegaConf
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        policy = AutoModelForCausalLM.from_config(architecture(model.path))
-    if not model.lora_rank:
+        policy = AutoModelForCausalLM.from_config(architecture(choice.path))
+    if not choice.lora_rank:
         return policy
     from peft import LoraConfig, get_peft_model
 
-    targets: Any = model.target_modules
-    chosen = OmegaConf.to_container(targets) if OmegaConf.is_list(targets) else targets
+    targets = choice.target_modules
+    adapters = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=choice.lora_rank,
+        lora_alpha=choice.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+    )
     with torch.device("meta"):
-        return get_peft_model(
-            policy,
-            LoraConfig(
-                task_type="CAUSAL_LM", r=int(model.lora_rank), lora_alpha=int(model.lora_alpha), target_modules=chosen
-            ),
-        )
+        return get_peft_model(policy, adapters)
 
 
-def parameters(policy: Any) -> list[Parameter]:
-    """All parameters of a policy with the groups that veRL makes of them: each layer, and untied embeddings."""
+@functools.cache
+def parameters(choice: PolicyChoice) -> tuple[Parameter, ...]:
+    """All parameters of a policy with the groups that veRL makes of them: each layer, and untied embeddings.
+
+    Raises:
+        UserError: the model has no configuration on this machine.
+    """
+    policy = meta_policy(choice)
     layers = set(getattr(policy, "_no_split_modules", None) or ())
     tied = bool(getattr(policy.config, "tie_word_embeddings", False))
     groups = [
@@ -104,10 +124,10 @@ def parameters(policy: Any) -> list[Parameter]:
     def group(name: str) -> str:
         return next((prefix for prefix in groups if name.startswith(f"{prefix}.")), "")
 
-    return [
+    return tuple(
         Parameter(tuple(weight.shape), bool(weight.requires_grad), group(name))
         for name, weight in policy.named_parameters()
-    ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +150,7 @@ class States:
         return self.weights + self.gradients + self.optimiser
 
 
-def states(policy: list[Parameter], ranks: int, stored: int) -> States:
+def states(policy: Sequence[Parameter], ranks: int, stored: int) -> States:
     """What each of `ranks` ranks keeps.
 
     Args:
@@ -151,7 +171,7 @@ def checkpoint_bytes(config: Any) -> int:
     Raises:
         UserError: the policy has no configuration on this machine.
     """
-    return sum(_checkpoint_parts(config, parameters(meta_policy(_model(config)))))
+    return sum(_checkpoint_parts(config, parameters(PolicyChoice.of(_model(config)))))
 
 
 def export_bytes(config: Any) -> int:
@@ -161,10 +181,10 @@ def export_bytes(config: Any) -> int:
         UserError: the policy has no configuration on this machine.
     """
     width = 4 if str(config.trainer.device) == "cpu" else 2
-    return sum(weight.count for weight in parameters(meta_policy(_model(config)))) * width + _TOKENIZER_BYTES
+    return sum(weight.count for weight in parameters(PolicyChoice.of(_model(config)))) * width + _TOKENIZER_BYTES
 
 
-def _checkpoint_parts(config: Any, policy: list[Parameter]) -> Iterator[int]:
+def _checkpoint_parts(config: Any, policy: Sequence[Parameter]) -> Iterator[int]:
     ranks = int(config.trainer.n_gpus_per_node) * int(config.trainer.get("nnodes", 1))
     actor = config.actor_rollout_ref.actor if "actor_rollout_ref" in config else config
     engine = actor.fsdp_config if "fsdp_config" in actor else actor.engine

@@ -1,0 +1,156 @@
+"""What a training run needs of the machine or the cluster: GPUs, Ray's CPUs, shared memory; and what is there.
+
+The figures follow from the composed configuration. Memory of GPUs is in `cobalt.training.fits`.
+"""
+
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cobalt.errors import UserError
+from cobalt.training.configuration import trains_on_cpu
+
+SHARED_MEMORY = Path("/dev/shm")
+
+_CPUS_OF_A_RANK = 3
+"""CPUs that veRL reserves with each GPU, whatever its processes use."""
+
+_FEWEST_CPUS = 16
+"""Fewest CPUs that the Ray of a run counts; it binds nothing to a core."""
+
+_FEWEST_BYTES = 2**30
+"""Least size of Ray's object store."""
+
+_BYTES_OF_A_TOKEN = 40
+"""What a batch has for each token of a sample: three whole numbers of 64 bits, four of 32 bits."""
+
+_RANK_BYTES = 64 * 2**20
+"""Shared memory for the messages of NCCL and of the engine between processes, for each GPU."""
+
+
+def visible_gpus() -> list[int]:
+    """Bytes of each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves; 0 where the driver does not say."""
+    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    sizes: dict[str, int] = {}
+    names: list[tuple[str, str]] = []
+    for line in listed.splitlines():
+        index, uuid, size = (field.strip() for field in line.split(","))
+        sizes[uuid] = int(size) * 2**20 if size.isdecimal() else 0
+        names.append((index, uuid))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return list(sizes.values())
+    found: list[int] = []
+    for name in (part.strip() for part in chosen.split(",")):
+        if name.startswith("MIG-"):  # a slice, whose size this query does not list
+            found.append(0)
+            continue
+        full = [uuid for index, uuid in names if name and (name == index or uuid.startswith(name))]
+        if len(full) != 1:  # CUDA ignores what follows a name that it does not know
+            break
+        found.append(sizes[full[0]])
+    return found
+
+
+def check_gpus(config: Any) -> None:
+    """Check that this machine has the GPUs that the configuration asks for.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    wanted, found = gpus_of(config), len(visible_gpus())
+    if found < wanted:
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        place = "this machine has" if chosen is None else f"CUDA_VISIBLE_DEVICES={chosen} leaves"
+        raise UserError(
+            f"the configuration asks for {wanted} GPUs, {place} {found}: set trainer.n_gpus_per_node, or"
+            " RAY_ADDRESS to a cluster that has them"
+        )
+
+
+def gpus_of(config: Any) -> int:
+    """GPUs of a run, all nodes together; logical ones on a CPU."""
+    return int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+
+
+def cpus_needed(config: Any, judge: float) -> int:
+    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge, and to start actors.
+
+    Args:
+        config: The composed configuration.
+        judge: CPUs that the judge's replicas reserve.
+    """
+    queue = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 1
+    # An actor that reserves no CPU is started on a node with a free one.
+    return _CPUS_OF_A_RANK * gpus_of(config) + queue + math.ceil(judge) + 1
+
+
+def logical_cpus(config: Any, judge: float) -> int:
+    """CPUs that the Ray of a run counts on this machine, whatever it has: with fewer, veRL would wait for ever."""
+    return max(_FEWEST_CPUS, os.cpu_count() or 1, cpus_needed(config, judge))
+
+
+def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:
+    """Check that a cluster can place a run, which otherwise would wait for ever without a word.
+
+    Args:
+        nodes: Resources of each living node, such as {"CPU": 64.0, "GPU": 8.0}.
+        config: The composed configuration.
+        judge: CPUs that the judge's replicas reserve.
+
+    Raises:
+        UserError: there are too few nodes with enough GPUs and CPUs, or too few CPUs in all.
+    """
+    each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
+    able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= _CPUS_OF_A_RANK * each for node in nodes)
+    if able < wanted:
+        raise UserError(
+            f"the run asks for {wanted} nodes with {each} GPUs and {_CPUS_OF_A_RANK * each} CPUs each, and the cluster"
+            f" of RAY_ADDRESS has {able}: set trainer.n_gpus_per_node and trainer.nnodes, or start its nodes with"
+            " more (ray start --num-cpus --num-gpus)"
+        )
+    total, needed = sum(node.get("CPU", 0) for node in nodes), cpus_needed(config, judge)
+    if total < needed:
+        raise UserError(
+            f"the run asks for {needed} CPUs, and the cluster of RAY_ADDRESS has {total:g}: start its nodes with a"
+            " larger ray start --num-cpus, or set transfer_queue.backend.SimpleStorage.num_data_storage_units lower"
+        )
+
+
+def object_store_bytes(config: Any) -> int:
+    """Size of Ray's object store: a batch of the longest samples of all turns, at least 1 GiB."""
+    turns = int(config.cobalt.multi_turn.turns) if config.cobalt.get("multi_turn") else 1
+    samples = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) * turns
+    tokens = int(config.data.max_prompt_length + config.data.max_response_length)
+    return max(_FEWEST_BYTES, samples * tokens * _BYTES_OF_A_TOKEN)
+
+
+def shared_memory_needed(config: Any) -> int:
+    """Bytes of shared memory that a run takes on this machine."""
+    store = object_store_bytes(config)
+    if not trains_on_cpu(config):  # weights go to the engine through the GPU's own memory
+        return store + int(config.trainer.n_gpus_per_node) * _RANK_BYTES
+    bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
+    return store + 2 * bucket
+
+
+def check_shared_memory(config: Any) -> None:
+    """Check that this machine has the shared memory that a run takes.
+
+    Raises:
+        UserError: too little of it is free.
+    """
+    free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
+    if free < needed:
+        raise UserError(
+            f"{SHARED_MEMORY} has {free >> 20} MiB free, training needs {needed >> 20}:"
+            " make it larger (docker run --shm-size)"
+        )

@@ -1,0 +1,140 @@
+"""What a run needs of a machine or a cluster: as much as veRL asks Ray for, and no more shared memory than it uses."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cobalt.errors import UserError
+from cobalt.training import machine
+from cobalt.training.configuration import TrainingSettings, compose
+
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+GIB = 2**30
+
+
+def config_of(*overrides, scale="paper", **choices):
+    return compose(TrainingSettings(Path("data"), "model", Path("out"), scale=scale, overrides=overrides, **choices))
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A program in place of the driver's, which lists three GPUs."""
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho '0, GPU-aa1, 81920'\necho '1, GPU-ab2, 40960'\necho '2, GPU-cc3, [N/A]'\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sizes"),
+    [
+        (None, [80, 40, 0]),
+        ("1", [40]),
+        ("1,0", [40, 80]),
+        ("GPU-cc3,GPU-aa", [0, 80]),
+        ("0,7,1", [80]),  # CUDA takes none after one that is not there
+        ("GPU-a", []),  # two begin like this
+        ("MIG-5", [0]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_gpus_are_those_that_the_variable_leaves(driver, monkeypatch, chosen, sizes):
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert [size // GIB for size in machine.visible_gpus()] == sizes
+
+
+def test_fewer_gpus_than_the_run_asks_for_are_refused(driver, monkeypatch):
+    machine.check_gpus(config_of("trainer.n_gpus_per_node=3"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    machine.check_gpus(config_of("trainer.n_gpus_per_node=2"))
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES=1,2 leaves 2"):
+        machine.check_gpus(config_of("trainer.n_gpus_per_node=3"))
+
+
+def test_a_machine_without_a_driver_has_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.visible_gpus() == []
+
+
+class Recorded(Exception):
+    pass
+
+
+def cpus_that_verl_reserves(config, monkeypatch):
+    """The CPUs of the placement groups that veRL and TransferQueue ask Ray for, by their own code."""
+    import transfer_queue.utils.common as queue
+    from verl.single_controller.ray import base
+
+    bundles = []
+
+    def record(asked=None, *_, **keywords):
+        bundles.extend(keywords.get("bundles", asked))
+        raise Recorded
+
+    monkeypatch.setattr(base, "placement_group", record)
+    monkeypatch.setattr(queue.ray.util, "placement_group", record)
+    pool = {"global_pool": [config.trainer.n_gpus_per_node] * config.trainer.nnodes}
+    manager = base.ResourcePoolManager(resource_pool_spec=pool, mapping={})
+    monkeypatch.setattr(manager, "_check_resource_available", lambda: None)
+    manager.create_resource_pool()
+    with pytest.raises(Recorded):
+        manager.resource_pool_dict["global_pool"].get_placement_groups()
+    ranks = sum(bundle["CPU"] for bundle in bundles) * config.trainer.nnodes  # one group for each node
+    bundles.clear()
+    with pytest.raises(Recorded):
+        queue.get_placement_group(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    return ranks + sum(bundle["CPU"] for bundle in bundles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scale", "overrides"),
+    [("paper", []), ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"]), ("pocket", [])],
+)
+def test_ray_counts_the_cpus_that_verl_reserves_one_for_the_controller_and_the_judges(monkeypatch, scale, overrides):
+    config = config_of(*overrides, scale=scale)
+    reserved = cpus_that_verl_reserves(config, monkeypatch)
+    needed = machine.cpus_needed(config, judge=0.5)
+    assert needed == reserved + 3  # TransferQueue's controller, the judge's replicas, one that actors may start on
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    assert machine.logical_cpus(config, judge=0.5) == max(16, needed)
+
+
+def test_a_cluster_that_cannot_place_the_run_is_refused():
+    config = config_of("trainer.nnodes=2")
+    node = {"CPU": 16.0, "GPU": 4.0}
+    machine.check_cluster([node, node, {"CPU": 4.0}], config, judge=0.2)
+    for nodes in (
+        [node, {"CPU": 16.0}],  # one node has no GPU
+        [node, {"CPU": 8.0, "GPU": 4.0}],  # too few CPUs next to its GPUs
+        [node, {"CPU": 64.0, "GPU": 3.0}, {"GPU": 1.0}],  # enough in all, and not on one node
+        [node, node],  # nothing left for TransferQueue
+    ):
+        with pytest.raises(UserError, match="RAY_ADDRESS"):
+            machine.check_cluster(nodes, config, judge=0.2)
+    fewer = config_of("trainer.nnodes=2", "transfer_queue.backend.SimpleStorage.num_data_storage_units=2")
+    machine.check_cluster([node, node], fewer, judge=0.2)
+
+
+def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights(monkeypatch):
+    paper, pocket = config_of(data="partial_trajectories"), config_of(scale="pocket")
+    assert machine.object_store_bytes(pocket) == GIB
+    assert machine.object_store_bytes(paper) == 128 * 16 * 16384 * 40
+    episodes = config_of(data="episodes", rollout="multi_turn")
+    assert machine.object_store_bytes(episodes) == 3 * machine.object_store_bytes(paper)
+    bucket = paper.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
+    assert machine.shared_memory_needed(paper) - machine.object_store_bytes(paper) < bucket / 2
+    assert machine.shared_memory_needed(pocket) == GIB + 2 * 64 * 2**20
+
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
+    with pytest.raises(UserError, match="--shm-size"):
+        machine.check_shared_memory(pocket)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * GIB))
+    machine.check_shared_memory(pocket)
