@@ -161,7 +161,7 @@ def test_activations_grow_with_tokens_and_without_the_kernels_and_the_checkpoint
     usual, logits = size(), 2 * 4096 * 151936 * 2
     assert logits < usual < 3 * logits
     assert usual == pytest.approx(size(rows=1, length=8192), rel=1e-3)
-    assert 1.8 * usual < size(rows=4) < 2.2 * usual
+    assert 1.6 * usual < size(rows=4) < 2 * usual  # the rest are chunks, and the gradient of the embeddings
     assert size(backward=False) < usual < size(checkpointing=False)
     assert size(attention="mask") > usual + 2 * logits  # log-probs in 32 bits
     assert size(entropy="compiled") > usual + 0.9 * logits  # the gradient cannot take the place of the logits
@@ -208,7 +208,7 @@ def test_a_documented_set_of_overrides_fits_and_takes_what_the_table_says(models
                 "cobalt.gpu_memory_gib=24",
                 "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
                 "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
-                "actor_rollout_ref.rollout.gpu_memory_utilization=0.95",
+                "actor_rollout_ref.rollout.gpu_memory_utilization=0.98",
                 "data.max_prompt_length=2048",
             ],
             "gpu_memory_utilization",
