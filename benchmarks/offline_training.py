@@ -11,16 +11,15 @@ responses share once; `--engine verl` gives both trainers veRL's own.
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from timed import seconds
+
 from cobalt.cli import run_script
-from cobalt.errors import InfrastructureError
 from cobalt.offline_groups import Status, read_groups
 from cobalt.training.configuration import process_environment
 
@@ -45,20 +44,6 @@ class Arguments:
     """Further steps that are timed."""
     rounds: int = 2
     """Measurements of each trainer."""
-
-
-def seconds(command: list[str], variables: dict[str, str], log: Path) -> float:
-    """Wall time of a command.
-
-    Raises:
-        InfrastructureError: it failed.
-    """
-    began = time.monotonic()
-    with log.open("w") as output:
-        code = subprocess.run(command, env=os.environ | variables, stdout=output, stderr=output, check=False).returncode
-    if code:
-        raise InfrastructureError(f"a run ended with exit code {code}; its log is {log}")
-    return time.monotonic() - began
 
 
 def offline(arguments: Arguments, run: Path, steps: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Who can join a Ray cluster: whether the cluster asks for a token, and the token file of this user.
+"""Joining a Ray cluster: whether the cluster asks for a token, the token file of this user, and how to join.
 
 Whoever can join a Ray cluster can run code as the user that started it. Ray listens on every interface if its address
 is not loopback, and each replica of Ray Serve does so at any address. Only Ray's token keeps others out. Ray is
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tenacity
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import InfrastructureError, UserError, last_line
 
 START_COMMAND = "bash scripts/ray_cluster.sh start"
 
@@ -134,10 +134,11 @@ def _stay_on_loopback() -> None:
     """Have Ray use 127.0.0.1; by default it replaces that by the machine's public address.
 
     Ray reads the environment variable for this when it is imported. `serve run` imports Ray before this call, so the
-    constant is set instead.
+    constant is set as well; the variable is for child processes.
     """
     from ray._private import ray_constants
 
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
 
 
@@ -167,6 +168,47 @@ def bring_token(address: str) -> None:
     # Ray does this by itself for a cluster that it finds on this machine, but not for one at RAY_ADDRESS. To set the
     # environment variable is not enough, because Ray has read it when it was imported.
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def join() -> None:
+    """Join the cluster that `RAY_ADDRESS` names, or that `ray start` has started here, with the token if it asks.
+
+    Child processes join it in the same way. Does nothing in a process that has joined already.
+
+    Raises:
+        UserError: there is no cluster, or this user has not its token.
+        InfrastructureError: nothing answers at the address.
+    """
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    if ray.is_initialized():
+        return
+    address = running_cluster()
+    if address is None:
+        raise UserError(f"no Ray cluster runs here: start one by `{START_COMMAND}`, or set RAY_ADDRESS to another")
+    bring_token(address)
+    if asks_for_token(address) and not _has_token():
+        raise UserError(
+            f"the Ray cluster at {address} asks for a token, and this user has none here: copy ~/.ray/auth_token from"
+            " its head (mode 600), and unset RAY_AUTH_MODE"
+        )
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, AuthenticationError, RuntimeError) as error:
+        reason = last_line(str(error.__cause__ or error))
+        raise UserError(
+            f"the Ray cluster at {address} cannot be joined ({reason}): this user's ~/.ray/auth_token must be that"
+            " of its head, and a Ray node must run on this machine (scripts/ray_cluster.sh join)"
+        ) from None
+
+
+def _has_token() -> bool:
+    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
+
+    return os.environ.get("RAY_AUTH_MODE") == "token" and bool(
+        AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+    )
 
 
 def require_private(*, allow_open: bool) -> bool:

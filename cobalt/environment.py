@@ -1,8 +1,58 @@
-"""Environment variables of this process that are set for the duration of a block and then restored."""
+"""Environment variables: set for the duration of a block, and passed on to the nodes of a cluster.
+
+Processes on another node of a Ray cluster have the variables of the shell that started Ray there, and not those of the
+shell that starts a run. `passed_on` names those that a run needs everywhere; Ray's runtime environment carries them.
+"""
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
+
+_PASSED_ON = (
+    "HF_",  # where models are cached, and whether the hub may be asked
+    "TRANSFORMERS_",
+    "WANDB_",
+    "NCCL_",  # the network between GPUs
+    "TORCH_NCCL_",
+    "GLOO_",
+    "UCX_",
+    "PYTORCH_",
+    "VLLM_",
+)
+"""Beginnings of the names of variables that the processes of a run need on every node.
+
+`COBALT_JUDGE_*` and `COBALT_VLLM_*` are not among them: they are read where a service is deployed, and its replicas get
+the settings that were read.
+"""
+
+_OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
+"""Variables with such a name whose value is right on one node only."""
+
+_SECRET_NAME = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD)")
+_SECRET_VALUE = re.compile(r".*://[^/\s]+@.*", re.DOTALL)  # an address with a user's name and password
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the processes of a run get on every node; no secrets, because Ray writes them to its logs."""
+    return {name: value for name, value in _of_a_run(environment).items() if not _is_secret(name, value)}
+
+
+def secrets_of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that the processes of a run need: each node's Ray must have been started with them."""
+    return {name: value for name, value in _of_a_run(environment).items() if _is_secret(name, value)}
+
+
+def _of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_PASSED_ON) and name not in _OF_ONE_NODE
+    }
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(_SECRET_NAME.fullmatch(name) or _SECRET_VALUE.fullmatch(value))
 
 
 @contextlib.contextmanager

@@ -93,36 +93,53 @@ async def find_app(name: str, advice: str) -> Any:
 
 
 def _find_app(name: str, advice: str) -> Any:
-    import ray
     from ray import serve
-    from ray.exceptions import AuthenticationError
     from ray.serve.exceptions import RayServeException
 
-    with _joining:
-        if not ray.is_initialized():
-            _check_address(name, advice)
-            try:
-                address = cluster.running_cluster(any_local=True)
-                if address is not None:
-                    cluster.bring_token(address)
-                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-            except (ConnectionError, AuthenticationError, InfrastructureError):
-                address = os.environ.get("RAY_ADDRESS")
-                if not address:
-                    raise ServiceDown(f"app {name!r} cannot be reached, because Ray is not running: {advice}") from None
-                raise ServiceDown(
-                    f"app {name!r} cannot be reached, because the server at RAY_ADDRESS={address} refuses to be joined:"
-                    " if it is a Ray cluster of another machine, copy its ~/.ray/auth_token here (mode 600)"
-                ) from None
-            logging.getLogger("ray.serve").setLevel(logging.WARNING)
-            logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)
+    join_cluster(f"app {name!r} cannot be reached", advice)
     try:
         return serve.get_app_handle(name)
     except RayServeException:
         raise ServiceDown(f"app {name!r} is not running: {advice}") from None
 
 
-def _check_address(name: str, advice: str) -> None:
+def join_cluster(failure: str, advice: str) -> None:
+    """Join the running Ray cluster (`RAY_ADDRESS` or the local one) if this process has not joined one.
+
+    The user's token is sent to a cluster that asks for one, even without `RAY_AUTH_MODE=token`.
+
+    Args:
+        failure: What is not possible without the cluster, as the beginning of a sentence.
+        advice: What the user should do if there is no cluster, as the end of a sentence.
+
+    Raises:
+        ServiceDown: there is no cluster, or it refuses to be joined.
+    """
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    with _joining:
+        if ray.is_initialized():
+            return
+        _check_address(failure, advice)
+        try:
+            address = cluster.running_cluster(any_local=True)
+            if address is not None:
+                cluster.bring_token(address)
+            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, AuthenticationError, InfrastructureError):
+            address = os.environ.get("RAY_ADDRESS")
+            if not address:
+                raise ServiceDown(f"{failure}, because Ray is not running: {advice}") from None
+            raise ServiceDown(
+                f"{failure}, because the server at RAY_ADDRESS={address} refuses to be joined:"
+                " if it is a Ray cluster of another machine, copy its ~/.ray/auth_token here (mode 600)"
+            ) from None
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)
+
+
+def _check_address(failure: str, advice: str) -> None:
     """Fail at once if nothing listens at `RAY_ADDRESS`; Ray itself would try for minutes."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
@@ -131,9 +148,7 @@ def _check_address(name: str, advice: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError:
-        raise ServiceDown(
-            f"app {name!r} cannot be reached, because nothing answers at RAY_ADDRESS={address}: {advice}"
-        ) from None
+        raise ServiceDown(f"{failure}, because nothing answers at RAY_ADDRESS={address}: {advice}") from None
 
 
 def reason(error: BaseException) -> str:

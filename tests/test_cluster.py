@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -168,6 +169,107 @@ def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_needs_n
 
 
 @pytest.fixture(scope="module")
+def cluster_with_gpus(tmp_path_factory):
+    """A cluster that asks for a token and counts four GPUs, and its user's environment, without RAY_AUTH_MODE."""
+    home = tmp_path_factory.mktemp("home")
+    with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
+        port, _, others = flags()
+        env = environment(home, RAY_TMPDIR=folder)
+        command = [*SCRIPT, "start", "--port", str(port), *others, "--num-gpus=4"]
+        started = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+        assert started.returncode == 0, started.stderr
+        try:
+            # As with `ray start` on another machine: only RAY_ADDRESS leads there.
+            yield environment(home, RAY_ADDRESS=f"127.0.0.1:{port}", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+        finally:
+            subprocess.run([*SCRIPT, "stop"], env=env, check=True, capture_output=True, timeout=100)
+
+
+BUILD = """
+import sys
+from cobalt import cluster
+from cobalt.engine.vllm_service import build
+cluster.bring_token(cluster.running_cluster())
+app = build({"model": sys.argv[1], "num_replicas": "2", "tensor_parallel_size": "2"})
+print("built for GPUs:", app._bound_deployment.init_args[1])
+"""
+
+JOIN = """
+import os
+from cobalt.errors import UserError
+from cobalt.training.launch import _judge_on_cluster
+class Judged(Exception): pass
+def status(): raise Judged
+from ray import serve
+serve.status = status
+try:
+    with _judge_on_cluster(): pass
+except UserError as error:
+    print(error)
+except Judged:
+    print("joined", os.environ["RAY_AUTH_MODE"])
+"""
+
+
+@pytest.mark.services
+@pytest.mark.timeout(400)
+def test_training_sends_the_token_by_itself_and_without_it_says_at_once_what_is_missing(cluster_with_gpus, tmp_path):
+    joined = run_python(JOIN, cluster_with_gpus)
+    assert joined.stdout.splitlines()[-1] == "joined token", joined.stderr[-2000:]
+    began = time.monotonic()
+    refused = run_python(JOIN, cluster_with_gpus | {"HOME": str(tmp_path)})
+    assert "auth_token" in refused.stdout, refused.stderr[-2000:]
+    assert time.monotonic() - began < 60
+    began = time.monotonic()
+    (port,) = free_ports(1)
+    nobody = run_python(JOIN, cluster_with_gpus | {"RAY_ADDRESS": f"127.0.0.1:{port}"})
+    assert "nothing answers" in nobody.stdout, nobody.stderr[-2000:]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.services
+@pytest.mark.timeout(300)
+def test_an_engine_with_more_gpus_than_the_cluster_has_is_refused_before_it_waits(cluster_with_gpus, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    settings = [f"model={tmp_path}", "num_replicas=3", "tensor_parallel_size=2"]
+    refused = subprocess.run(
+        ["serve", "run", "vllm_engine_actor:app", *settings],
+        cwd=ROOT,
+        env=cluster_with_gpus,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert refused.returncode == 2, refused.stderr[-2000:]
+    assert "needs 6 GPUs" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    built = run_python(BUILD, cluster_with_gpus, str(tmp_path))
+    assert built.stdout.splitlines()[-1] == "built for GPUs: True", built.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "parallel", "nodes", "fits"),
+    [
+        (2, 2, [4], True),
+        (3, 2, [4], False),
+        (1, 4, [2, 2], False),  # an engine's GPUs are on one node
+        (2, 2, [3, 3], True),
+        (3, 2, [3, 3], False),
+        (1, 1, [], False),
+        (1, 1, [0, 1], True),
+    ],
+)
+def test_the_gpus_of_an_engine_are_counted_by_node(replicas, parallel, nodes, fits):
+    from cobalt.engine.vllm_service import check_gpus
+
+    if fits:
+        check_gpus(replicas, parallel, nodes)
+    else:
+        with pytest.raises(UserError, match="tensor_parallel_size"):
+            check_gpus(replicas, parallel, nodes)
+
+
+@pytest.fixture(scope="module")
 def open_cluster(tmp_path_factory):
     """A Ray without a token, on loopback; yields the environment that leads to it."""
     home = tmp_path_factory.mktemp("home")
@@ -238,3 +340,14 @@ def test_every_result_names_an_open_cluster_that_was_allowed(open_cluster):
         assert result["private"] is described["private"] is False
     finally:
         server.communicate(timeout=60)
+
+
+def test_joining_says_what_is_missing_and_does_not_wait_for_ray_to_give_up(monkeypatch):
+    monkeypatch.setattr(cluster, "running_cluster", lambda: None)
+    with pytest.raises(UserError, match=cluster.START_COMMAND):
+        cluster.join()
+    monkeypatch.setattr(cluster, "running_cluster", lambda: "10.77.0.1:6379")
+    monkeypatch.setattr(cluster, "asks_for_token", lambda address: True)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UserError, match="auth_token"):
+        cluster.join()

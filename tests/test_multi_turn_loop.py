@@ -4,6 +4,7 @@ Tokenizer, chat template, episode, reward and veRL's base class are the real one
 recorded token ids, and the judge knows the programs of the responses.
 """
 
+import copy
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -325,14 +326,26 @@ async def test_each_turn_has_a_seed_of_its_own_and_the_same_in_every_run(rollout
     assert all("seed" not in sampling for _, _, sampling in unseeded.asked)
 
 
-async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in_the_history(rollout):
-    opened = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking=true"
-    whole = response("print(4)")
-    done = await rollout([whole.removeprefix("<think>"), whole.removeprefix("<think>")], opened, enable_thinking=True)
-    assert "<think>" not in done.tokenizer.decode(done.asked[1][1])
-    # Cut off inside its thinking, it has no program.
-    cut = await rollout(["\na b ```python\nright\n```"], opened)
+async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in_the_history(tokenizer, policy):
+    opens = copy.deepcopy(tokenizer)
+    opens.chat_template += '{% if add_generation_prompt %}{{ "<think>\\n" }}{% endif %}'
+    setting = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
+    whole = response("print(4)").removeprefix("<think>\n")
+
+    async def rollout(responses, value="true", **options):
+        turns = f"cobalt.multi_turn.turns={len(responses)}"
+        return await Rollout(opens, policy, responses, turns, f"{setting}={value}", **options).run()
+
+    done = await rollout([whole, whole], enable_thinking=True)
+    prompt = opens.decode(done.asked[1][1])
+    assert prompt.count("<think>") == 1 and prompt.endswith("<think>\n")
+    # Cut off inside its thinking, it has no program, and the history keeps its beginning with the tag.
+    cut = await rollout(["a b ```python\nright\n```", whole], enable_thinking=True)
+    assert "<|im_start|>assistant\n<think>\na b ```python" in opens.decode(cut.asked[1][1])
+    cut = await rollout(["a b ```python\nright\n```"])
     assert (cut.parts["no_code"], cut.judge.tests) == (1.0, [])
+    with pytest.raises(UserError, match=f"{setting}=true"):
+        await rollout([whole], "false")
 
 
 async def test_a_row_without_rules_of_an_episode_is_refused(tokenizer, policy):

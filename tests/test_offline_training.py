@@ -1,5 +1,6 @@
 """Offline RL on veRL's engine: rows, and real runs of the pocket model that learn, go on exactly, and are exported."""
 
+import importlib.util
 import json
 import os
 import random
@@ -15,6 +16,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training.heartbeat import parse
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
@@ -99,6 +101,8 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
     assert metrics[0]["validation/kl"] == 0 < metrics[-1]["validation/kl"]
     assert all(m["training/responses"] == 24 and m["actor/grad_norm"] > 0 for m in metrics[1:])
     assert list((run / "tensorboard").iterdir())
+    (leader,) = (parse(path.read_bytes()) for path in (run / "heartbeat").glob("*.json"))
+    assert (leader.step, leader.steps, leader.phase) == (6, 6, "checkpoint")
     before = (run / "metrics.jsonl").read_bytes()
     train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")  # it is complete
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -141,6 +145,27 @@ def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run
     expected, found = weights_of(whole_run[0]), weights_of(tmp_path / "run")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_for_a_cpu_does(
+    whole_run, data, seed_model, tmp_path
+):
+    """What runs on GPUs where flash-attn is not installed, under FSDP2, against separate code for the same sums."""
+    packed = ["model.external_lib=cobalt_verl.packed_sdpa", "model.use_remove_padding=true"]
+    packed += ["model.enable_gradient_checkpointing=true", "trainer.total_training_steps=2"]
+    metrics = train(data, seed_model, tmp_path / "run", "offline.kl=0.01", "offline.clip=0.2", *packed)
+    before, *steps = zip(metrics, whole_run[1], strict=False)
+    assert len(steps) == 2
+    for pairs, kind in (([before], "validation"), (steps, "actor")):
+        for found, expected in pairs:
+            names = [name for name in expected if name.startswith(kind)]
+            assert names
+            for name in names:
+                if not name.startswith(("actor/perf", "actor/mfu")):
+                    assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 @pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
@@ -290,11 +315,11 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     given = []
 
     class Tokenizer:
-        eos_token_id, chat_template = 1, "x"
+        eos_token_id, chat_template, added_tokens_decoder = 9, "x", {}
 
-        def apply_chat_template(self, messages, *, tokenize, add_generation_prompt, **more):
+        def apply_chat_template(self, messages, *, tokenize, add_generation_prompt=False, **more):
             given.append(more)
-            return "p<think>\n"
+            return "p<think>\n" if add_generation_prompt else "p"
 
         def __call__(self, texts, add_special_tokens):
             return {"input_ids": [[len(text)] for text in texts]}
@@ -305,9 +330,9 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     path = write_lines(tmp_path / "g.jsonl", [record])
     (tokens,) = load_groups(path, Tokenizer(), OfflineSettings("rloo"), 100, thinking)
     expected = {"default": {}, "on": {"enable_thinking": True}, "off": {"enable_thinking": False}}[thinking]
-    assert given == [expected] * 2
+    assert given == [expected] * 3  # both prompts, and the end of a turn
     # Without the head that the prompt ends with.
-    assert [row.response.tolist() for row in tokens.rows] == [[1, 1], [1, 1]]
+    assert [row.response.tolist() for row in tokens.rows] == [[1, 9], [1, 9]]
 
 
 def test_no_group_is_left_out_where_an_epoch_is_no_multiple_of_a_step():
@@ -423,7 +448,9 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["data.train_files=elsewhere"]}, "data.train_files: leave it out"),
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["optim.lr_scheduler_type=foo"]}, "does not take optim: .*lr_scheduler_type"),
-        ({"silence_limit": -1.0}, "silence_limit"),
+        ({"hang_limit": -1.0}, "hang_limit"),
+        ({"overrides": ["model.use_fused_kernels=true"]}, "use_fused_kernels"),
+        ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
         ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
@@ -485,7 +512,10 @@ def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_
 
     given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, dry_run=True)
     assert main(given) == 0
-    assert "estimator: rloo" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "estimator: rloo" in printed
+    if importlib.util.find_spec("flash_attn") is None:
+        assert ("cobalt_verl.packed_sdpa" in printed) == (scale != "pocket")
     found = estimate(compose(given))
     assert found.weights > 4 * found.parameters * 0.9
     assert (found.trained < found.parameters) == (scale == "paper-7b")

@@ -348,6 +348,73 @@ def test_seeds_differ_by_call_and_depend_on_nothing_else():
     assert derive_seed(1, calls[0]) != seeds[0]
 
 
+class DeviceEngine:
+    """An engine on a device, which fails for some problems and keeps the seeds of its calls."""
+
+    def __init__(self, device, failing=()):
+        self.about = {"model": "m"} | ({"device": device} if device else {})
+        self.failing, self.seeds = failing, []
+
+    async def generate(self, conversation, settings, call):
+        if call.problem_id in self.failing:
+            raise InfrastructureError("gone")
+        self.seeds.append(settings.seed)
+        tokens = [(0 if call.turn == 0 and not sample else 96) for sample in range(settings.n)]
+        return [
+            Completion(text=RIGHT, finish_reason="stop", prompt_tokens=100, cached_tokens=count) for count in tokens
+        ]
+
+    async def describe(self):
+        return self.about
+
+
+def generation_of(result):
+    return json.loads(result.with_suffix(".run.json").read_text())["arguments"]["generation"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "device", "seeded"),
+    [
+        ("auto", "cpu", True),
+        ("auto", "gpu", False),
+        ("auto", None, True),
+        ("seeded", "gpu", True),
+        ("unseeded", "cpu", False),
+    ],
+)
+async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_path, samples, device, seeded):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    engine = DeviceEngine(device)
+    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1, samples=samples)
+    assert await run_multi_turn(run, engine, PassingJudge()) == 0
+    assert len(engine.seeds) == 6  # two problems: a call for both samples, then one for each
+    assert len(set(engine.seeds)) == (6 if seeded else 1)
+    assert (None in engine.seeds) is not seeded
+    assert generation_of(run.output_file)["seed"] == (0 if seeded else None)
+
+
+@pytest.mark.parametrize(("began", "moved"), [("cpu", "gpu"), ("gpu", "cpu")])
+async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path, began, moved):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    first, second = DeviceEngine(began, failing=[1]), DeviceEngine(moved)
+    run = SingleTurnSettings(problems, tmp_path / "s.jsonl", SETTINGS)
+    assert await run_single_turn(run, first, PassingJudge()) == 1
+    other = SingleTurnSettings(problems, run.output_file, SETTINGS, samples="unseeded" if began == "cpu" else "seeded")
+    with pytest.raises(UserError, match=r"generation\.seed"):
+        await run_single_turn(other, second, PassingJudge())
+    assert await run_single_turn(run, second, PassingJudge()) == 0
+    assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
+
+
+async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
+    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    with caplog.at_level("INFO"):
+        await run_multi_turn(run, DeviceEngine("cpu"), PassingJudge())
+    [said] = [record for record in caplog.records if "prefix cache" in record.message]
+    assert said.args == (3 * 96, 4 * 100, 72.0)
+
+
 def test_a_completion_refuses_fields_it_does_not_know():
     with pytest.raises(ValueError, match="extra"):
         Completion(text="", finish_reason="stop", unknown=1)

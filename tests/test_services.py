@@ -190,6 +190,23 @@ def test_completions_report_finish_reason_and_token_counts(services, seed_model)
     assert all("<|im_end|>" not in item["text"] for item in completions)
 
 
+def test_samples_of_a_prompt_cost_one_prefill_and_a_turn_reuses_the_one_before(services):
+    """The engine caches blocks of 128 tokens on a CPU, and never the last token of a prompt."""
+    block = 128
+    opening = [{"role": "user", "content": f"{time.time_ns()} " + "Print the square of a number. " * 20}]
+    first = generate(services, opening, n=4, max_tokens=160, seed=1, temperature=2.0, top_p=1.0)
+    length = first[0]["prompt_tokens"]
+    whole = (length - 1) // block * block
+    assert whole >= block
+    assert sorted(item["cached_tokens"] for item in first) == [0, whole, whole, whole]
+    answer = max(first, key=lambda item: item["completion_tokens"])
+    turn = [*opening, {"role": "assistant", "content": answer["text"]}, {"role": "user", "content": "It is wrong."}]
+    [second] = generate(services, turn, n=1, max_tokens=1, seed=1)
+    assert whole <= second["cached_tokens"] < second["prompt_tokens"]
+    [third] = generate(services, [*turn, *turn[1:]], n=1, max_tokens=1, seed=1)
+    assert third["cached_tokens"] >= (second["prompt_tokens"] - block) // block * block > whole
+
+
 def test_the_switch_for_thinking_reaches_the_chat_template(services):
     default, on, off = (
         generate(services, GREETING, max_tokens=1, **switch)[0]["prompt_tokens"]

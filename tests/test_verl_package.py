@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from chat_tokenizers import make_tokenizer
 
 from cobalt.training.checks import _LOSS_AGG
 
@@ -174,6 +175,7 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
             order.append(list(given))
 
     trainer = object.__new__(CobaltTrainer)
+    trainer.tokenizer = make_tokenizer("qwen3")
     trainer.config = compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
     trainer.actor_rollout_wg, trainer.checkpoint_manager, trainer.global_steps = Workers(), Checkpoints(), 0
     trainer.on_init_end()
@@ -214,6 +216,24 @@ def test_fit_calls_one_of_the_two_hooks_between_making_its_loggers_and_using_the
     made, first = source.index("self.logger = Tracking("), source.index("self.logger.log(")
     assert made < source.index("self.on_validate_begin()") < first < source.index("self.on_train_begin()")
     assert source.index("self.on_train_begin()") < source.index("self.logger.log(data=metrics")
+
+
+def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
+    from cobalt_verl.scoring import VERDICT_AT
+    from cobalt_verl.trainers.sync import reward_metrics
+
+    # Responses ended at 100, 104 and 103; the first verdict took longest.
+    parts = [
+        {"score": score, "judge_seconds": seconds, VERDICT_AT: end}
+        for score, seconds, end in [(1.0, 9.0, 109.0), (0.0, 1.0, 105.0), (0.5, 0.5, 103.5)]
+    ]
+    assert reward_metrics(parts) == {
+        "reward/score": 0.5,
+        "reward/judge_seconds": 3.5,
+        "timing_s/reward_wait": 5.0,
+    }
+    without = [{name: value for name, value in part.items() if name != VERDICT_AT} for part in parts]
+    assert set(reward_metrics(without)) == {"reward/score", "reward/judge_seconds"}
 
 
 # --- the export

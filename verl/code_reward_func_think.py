@@ -12,7 +12,7 @@ from typing import Any
 import ray.serve  # noqa: F401  # takes seconds: imported while veRL starts, not at the first reward
 
 from cobalt.reward import RewardSettings, program_to_judge
-from cobalt_verl.scoring import JUDGE_ATTEMPTS, failures_recorded, running_judge, score, suite_of
+from cobalt_verl.scoring import JUDGE_ATTEMPTS, VERDICT_AT, failures_recorded, running_judge, score, suite_of
 
 
 async def compute_score(
@@ -34,7 +34,7 @@ async def compute_score(
         settings: Fields of `RewardSettings`.
 
     Returns:
-        See `cobalt_verl.scoring.score`.
+        See `cobalt_verl.scoring.score`; in training also `cobalt_verl.scoring.VERDICT_AT`.
 
     Raises:
         CobaltError: the judge failed, or the row is malformed.
@@ -45,4 +45,5 @@ async def compute_score(
         started = time.perf_counter()
         judge = running_judge(judge_attempts)
         result = None if program is None else await judge.judge(program, suite_of(ground_truth))
-        return score(solution_str, result, extra_info, time.perf_counter() - started, chosen)
+        parts = score(solution_str, result, extra_info, time.perf_counter() - started, chosen)
+        return parts | {VERDICT_AT: time.time()} if extra_info.get("split") == "train" else parts

@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from cobalt.conversation.chat_template import opens_thinking
+from cobalt.conversation.chat_template import end_of_turn, head_of_responses, keeps_thinking_tags
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
@@ -108,7 +108,25 @@ class PromptTokenCounter:
         Raises:
             UserError: the chat template refuses a conversation.
         """
-        return opens_thinking(self._render([[{"role": "user", "content": "."}]])[0])
+        try:
+            return bool(head_of_responses(self._tokenizer, self._arguments))
+        except jinja2.TemplateError as error:
+            raise self._refused(error) from None
+
+    def keeps_thinking_tags(self) -> bool:
+        """Whether `</think>` survives in a response that is decoded without special tokens."""
+        return keeps_thinking_tags(self._tokenizer)
+
+    def end_of_turn(self) -> tuple[str, int] | None:
+        """The token with which a response ends (`cobalt.conversation.chat_template.end_of_turn`): its text and id."""
+        token = end_of_turn(self._tokenizer, self._arguments)
+        return None if token is None else (self._tokenizer.convert_ids_to_tokens(token), token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own end token, at which engines stop in any case."""
+        token: int | None = self._tokenizer.eos_token_id
+        return token
 
     def _render(self, conversations: Sequence[Conversation]) -> list[str]:
         try:
@@ -119,8 +137,11 @@ class PromptTokenCounter:
                 **self._arguments,
             )
         except jinja2.TemplateError as error:
-            raise UserError(f"the chat template of {self.model_name} refuses a conversation: {error}") from None
+            raise self._refused(error) from None
         return texts
+
+    def _refused(self, error: jinja2.TemplateError) -> UserError:
+        return UserError(f"the chat template of {self.model_name} refuses a conversation: {error}")
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.

@@ -44,6 +44,8 @@ class Completion(BaseModel):
             the provider withheld its answer).
         prompt_tokens: Number of tokens in the rendered conversation.
         completion_tokens: Number of generated tokens, including those of hidden reasoning.
+        cached_tokens: How many of the prompt's tokens the engine had computed before, for another sample or turn; 0 if
+            it does not say.
         cost: Price of this completion in US dollars; None if it is not known.
         message: What went wrong; "" if nothing did.
     """
@@ -54,6 +56,7 @@ class Completion(BaseModel):
     finish_reason: FinishReason
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     cost: float | None = None
     message: str = ""
 
@@ -88,6 +91,8 @@ class Engine(Protocol):
 
     async def describe(self) -> Mapping[str, Any]:
         """The model and settings that decide this engine's answers, for the run's manifest.
+
+        An engine that runs a model itself adds `device`, "cpu" or "gpu".
 
         Raises:
             ServiceDown: the engine is not running; the message says how to start it.

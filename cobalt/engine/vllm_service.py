@@ -22,9 +22,9 @@ from ray.serve.schema import LoggingConfig
 
 from cobalt import cluster
 from cobalt.conversation import Message, TemplateThinking
-from cobalt.conversation.chat_template import opens_thinking, template_arguments
-from cobalt.conversation.thinking import OPEN
+from cobalt.conversation.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, check_token, guarded_api
 from cobalt.settings import read_settings
@@ -154,7 +154,12 @@ class VllmEngineActor:
             )
         )
         self._settings = settings
+        self._device = "gpu" if on_gpu else "cpu"
         self._tokenizer = self._engine.get_tokenizer()
+        # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
+        # have the token with which the template ends a turn.
+        end = end_of_turn(self._tokenizer, {})
+        self._stops = [] if end is None else [end]
         self._sampling_params = SamplingParams
         self._tokens_prompt = TokensPrompt
         self._final_only = RequestOutputKind.FINAL_ONLY
@@ -177,38 +182,52 @@ class VllmEngineActor:
                 text="", finish_reason="prompt_too_long", prompt_tokens=len(tokens), message=message
             )
             return [completion.model_dump()] * wanted.n
+        # One request for each sample, as vLLM itself makes them of a request for n. It reports the cached tokens of a
+        # request, and of a request for n those of one sample.
+        number = next(self._numbers)
+        completions = await asyncio.gather(
+            *(
+                self._complete_one(tokens, wanted, min(wanted.max_tokens, room), number, sample)
+                for sample in range(wanted.n)
+            )
+        )
+        return [completion | {"text": opened + completion["text"]} for completion in completions]
+
+    async def _complete_one(
+        self, tokens: list[int], wanted: GenerationSettings, max_tokens: int, number: int, sample: int
+    ) -> dict[str, Any]:
+        """One sample of a call; samples of a call with a seed have seeds that follow one another."""
         parameters = self._sampling_params(
-            n=wanted.n,
             temperature=wanted.temperature,
             top_p=wanted.top_p,
-            max_tokens=min(wanted.max_tokens, room),
-            seed=wanted.seed,
+            max_tokens=max_tokens,
+            seed=None if wanted.seed is None else wanted.seed + sample,
+            stop_token_ids=self._stops,
             output_kind=self._final_only,
             skip_special_tokens=False,
         )
         final = None
         prompt = self._tokens_prompt(prompt_token_ids=tokens)
-        async for output in self._engine.generate(prompt, parameters, str(next(self._numbers))):
+        async for output in self._engine.generate(prompt, parameters, f"{number}-{sample}"):
             final = output
         assert final is not None
-        return [
-            {
-                "text": opened + self._clean(output.text),
-                "finish_reason": output.finish_reason,
-                "prompt_tokens": len(tokens),
-                "completion_tokens": len(output.token_ids),
-                "message": "",
-            }
-            for output in sorted(final.outputs, key=lambda output: output.index)
-        ]
+        [output] = final.outputs
+        return {
+            "text": self._clean(output.text),
+            "finish_reason": output.finish_reason,
+            "prompt_tokens": len(tokens),
+            "completion_tokens": len(output.token_ids),
+            "cached_tokens": final.num_cached_tokens or 0,
+            "message": "",
+        }
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide this engine's answers, and the model's fingerprint if the model is a folder.
+        """The settings that decide this engine's answers, its device, and the fingerprint of a model that is a folder.
 
         On an open cluster the description has `"private": false` too.
         """
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
-        decisive["max_model_len"] = self._limit
+        decisive |= {"max_model_len": self._limit, "device": self._device}
         folder = Path(self._settings.model)
         if folder.is_dir():
             decisive |= {"model": folder.name, "fingerprint": _fingerprint(folder)}
@@ -260,12 +279,12 @@ class VllmEngineActor:
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and the thinking tag if the template has opened it, else ""."""
+    """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`)."""
     text = tokenizer.apply_chat_template(
         conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
     )
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return tokens, OPEN + "\n" if opens_thinking(text) else ""
+    return tokens, opened_thinking(text)
 
 
 def _fingerprint(folder: Path) -> str:
@@ -287,15 +306,58 @@ def _fingerprint(folder: Path) -> str:
 _Ingress = serve.ingress(_api)(VllmEngineActor)
 
 
+def _gpus_of_nodes() -> list[float]:
+    """GPUs of each node of the cluster, which this process joins; without one, it starts that of `serve run`.
+
+    Raises:
+        InfrastructureError: the cluster refuses to be joined.
+    """
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    if not ray.is_initialized():  # `serve run` would do so only after the app is built
+        address = cluster.running_cluster()
+        try:
+            ray.init(address=address or "local", namespace="serve")
+        except (ConnectionError, AuthenticationError):
+            raise InfrastructureError(
+                f"the Ray cluster at {address} refuses to be joined: copy its ~/.ray/auth_token here (mode 600)"
+            ) from None
+    return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
+def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> None:
+    """Check that a cluster has the GPUs for an app, for which Serve would otherwise wait without end.
+
+    GPUs that another program holds count: Serve waits until they are free.
+
+    Args:
+        replicas: How many engines.
+        tensor_parallel: GPUs of one engine, which must be on one node.
+        nodes: GPUs of each node.
+
+    Raises:
+        UserError: there are too few.
+    """
+    possible = sum(int(gpus // tensor_parallel) for gpus in nodes)
+    if possible >= replicas:
+        return
+    there = " + ".join(f"{gpus:g}" for gpus in nodes if gpus) or "none"
+    raise UserError(
+        f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
+        f" {tensor_parallel} of one node for each replica; the cluster's nodes have {there}, enough for {possible}"
+        " replicas: lower one of the two, or add nodes"
+    )
+
+
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
     Raises:
-        UserError: a setting is unknown or has a bad value, the model cannot be found, or the cluster is not private.
+        UserError: a setting is unknown or has a bad value, the model cannot be found, the cluster is not private, or it
+            has too few GPUs.
         InfrastructureError: the cluster does not answer.
     """
-    import ray
-
     settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     cluster.require_private(allow_open=settings.allow_open_cluster)
     path = Path(settings.model)
@@ -304,8 +366,11 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
             raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
         # Replicas do not run in this process's working folder.
         settings = settings.model_copy(update={"model": str(path.resolve())})
-    on_gpu = settings.device == "gpu" or (settings.device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
-    resources: dict[str, float] = {"num_cpus": 0.1}
+    nodes = [] if settings.device == "cpu" else _gpus_of_nodes()
+    on_gpu = settings.device == "gpu" or any(nodes)
+    if on_gpu:
+        check_gpus(settings.num_replicas, settings.tensor_parallel_size, nodes)
+    resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
         resources["num_gpus"] = settings.tensor_parallel_size
     deployment = serve.deployment(

@@ -28,7 +28,8 @@ NO_NAMESPACES = (
     "bubblewrap cannot create user namespaces here, and programs are not run without isolation: as root, set "
     "`sysctl -w user.max_user_namespaces=15000` and, where these exist, `kernel.unprivileged_userns_clone=1` and "
     "`kernel.apparmor_restrict_unprivileged_userns=0`; in a container, start it with "
-    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined` and `--cap-add SYS_ADMIN`"
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined` "
+    "(docs/cluster.md)"
 )
 
 # The hash seed is fixed, so that the order of a set of strings, and with it a verdict, is the same every time.

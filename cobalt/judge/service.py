@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
+import ray
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import Field, SecretStr, field_validator
@@ -23,29 +23,30 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 from ray.util import metrics
 
-from cobalt import cluster
+from cobalt import cluster, nodes
 from cobalt.errors import InfrastructureError
 from cobalt.http_guard import Guard, check_token, guarded_api
 from cobalt.judge import sandbox_fusion
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.isolation import check_paths, find_bwrap
 from cobalt.judge.local import LocalJudge
+from cobalt.judge.placement import place, sandboxes
 from cobalt.judge.settings import ENVIRONMENT_PREFIX, MIB, JudgeSettings, usable_cores
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest
 
 logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
 
-CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
-
 
 class ServiceSettings(JudgeSettings):
     """The judge's settings, the deployment's size, and what requests may ask for.
 
     Attributes:
-        num_replicas: Processes that hold sandboxes; None: one for every eight usable cores.
+        num_replicas: Processes that hold sandboxes; None: one for every eight usable cores, of all judging nodes of
+            a cluster (`cobalt.judge.placement`).
         replica_cpus: CPUs that Ray reserves for each replica. Small, because the sandboxes share the
-            machine with engines by the kernel's scheduler rather than by Ray's count.
+            machine with engines by the kernel's scheduler rather than by Ray's count. Nodes that are marked for
+            judging reserve none.
         max_ongoing_requests: Programs a replica takes at once. The default is large, so that programs wait in the
             replica, where the wait is measured and reported as queue time. In Serve's router they would wait by
             polling for a free replica, which costs more CPU than the tests.
@@ -116,7 +117,9 @@ class Evaluator:
     the cluster is private, or `allow_open_cluster` is set.
     """
 
-    async def __init__(self, settings: ServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: ServiceSettings, per_node: int | None = None
+    ) -> None:
         for handler in logger.handlers:
             logging.getLogger("cobalt.judge").addHandler(handler)
         self._settings = settings
@@ -124,6 +127,9 @@ class Evaluator:
         if not self._private:
             logger.warning("anybody can join this Ray cluster, allowed by the setting 'allow_open_cluster'")
         judge_settings = settings.of_the_judge()
+        if judge_settings.concurrency is None and per_node is not None:
+            here = sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
+            judge_settings = judge_settings.model_copy(update={"concurrency": here})
         await require_isolation(judge_settings)
         if settings.unsafe:
             logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
@@ -201,9 +207,11 @@ class Evaluator:
 _Ingress = serve.ingress(_api)(Evaluator)
 
 
-def replicas_of(settings: ServiceSettings) -> int:
-    """Processes that hold sandboxes, on this machine."""
-    return settings.num_replicas or math.ceil(usable_cores() / CORES_PER_REPLICA)
+def reserved_cpus(settings: ServiceSettings) -> float:
+    """CPUs that the judge's replicas reserve on the cluster that this process has joined, else on this machine."""
+    there = nodes.living_nodes() if ray.is_initialized() else []
+    placement = place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
@@ -215,18 +223,32 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         InfrastructureError: the cluster does not answer.
     """
     settings = ServiceSettings.from_mapping(arguments, os.environ)
-    check_paths(settings)
-    if not settings.unsafe:
-        find_bwrap()
     cluster.require_private(allow_open=settings.allow_open_cluster)
-    replicas = replicas_of(settings)
-    sandboxes = settings.concurrency or max(1, usable_cores() // replicas)
+    there = _nodes()
+    if len(there) < 2:  # other nodes may have what this machine lacks, and each replica checks its own
+        check_paths(settings)
+        if not settings.unsafe:
+            find_bwrap()
+    placement = place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    if settings.concurrency is None and placement.per_node is None:
+        share = max(1, usable_cores() // placement.replicas)
+        settings = settings.model_copy(update={"concurrency": share})
+    cpus = 0 if placement.resources else settings.replica_cpus
     deployment = serve.deployment(
         name="Evaluator",
-        num_replicas=replicas,
+        num_replicas=placement.replicas,
+        max_replicas_per_node=placement.per_node,
         max_ongoing_requests=settings.max_ongoing_requests,
-        ray_actor_options={"num_cpus": settings.replica_cpus},
+        ray_actor_options={"num_cpus": cpus, "resources": placement.resources},
         graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
         logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
     )(_Ingress)
-    return deployment.bind(settings.model_copy(update={"concurrency": sandboxes}))
+    return deployment.bind(settings, placement.per_node)
+
+
+def _nodes() -> list[nodes.Node]:
+    """The nodes of the cluster in use; joins it if this process has not yet. None: `serve run` will start one here."""
+    if cluster.running_cluster() is None:
+        return []
+    cluster.join()
+    return nodes.living_nodes()

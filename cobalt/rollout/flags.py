@@ -12,6 +12,7 @@ from cobalt.engine.api_flags import ApiFlags
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.rollout.multi_turn import MultiTurnSettings
+from cobalt.rollout.shared import Samples
 from cobalt.rollout.single_turn import SingleTurnSettings
 from cobalt.settings import read_settings
 
@@ -54,7 +55,7 @@ class InferenceFlags:
     prompts: str = "paper"
     """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
     seed: int = 0
-    """Seed of the run; the same seed gives the same records."""
+    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
     concurrency: int = 64
     """Problems worked on at a time."""
 
@@ -73,10 +74,19 @@ class InferenceFlags:
             seed=self.seed,
         )
 
+    def which_samples(self) -> Samples:
+        """Whether samples have seeds of their own; an API takes them or not."""
+        return "seeded"
+
     def single_turn_settings(self) -> SingleTurnSettings:
         """The settings that the flags ask for."""
         return SingleTurnSettings(
-            self.input_file, self.output_file, self.generation(), prompts=self.prompts, concurrency=self.concurrency
+            self.input_file,
+            self.output_file,
+            self.generation(),
+            prompts=self.prompts,
+            concurrency=self.concurrency,
+            samples=self.which_samples(),
         )
 
 
@@ -101,6 +111,7 @@ class MultiTurnFlags(InferenceFlags):
             truncated_thinking=self.truncated_thinking,
             prompts=self.prompts,
             concurrency=self.concurrency,
+            samples=self.which_samples(),
         )
 
 
@@ -108,8 +119,16 @@ class MultiTurnFlags(InferenceFlags):
 class VllmFlags(InferenceFlags):
     """Flags of the scripts that use the vLLM service."""
 
+    samples: Samples = "auto"
+    """seeded: each sample has a seed of its own, which follows from --seed, so that the same command gives the same
+    records. unseeded: none has, which is faster on GPUs. auto: seeded if the engine runs on a CPU, unseeded on GPUs;
+    an existing result goes on as it began."""
     replay_file: Path | None = None
     """Judge the responses recorded in this file instead of generating responses with vLLM."""
+
+    def which_samples(self) -> Samples:
+        """What the flag says."""
+        return self.samples
 
     def engine(self) -> Engine:
         """The vLLM service, or the replay that the flags ask for."""

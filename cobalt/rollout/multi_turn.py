@@ -14,7 +14,7 @@ from cobalt.episode import Episode
 from cobalt.errors import UserError
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.rollout.shared import RolloutSettings, run_rollout, seeded, turn_of
+from cobalt.rollout.shared import CountingEngine, RolloutSettings, decide_samples, run_rollout, seeded, turn_of
 from cobalt.trajectory import Trajectory, Turn
 from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
@@ -68,6 +68,8 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
             )
         _feedback_tests(settings, problem)
         _recorded_first_turns(settings, problem)
+    settings = await decide_samples(settings, engine)
+    counting = CountingEngine(engine)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
@@ -75,7 +77,7 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         first = _recorded_first_turns(settings, problem)
         if first is None:
             call = Call(problem.id, turn=0)
-            first = tuple(map(turn_of, await engine.generate(messages, seeded(settings.generation, call), call)))
+            first = tuple(map(turn_of, await counting.generate(messages, seeded(settings.generation, call), call)))
         remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
 
         async def converse(sample: int, turn: Turn) -> Trajectory:
@@ -87,7 +89,7 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
                 enable_thinking=settings.enable_thinking,
                 truncated_thinking=settings.truncated_thinking,
             )
-            return await _converse(settings, engine, remembering, episode, problem, sample, turn)
+            return await _converse(settings, counting, remembering, episode, problem, sample, turn)
 
         trajectories = await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))
         return dict(problem.record) | {
@@ -101,7 +103,7 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         "enable_thinking": settings.enable_thinking,
         "truncated_thinking": settings.truncated_thinking,
     }
-    return await run_rollout(settings, problems, work, engine, judge, stage="multi_turn", decided=decided)
+    return await run_rollout(settings, problems, work, counting, judge, stage="multi_turn", decided=decided)
 
 
 def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:

@@ -1,18 +1,25 @@
 """What single-turn and multi-turn rollouts share: settings, seeds of calls, and the run over all problems of a file."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from cobalt.conversation import load_prompts
+from cobalt.conversation import Message, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.files import check_files
 from cobalt.judge import Judge
+from cobalt.manifest import recorded_arguments
 from cobalt.problem import Problem
 from cobalt.records import RecordFile
 from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.trajectory import Turn
+
+logger = logging.getLogger(__name__)
+
+Samples = Literal["auto", "seeded", "unseeded"]
+"""Whether each sample has a seed of its own; "auto": `decide_samples` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,7 @@ class RolloutSettings:
         generation: Sampling; its `seed` is the run's seed.
         prompts: Prompt set, by name or folder.
         concurrency: Problems worked on at a time.
+        samples: Whether each sample has a seed of its own, which follows from the run's seed.
     """
 
     input_file: Path
@@ -32,6 +40,7 @@ class RolloutSettings:
     generation: GenerationSettings
     prompts: str = "paper"
     concurrency: int = 64
+    samples: Samples = "auto"
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
@@ -46,11 +55,64 @@ class RolloutSettings:
         check_files([self.input_file], [self.output_file])
 
 
+Settings = TypeVar("Settings", bound=RolloutSettings)
+
+
+async def decide_samples(settings: Settings, engine: Engine) -> Settings:
+    """The settings of a run, without a seed if its samples are unseeded; the manifest records the seed.
+
+    "auto" goes on as an existing result began. A new result is seeded unless the engine runs on GPUs, where seeds of
+    single samples keep vLLM from its fastest sampler.
+
+    Raises:
+        ServiceDown: the engine is not running.
+        UserError: the manifest of the result cannot be read.
+    """
+    samples = settings.samples
+    if samples == "auto":
+        there = settings.output_file.exists() and settings.output_file.stat().st_size > 0
+        recorded = (recorded_arguments(settings.output_file) if there else None) or {}
+        if "generation" in recorded:
+            samples = "unseeded" if recorded["generation"].get("seed") is None else "seeded"
+        else:
+            samples = "unseeded" if (await engine.describe()).get("device") == "gpu" else "seeded"
+    if samples == "seeded":
+        return settings
+    return replace(settings, generation=settings.generation.model_copy(update={"seed": None}))
+
+
+class CountingEngine:
+    """An engine, with the prompt tokens of all its completions counted.
+
+    Attributes:
+        prompt_tokens: Of every completion.
+        cached_tokens: Those of them that the engine had computed before, for another sample or turn.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """Draw completions; see `Engine.generate`."""
+        completions = await self._engine.generate(conversation, settings, call)
+        self.prompt_tokens += sum(completion.prompt_tokens for completion in completions)
+        self.cached_tokens += sum(completion.cached_tokens for completion in completions)
+        return completions
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`."""
+        return await self._engine.describe()
+
+
 async def run_rollout(
     settings: RolloutSettings,
     problems: Sequence[Problem],
     work: Callable[[Problem], Awaitable[Mapping[str, Any]]],
-    engine: Engine,
+    engine: CountingEngine,
     judge: Judge,
     *,
     stage: str,
@@ -68,15 +130,17 @@ async def run_rollout(
         decided: What decides the records besides sampling, prompts, engine and judge.
     """
     with RecordFile(settings.output_file) as output:
+        about = dict(await engine.describe())
+        about.pop("device", None)  # it decides whether samples are seeded, which the manifest says of the sampling
         arguments = {
             "stage": stage,
             "generation": settings.generation.model_dump(),
             **decided,
             "prompts": load_prompts(settings.prompts).digests,
-            "engine": dict(await engine.describe()),
+            "engine": about,
             "judge": dict(await judge.describe()),
         }
-        return await run_all(
+        failed = await run_all(
             problems,
             lambda problem: problem.id,
             work,
@@ -86,6 +150,14 @@ async def run_rollout(
             concurrency=settings.concurrency,
             description=stage.replace("_", " "),
         )
+    if engine.cached_tokens:
+        logger.info(
+            "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache",
+            engine.cached_tokens,
+            engine.prompt_tokens,
+            100 * engine.cached_tokens / engine.prompt_tokens,
+        )
+    return failed
 
 
 def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:

@@ -9,7 +9,7 @@ from cobalt.engine import Call, Engine
 from cobalt.episode import judge_response
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import Problem, load_problems
-from cobalt.rollout.shared import RolloutSettings, run_rollout, seeded, turn_of
+from cobalt.rollout.shared import CountingEngine, RolloutSettings, decide_samples, run_rollout, seeded, turn_of
 from cobalt.trajectory_codec import encode_single_turn
 
 
@@ -33,11 +33,13 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
     settings.check()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
+    settings = await decide_samples(settings, engine)
+    counting = CountingEngine(engine)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
         call = Call(problem.id, turn=0)
-        turns = list(map(turn_of, await engine.generate(messages, seeded(settings.generation, call), call)))
+        turns = list(map(turn_of, await counting.generate(messages, seeded(settings.generation, call), call)))
         remembering = RememberingJudge(judge)  # the samples of a problem repeat programs
         results = await asyncio.gather(*(judge_response(remembering, turn.response, problem.tests) for turn in turns))
         return dict(problem.record) | {
@@ -45,4 +47,4 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
             **encode_single_turn(turns, results),
         }
 
-    return await run_rollout(settings, problems, work, engine, judge, stage="single_turn", decided={})
+    return await run_rollout(settings, problems, work, counting, judge, stage="single_turn", decided={})

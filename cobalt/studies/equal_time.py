@@ -17,7 +17,7 @@ from cobalt.errors import UserError
 from cobalt.records import read_records
 from cobalt.report.curves import read_metrics
 from cobalt.studies.plan import STEPS_FILE
-from cobalt.training import run_folder
+from cobalt.training import checkpoints
 from cobalt.training.export import export
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def last_step_within(run: Path, seconds: float) -> int:
     Raises:
         UserError: the run has no checkpoint.
     """
-    steps = run_folder.checkpoints(run)
+    steps = checkpoints.steps(run)
     if not steps:
         raise UserError(f"{run} has no checkpoint: train it first")
     chosen = max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.records import read_records
+from cobalt.training.configuration import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: the folder that commands run in."""
@@ -55,6 +56,7 @@ class Step:
         during: Name of a later step. This step then runs in the background, and is waited for when the later step has
             ended. None: the next step waits for this one.
         shown: Whether the command's output is shown on the terminal, too.
+        training: What the command trains, if it trains by GRPO, so that a dry run can check it.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Step:
     services: Services | None = None
     during: str | None = None
     shown: bool = False
+    training: TrainingSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

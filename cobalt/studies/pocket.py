@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.studies.plan import Services, Step
-from cobalt.training.configuration import path_overrides
+from cobalt.training.configuration import TrainingSettings, path_overrides
+
+_CHOICES = {
+    "grpo_single_turn": ("problems", "single_turn", "grpo"),
+    "grpo_multi_turn": ("partial_trajectories", "single_turn", "grpo"),
+    "grpo_mt": ("episodes", "multi_turn", "grpo"),
+    "verpo_mt": ("episodes", "multi_turn_until_solved", "verpo"),
+}
+"""The data, rollout and estimator that each of the scripts train_METHOD.sh chooses."""
 
 _SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
 
@@ -81,6 +89,7 @@ def trajectories(
     turns: int | None = None,
     perturbed: bool = False,
     during: str | None = None,
+    flags: tuple[str, ...] = (),
 ) -> Step:
     """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
@@ -95,6 +104,7 @@ def trajectories(
         turns: Turns after the first one; None: the scripts' default (8).
         perturbed: Feedback comes from impossible public tests, and hacking events are extracted.
         during: See `Step`.
+        flags: Further ones of the inference scripts.
     """
     variables = (*(("PERTURBED=1",) if perturbed else ()), *((f"TURNS={turns}",) if turns is not None else ()))
     script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
@@ -102,7 +112,7 @@ def trajectories(
     return Step(
         name,
         purpose,
-        (*(("env", *variables) if variables else ()), *script, *number),
+        (*(("env", *variables) if variables else ()), *script, *number, *flags),
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
         services=Services(model),
@@ -220,19 +230,36 @@ def offline_training(
     )
 
 
-def problem_rows(name: str, world: Path, dev: Path, folder: Path, *, episodes: bool = False) -> Step:
-    """Rows of the world's training problems for the seed model, validated on those of `dev`.
+def problem_rows(
+    name: str,
+    world: Path,
+    dev: Path,
+    folder: Path,
+    *flags: str,
+    episodes: bool = False,
+    model: Path | None = None,
+) -> Step:
+    """Rows of the world's training problems, validated on those of `dev`.
 
     They are for single-turn GRPO or, with `episodes`, for online multi-turn training.
+
+    Args:
+        name: Of the step.
+        world: Folder of the world.
+        dev: The validation problems.
+        folder: Of the rows.
+        flags: Further ones of preproc/verl_preproc_single_turn.py.
+        episodes: Whether rollouts of several turns begin with the rows.
+        model: The policy to train; None: the world's seed model.
     """
-    train, model = problems(world, "train"), world_model(world)
+    train, model = problems(world, "train"), model or world_model(world)
     script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
-    flags = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
     rules = ("--episodes", "--enable_thinking", "--truncated_thinking", "drop") if episodes else ()
+    files = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
     return Step(
         name,
         f"Write the rows of {'online multi-turn training' if episodes else 'single-turn GRPO'} for veRL.",
-        (*script, *flags, "--prompts", "pocket", "--data_source", "pocket", *rules),
+        (*script, *files, "--prompts", "pocket", "--data_source", "pocket", *rules, *flags),
         files=row_files(folder),
         needs=(train, dev, model),
     )
@@ -258,6 +285,7 @@ def contextual_prompts(
     is_test: bool = False,
     perturbed: Path | None = None,
     perturbed_ratio: float = 1.0,
+    flags: tuple[str, ...] = (),
 ) -> Step:
     """Contextual prompts from the trajectories of a run.
 
@@ -269,29 +297,30 @@ def contextual_prompts(
         is_test: One trajectory of each problem, for validation.
         perturbed: The problems with impossible tests; copies of prompts with impossible feedback are then added.
         perturbed_ratio: With `perturbed`, copies for each prompt, 0 to 1.
+        flags: Further ones of preproc/process_multi_turn_taco.py.
     """
     script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(evaluation_file(run)))
-    flags = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
+    files = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
     copies = ("--perturbed_ratio", f"{perturbed_ratio:g}", "--perturbed_file", str(perturbed)) if perturbed else ()
     return Step(
         name,
         "Cut the trajectories into contextual prompts"
         + (", and add copies with impossible feedback." if perturbed else "."),
-        (*script, *flags, *(("--is_test",) if is_test else ()), *copies),
+        (*script, *files, *(("--is_test",) if is_test else ()), *copies, *flags),
         files=(file,),
         needs=(evaluation_file(run), model, *((perturbed,) if perturbed else ())),
         services=Services() if perturbed else None,
     )
 
 
-def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path) -> Step:
-    """Rows for GRPO on contextual prompts, validated on those of `validation`."""
+def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path, *flags: str) -> Step:
+    """Rows for GRPO on contextual prompts, validated on those of `validation`; `flags` are further ones."""
     script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
-    flags = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
+    files = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
     return Step(
         name,
         "Write the prompts as rows for veRL.",
-        (*script, *flags, "--data_source", "pocket"),
+        (*script, *files, "--data_source", "pocket", *flags),
         files=row_files(folder),
         needs=(prompts, validation, model),
     )
@@ -310,6 +339,7 @@ def training(
     save_every: int | None = None,
     validate_every: int | None = 10,
     settings: tuple[str, ...] = (),
+    scale: str = "pocket",
 ) -> Step:
     """A training run.
 
@@ -325,8 +355,10 @@ def training(
         save_every: Steps between two checkpoints; None: only the last one.
         validate_every: Steps between two validations, the first of them before training; None: no validation.
         settings: Of veRL, as key=value.
+        scale: A file of `verl/config/scale`.
     """
     script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
+    profile = () if scale == "pocket" else ("--profile", scale)
     length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
     validated = (
@@ -334,12 +366,15 @@ def training(
         if validate_every is None
         else (f"trainer.test_freq={validate_every}",)
     )
+    overrides = (f"data.seed={seed}", *length, saved, *validated, *settings)
+    rows, rollout, estimator = _CHOICES[method]
     return Step(
         name,
         purpose,
-        (*script, "--output_dir", str(run), f"data.seed={seed}", *length, saved, *validated, *settings),
+        (*script, "--output_dir", str(run), *profile, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
+        training=TrainingSettings(data, str(model), run, rows, rollout, estimator, scale, overrides=overrides),
     )
 
 

@@ -5,13 +5,15 @@ trained on those (FT-Cobalt). The three are compared over eight rounds of feedba
 """
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cobalt.cli import run_script
 from cobalt.errors import UserError
-from cobalt.studies import pocket
+from cobalt.studies import gpu_smoke, pocket
+from cobalt.studies.dry_run import dry_run
 from cobalt.studies.flags import StudyFlags
 from cobalt.studies.plan import Step, Study
 
@@ -212,17 +214,35 @@ class Quickstart:
 
 @dataclass(frozen=True)
 class Arguments(StudyFlags):
-    """Run the whole method on the pocket world, on two CPU cores, and compare base, FT and FT-Cobalt."""
+    """Run the whole method on the pocket world, on two CPU cores or one GPU, and compare base, FT and FT-Cobalt."""
 
     fast: bool = False
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
     special_cases: float = 0.0
     """Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0, --fast does
     not take a weaker seed model."""
+    profile: Literal["pocket", "gpu-smoke"] = "pocket"
+    """pocket: on two CPU cores. gpu-smoke: on one GPU, in a quarter of an hour, with too few steps to learn anything.
+    It ends with a report of tokens a second by phase (docs/gpu_report.md)."""
+    model: str | None = None
+    """With gpu-smoke: folder or hub name of a small model to take as base, such as Qwen/Qwen3-0.6B. The default is the
+    pocket world's seed model, which is trained first."""
+    dry_run: bool = False
+    """Print the command of each step, check the configuration of each training run without a GPU, and stop."""
 
 
 def study(arguments: Arguments) -> Study:
-    """The study that the flags ask for."""
+    """The study that the flags ask for.
+
+    Raises:
+        UserError: the flags contradict one another, or a value is out of range.
+    """
+    if arguments.profile == gpu_smoke.PROFILE:
+        if arguments.fast or arguments.special_cases:
+            raise UserError("--profile gpu-smoke has sizes of its own: leave out --fast and --special_cases")
+        return gpu_smoke.study(arguments.output_dir, arguments.seed, arguments.model)
+    if arguments.model is not None:
+        raise UserError("--model chooses the base of --profile gpu-smoke: give both or neither")
     if not 0 <= arguments.special_cases <= 1:
         raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
@@ -241,5 +261,14 @@ def study(arguments: Arguments) -> Study:
     )
 
 
+def main(arguments: Arguments) -> int:
+    """List the study, check it or run it; returns the exit code."""
+    planned = study(arguments)
+    if not arguments.dry_run:
+        return arguments.carry_out(planned)
+    dry_run(planned, sys.stdout.write)
+    return 0
+
+
 if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: arguments.carry_out(study(arguments)))
+    run_script(Arguments, main)

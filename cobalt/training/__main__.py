@@ -10,8 +10,12 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.training.configuration import TrainingSettings, trains_on_cpu
+from cobalt.training.installed import check_vllm, choose_attention
 
 logger = logging.getLogger(__name__)
+
+_ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config"))
+"""Sections of the configuration that set an engine's parallelism."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,26 @@ class Arguments:
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs."""
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
+    steps on one GPU, to see that everything runs."""
+    keep: int | None = None
+    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too."""
     dry_run: bool = False
     """Compose the configuration, check it without a GPU, print it, and stop."""
-    silence_limit: float = 600.0
-    """Seconds without a line of output after which the run counts as hung and is ended."""
+    hang_limit: float = 1800.0
+    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
 
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.configuration import check_flags, compose
+    from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
 
-    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     settings = TrainingSettings(
         data_dir=arguments.data_dir,
         model=arguments.model,
@@ -63,11 +71,15 @@ def main(arguments: Arguments) -> int:
         estimator=arguments.estimator,
         scale=arguments.scale,
         overrides=tuple(arguments.overrides),
+        keep=arguments.keep,
         wandb=arguments.wandb,
     )
     config = compose(settings)
+    check_vllm(on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, "actor_rollout_ref.model", _ENGINES, on_cpu=trains_on_cpu(config))
     findings = check(config)
     findings.raise_errors()
+    findings.notes.append(attention)
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
@@ -79,7 +91,9 @@ def main(arguments: Arguments) -> int:
     if arguments.dry_run:
         logger.info("the dry run found nothing wrong; it is for %s", _size(config))
         return 0
-    return launch(settings, config, silence_limit=arguments.silence_limit)
+    if findings.disk is not None:
+        check_disk(settings.output_dir, findings.disk)
+    return launch(settings, config, hang_limit=arguments.hang_limit)
 
 
 def _size(config: Any) -> str:

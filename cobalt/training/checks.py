@@ -12,8 +12,10 @@ from typing import Any
 from cobalt.errors import UserError
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
 from cobalt.training.fits import check_fits
+from cobalt.training.templates import template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -23,6 +25,9 @@ _WHOLE = (
     "data.max_prompt_length",
     "data.max_response_length",
     "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "trainer.n_gpus_per_node",
@@ -35,7 +40,16 @@ _WHOLE_OR_NULL = (
     "trainer.total_training_steps",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+    "cobalt.keep_checkpoints",
 )
+_REMOVING = {
+    "trainer.max_actor_ckpt_to_keep": None,
+    "trainer.max_critic_ckpt_to_keep": None,
+    "trainer.remove_previous_ckpt_in_save": False,
+    "trainer.del_local_ckpt_after_load": False,
+}
+"""Settings by which veRL removes checkpoints before a newer one is whole, and their values that do not."""
+
 _ABOVE_ZERO = (
     "actor_rollout_ref.actor.optim.lr",
     "actor_rollout_ref.rollout.temperature",
@@ -55,10 +69,15 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Findings:
-    """What was found: `errors` stop the run, `notes` are for information."""
+    """What was found: `errors` stop the run, `notes` are for information, `steps` are those of the whole run.
+
+    `disk` is what the run will write; None if it is not known, as the steps.
+    """
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    steps: int | None = None
+    disk: DiskUse | None = None
 
     def raise_errors(self) -> None:
         """Raise all errors as one.
@@ -70,13 +89,20 @@ class Findings:
             raise UserError("; ".join(self.errors))
 
 
+def settings_errors(config: Any) -> list[str]:
+    """What is wrong with the settings alone, whatever the data and the policy are."""
+    wrong = [*_kind_errors(config)]
+    if wrong:
+        return wrong
+    parts = (_sampling_errors, _loss_errors, _batch_errors, _dynamic_batch_errors, _episode_errors)
+    return [error for part in parts for error in part(config)]
+
+
 def check(config: Any) -> Findings:
     """Check everything that needs no GPU."""
-    findings = Findings(errors=[*_kind_errors(config)])
-    if findings.errors:
+    findings = Findings(errors=settings_errors(config))
+    if any(_kind_errors(config)):
         return findings
-    findings.errors += [*_sampling_errors(config), *_loss_errors(config), *_batch_errors(config)]
-    findings.errors += [*_episode_errors(config)]
     rows = _rows(config, findings)
     _check_model(config, findings)
     if not findings.errors:
@@ -95,11 +121,21 @@ def check(config: Any) -> Findings:
                 f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
                 f" {config.trainer.total_epochs}: the run would end before its last step is reached and saved"
             )
+        findings.steps = most if planned is None else planned
         findings.notes.append(
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
-            f" {most if planned is None else planned} in all"
+            f" {findings.steps} in all"
         )
+        _estimate_disk(config, findings.steps, findings)
     return findings
+
+
+def _estimate_disk(config: Any, steps: int, findings: Findings) -> None:
+    try:
+        findings.disk = disk_use(config, steps, config.cobalt.keep_checkpoints)
+    except UserError:  # the model is not on this machine, which `_check_model` says
+        return
+    findings.notes.append(f"needs {findings.disk}")
 
 
 def _kind_errors(config: Any) -> Iterator[str]:
@@ -115,6 +151,9 @@ def _kind_errors(config: Any) -> Iterator[str]:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             yield f"{key} is {value!r}: it must be a whole number of 1 or more"
+    for key, harmless in _REMOVING.items():
+        if OmegaConf.select(config, key, default=harmless) != harmless:
+            yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"
     for key in _ABOVE_ZERO:
         value = OmegaConf.select(config, key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
@@ -229,11 +268,38 @@ def _batch_errors(config: Any) -> Iterator[str]:
             )
 
 
+def _dynamic_batch_errors(config: Any) -> Iterator[str]:
+    """Micro-batches with a limit of tokens in place of a number of samples (`use_dynamic_bsz`)."""
+    policy = config.actor_rollout_ref
+    if policy.actor.use_dynamic_bsz != policy.rollout.log_prob_use_dynamic_bsz:
+        yield (
+            f"actor.use_dynamic_bsz is {policy.actor.use_dynamic_bsz}, rollout.log_prob_use_dynamic_bsz"
+            f" {policy.rollout.log_prob_use_dynamic_bsz}: veRL needs both alike, so leave the latter alone"
+        )
+    if policy.actor.use_dynamic_bsz and config.cobalt.loss_agg == "micro_batch":
+        yield (
+            "cobalt.loss_agg=micro_batch weighs a token by its micro-batch, and actor_rollout_ref.actor.use_dynamic_bsz"
+            " makes micro-batches by length: set cobalt.loss_agg=mini_batch, or use_dynamic_bsz=false"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    parallel = policy.actor.ulysses_sequence_parallel_size
+    for name, dynamic, limit in (
+        ("actor.ppo", policy.actor.use_dynamic_bsz, policy.actor.ppo_max_token_len_per_gpu),
+        ("rollout.log_prob", policy.rollout.log_prob_use_dynamic_bsz, policy.rollout.log_prob_max_token_len_per_gpu),
+        ("ref.log_prob", policy.ref.log_prob_use_dynamic_bsz, policy.ref.log_prob_max_token_len_per_gpu),
+    ):
+        if dynamic and limit * parallel < longest:
+            yield (
+                f"actor_rollout_ref.{name}_max_token_len_per_gpu {limit} is less than one sample of"
+                f" data.max_prompt_length + data.max_response_length = {longest} tokens"
+            )
+
+
 def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
     """Rows of both files, once their columns are right and their prompts are measured."""
     counter = _token_counter(config, findings)
     if counter is not None:
-        findings.errors += _thinking_errors(config, counter)
+        findings.errors += template_errors(config, counter)
     rows = {}
     for split in ("train", "val"):
         path = Path(config.data[f"{split}_files"])
@@ -302,17 +368,6 @@ def _token_counter(config: Any, findings: Findings) -> Any:
         return None
 
 
-def _thinking_errors(config: Any, counter: Any) -> Iterator[str]:
-    """The reward must know whether responses start inside their thinking, which their text does not show."""
-    from omegaconf import OmegaConf
-
-    key = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
-    opens = counter.opens_thinking()
-    if OmegaConf.select(config, key, default=opens) != opens:
-        says = "ends its prompts with <think>" if opens else "does not end its prompts with <think>"
-        yield f"the chat template of {counter.model_name} {says}: set {key}={str(opens).lower()}"
-
-
 def _check_model(config: Any, findings: Findings) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
@@ -344,7 +399,10 @@ def _check_model(config: Any, findings: Findings) -> None:
 def _missing(path: str, reason: str, findings: Findings) -> None:
     is_hub_name = not Path(path).exists() and path.count("/") == 1 and not path.startswith((".", "/", "~"))
     if is_hub_name:
-        note = f"{path} is not on this machine: lengths and vocabulary were not checked"
+        note = (
+            f"{path} is not on this machine: lengths and vocabulary were not checked, nor whether its chat template"
+            " opens the thinking in the prompt (prompt_opens_thinking) and ends turns where generation stops"
+        )
         if note not in findings.notes:
             findings.notes.append(note)
     elif not any(path in error for error in findings.errors):

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cobalt.environment import passed_on
 from cobalt.errors import UserError
+from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
 
 VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
@@ -31,6 +33,7 @@ class TrainingSettings:
         rollout: A file of `verl/config/rollout`: how a prompt's samples are generated.
         estimator: A file of `verl/config/estimator`: the advantages and the loss.
         scale: A file of `verl/config/scale`: sizes, and the machine they are for.
+        keep: How many of the last checkpoints to keep; None: as many as the scale says.
         overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
         wandb: Log to Weights & Biases too.
     """
@@ -42,6 +45,7 @@ class TrainingSettings:
     rollout: str = "single_turn"
     estimator: str = "grpo"
     scale: str = "pocket"
+    keep: int | None = None
     overrides: tuple[str, ...] = ()
     wandb: bool = False
 
@@ -81,6 +85,7 @@ def compose(settings: TrainingSettings) -> Any:
             *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
             *path_overrides(paths),
             *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
+            *([f"cobalt.keep_checkpoints={settings.keep}"] if settings.keep is not None else []),
             *settings.overrides,
         ],
     )
@@ -136,7 +141,7 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     return config
 
 
-def check_flags(data_dir: Path, output_dir: Path, silence_limit: float) -> None:
+def check_flags(data_dir: Path, output_dir: Path, hang_limit: float) -> None:
     """Check the flags of a training command that veRL's configuration does not have.
 
     Raises:
@@ -147,8 +152,8 @@ def check_flags(data_dir: Path, output_dir: Path, silence_limit: float) -> None:
         raise UserError(f"--output_dir {output} is a file: name a folder")
     if output == data_dir.resolve():
         raise UserError(f"--output_dir {output} is the folder of the data: name another one")
-    if not silence_limit > 0:
-        raise UserError(f"--silence_limit is {silence_limit:g}: it must be above 0")
+    if not hang_limit > 0:
+        raise UserError(f"--hang_limit is {hang_limit:g}: it must be above 0")
 
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
@@ -194,6 +199,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
         "COBALT_FAILURE_FILE": str(output / "failure.txt"),
+        HEARTBEAT_VARIABLE: str(heartbeat_folder(output)),
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }
@@ -211,3 +217,18 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**36),
     }
+
+
+def node_environment(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables for Ray's runtime environment, as values of a configuration.
+
+    On the cluster that `RAY_ADDRESS` names they include those of the shell that other nodes need, without secrets: the
+    configuration is saved with the run. On a Ray of its own the run's processes have the shell's variables anyway.
+
+    Args:
+        variables: Those of this project (`process_environment`); they win.
+        environment: The launcher's environment.
+    """
+    of_the_shell = passed_on(environment) if environment.get("RAY_ADDRESS") else {}
+    # In a configuration `${` begins a reference to another key.
+    return {name: value.replace("${", r"\${") for name, value in of_the_shell.items()} | dict(variables)

@@ -5,6 +5,7 @@
 veRL's own merger does the work; this module finds the checkpoint, and moves the folder into place when it is complete.
 """
 
+import logging
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError, last_line
-from cobalt.training import run_folder
+from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import trains_on_cpu
 
 
@@ -28,7 +29,11 @@ class Arguments:
     """The folder to write; an existing folder is replaced if an export made it."""
     step: int | None = None
     """The checkpoint's step; the last whole one by default."""
+    best: bool = False
+    """Take the checkpoint whose validation solved most, in place of the last one."""
 
+
+logger = logging.getLogger(__name__)
 
 _MARK = ".cobalt-export"
 
@@ -57,9 +62,12 @@ def export(run: Path, step: int, output: Path) -> None:
         UserError: there is no such checkpoint, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
-    checkpoint = run_folder.checkpoint_path(run, step) / "actor"
+    checkpoint = checkpoints.path_of(run, step) / "actor"
     if not checkpoint.is_dir():
         raise UserError(f"there is no checkpoint {checkpoint}")
+    missing = checkpoints.missing_part(checkpoint.parent)
+    if missing is not None:
+        raise UserError(f"the checkpoint {checkpoint.parent} is not whole ({missing}): export another step")
     if output.exists() and not (output / _MARK).exists():
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
@@ -97,13 +105,33 @@ def _has_adapters(config: Any) -> bool:
 
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    step = run_folder.last_checkpoint(arguments.run_dir) if arguments.step is None else arguments.step
-    if arguments.step is not None and arguments.step < 1:
-        raise UserError(f"--step {arguments.step}: the first step is 1")
-    if not step:
-        raise UserError(f"{arguments.run_dir} has no checkpoint")
-    export(arguments.run_dir, step, arguments.output_dir)
+    export(arguments.run_dir, chosen_step(arguments), arguments.output_dir)
     return 0
+
+
+def chosen_step(arguments: Arguments) -> int:
+    """The step that the flags choose.
+
+    Raises:
+        UserError: they choose none, or the run has no such checkpoint.
+    """
+    run = arguments.run_dir
+    if arguments.step is not None:
+        if arguments.best:
+            raise UserError("--step and --best both choose a checkpoint: give one of them")
+        if arguments.step < 1:
+            raise UserError(f"--step {arguments.step}: the first step is 1")
+        return arguments.step
+    if not arguments.best:
+        step = checkpoints.last(run)
+        if not step:
+            raise UserError(f"{run} has no whole checkpoint")
+        return step
+    best = run_folder.best_step(run)
+    if best is None:
+        raise UserError(f"no checkpoint of {run} was validated: leave out --best")
+    logger.info("the best validation is that of step %d", best)
+    return best
 
 
 if __name__ == "__main__":

@@ -9,30 +9,30 @@ import logging
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cobalt import cluster
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
-from cobalt.training import machine, run_folder
-from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, process_environment, trains_on_cpu
+from cobalt.training import checkpoints, machine, run_folder
+from cobalt.training.configuration import (
+    VERL_FOLDER,
+    TrainingSettings,
+    node_environment,
+    process_environment,
+    trains_on_cpu,
+)
 from cobalt.training.export import export
 from cobalt.training.progress import step_reporter
+from cobalt.training.watching import watch
 
 logger = logging.getLogger(__name__)
-
-_END_SECONDS = 15
-"""How long veRL's driver may take to end after it was asked to."""
-
-_ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def dry_run(output_dir: Path, config: Any) -> None:
@@ -55,13 +55,13 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> int:
+def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
 
     Args:
         settings: What to train, on what.
         config: The checked configuration that `compose` made of the settings.
-        silence_limit: Seconds without a line of output after which the run counts as hung and is ended.
+        hang_limit: Seconds without progress and work after which the run counts as hung (`cobalt.training.watching`).
 
     Returns:
         The exit code of veRL's driver.
@@ -75,15 +75,17 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
     output = settings.output_dir.resolve()
     with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
-        step = run_folder.prepare(output, _deciding(settings, config), inputs)
-        _go_on_from(config, output, step)
+        validates = config.trainer.test_freq > 0
+        start = run_folder.prepare(output, _deciding(settings, config), inputs, validates=validates)
+        _go_on_from(config, output, start)
         variables = process_environment(output, on_cpu=trains_on_cpu(config))
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+        everywhere = node_environment(variables, os.environ)
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
         OmegaConf.save(config, output / "config.yaml")
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
-        logger.info("training in %s, from step %d; the log is %s", output, step, output / "train.log")
+        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         with (
             _shared_memory_swept(),
             _worker_python(config, variables, output / "train.log") as python,
@@ -92,14 +94,14 @@ def launch(settings: TrainingSettings, config: Any, *, silence_limit: float) -> 
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             reporter = step_reporter(run_folder.metrics_path(output))
-            code = watch(command, environment, output / "train.log", silence_limit, reporter)
+            code = watch(command, environment, output, hang_limit, reporter)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
-                f" the checkpoint of step {run_folder.last_checkpoint(output)} is whole: run the same command to go on"
+                f" the checkpoint of step {checkpoints.last(output)} is whole: run the same command to go on"
             )
-        if not code and run_folder.last_checkpoint(output):
-            export(output, run_folder.last_checkpoint(output), output / "model")
+        if not code and checkpoints.last(output):
+            export(output, checkpoints.last(output), output / "model")
         return code
 
 
@@ -125,13 +127,13 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     return decided | chosen
 
 
-def _go_on_from(config: Any, output: Path, step: int) -> None:
-    if not step:
+def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
+    if not start.step:
         config.trainer.resume_mode = "disable"
         return
     config.trainer.resume_mode = "resume_path"
-    config.trainer.resume_from_path = str(run_folder.checkpoint_path(output, step))
-    config.trainer.val_before_train = False  # that step was validated when it was made
+    config.trainer.resume_from_path = str(checkpoints.path_of(output, start.step))
+    config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
 
 
 @contextlib.contextmanager
@@ -169,7 +171,7 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
     """Run the judge, on the user's cluster if there is one, else on a private Ray; yields variables that lead to it."""
     if os.environ.get("RAY_ADDRESS"):
         with _judge_on_cluster(config):
-            yield {}
+            yield {}  # joining has set RAY_AUTH_MODE in this process's environment if the cluster asks for a token
         return
     if not trains_on_cpu(config):
         machine.check_gpus(config)
@@ -186,8 +188,7 @@ def _judge_cpus() -> float:
     """CPUs that the replicas of the judge reserve by its settings."""
     from cobalt.judge import service
 
-    settings = service.ServiceSettings.from_mapping({}, os.environ)
-    return service.replicas_of(settings) * settings.replica_cpus
+    return service.reserved_cpus(service.ServiceSettings.from_mapping({}, os.environ))
 
 
 @contextlib.contextmanager
@@ -203,10 +204,7 @@ def _judge_on_cluster(config: Any) -> Iterator[None]:
 
     from cobalt.judge import service
 
-    try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except ConnectionError:
-        raise UserError(f"no Ray answers at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: start it or unset it") from None
+    cluster.join()
     try:
         living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         machine.check_cluster(living, config, _judge_cpus())
@@ -248,84 +246,3 @@ def _mapped_blocks() -> set[str]:
         with contextlib.suppress(OSError):
             found.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
     return found
-
-
-def watch(
-    command: list[str],
-    environment: dict[str, str],
-    log: Path,
-    silence_limit: float,
-    report: Callable[[], None] = lambda: None,
-) -> int:
-    """Run a command with its output in the log, and end it when it prints nothing for too long.
-
-    Args:
-        command: Program and arguments.
-        environment: Its whole environment.
-        log: File that its output is appended to, without colours.
-        silence_limit: Seconds without a line after which it is ended.
-        report: Called once a second, and at the end.
-
-    Returns:
-        Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error of the log is reported.
-
-    Raises:
-        InfrastructureError: it was silent for too long; the message has the last error it printed.
-    """
-    with log.open("ab") as file:
-        begin = file.tell()
-        child = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
-        )
-        heard = time.monotonic()
-
-        def copy() -> None:
-            nonlocal heard
-            assert child.stdout is not None
-            for line in child.stdout:
-                heard = time.monotonic()
-                file.write(_ESCAPES.sub(b"", line))
-                file.flush()
-
-        reader = threading.Thread(target=copy, daemon=True)
-        reader.start()
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = child.wait(timeout=1)
-                    break
-                report()
-                if time.monotonic() - heard > silence_limit:
-                    raise InfrastructureError(
-                        f"training printed nothing for {silence_limit:g} s and was ended{_last_error(log, begin)};"
-                        f" the log is {log}"
-                    )
-        finally:
-            _end(child)
-            reader.join(timeout=_END_SECONDS)
-            report()
-        if code:
-            logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(log, begin), log)
-        return code if code >= 0 else 128 - code
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End the driver and its process group: by SIGINT, so that it can leave Ray in order, then by SIGKILL."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-        os.killpg(child.pid, signal.SIGINT)
-        child.wait(timeout=_END_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def _last_error(log: Path, begin: int) -> str:
-    """The last line of the log from byte `begin` on that names an error, as the end of a sentence."""
-    lines = log.read_bytes()[begin:].decode("utf-8", "replace").splitlines()
-    # torchrun reports that a rank failed after the rank itself has said why. Warnings quote errors that do no harm.
-    named = [
-        line.strip()
-        for line in lines
-        if re.search(r"\b(?!ChildFailed)\w*(Error|Exception)\b", line) and "Warning:" not in line
-    ]
-    return f"; its last error: {named[-1]}" if named else ""

@@ -22,7 +22,7 @@ from cobalt.conversation.chat_template import TemplateThinking
 from cobalt.errors import UserError
 from cobalt.manifest import recorded_arguments
 from cobalt.reward.offline import OfflineSettings
-from cobalt.training import run_folder
+from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import (
     check_choice,
     check_flags,
@@ -31,6 +31,8 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
+from cobalt.training.disk import check_disk, disk_use
+from cobalt.training.installed import choose_attention
 from cobalt.training.memory import estimate
 from cobalt.training.policy import check_weights, policy_path
 from cobalt.training.states import BYTES
@@ -92,10 +94,12 @@ class Arguments:
     """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
     dry_run: bool = False
     """Check the configuration and the data without a GPU, estimate the memory, print the configuration, and stop."""
+    keep: int | None = None
+    """How many of the last checkpoints to keep; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
-    silence_limit: float = 1800.0
-    """Seconds without a line of output after which the run counts as hung and is ended."""
+    hang_limit: float = 1800.0
+    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
 
 
 def compose(arguments: Arguments) -> Any:
@@ -115,7 +119,8 @@ def compose(arguments: Arguments) -> Any:
         paths["data.val_files"] = validation
     scale = f"offline_scale@_global_={arguments.scale}"
     loggers = ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
-    given = [scale, *path_overrides(paths), f"offline.estimator={arguments.estimator}", *loggers]
+    kept = [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
+    given = [scale, *path_overrides(paths), f"offline.estimator={arguments.estimator}", *loggers, *kept]
     config = compose_file("offline", [*given, *arguments.overrides])
     errors = [*_errors(config), *_unread(compose_file("offline", given), config)]
     if errors:
@@ -284,13 +289,13 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
 
     from cobalt.services import terminations_as_interrupts
     from cobalt.training.export import export
-    from cobalt.training.launch import watch
     from cobalt.training.progress import step_reporter
+    from cobalt.training.watching import watch
 
     output = arguments.output_dir.resolve()
     with terminations_as_interrupts(), run_folder.locked(output):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
-        step = run_folder.prepare(output, _deciding(arguments, config), inputs)
+        step = run_folder.prepare(output, _deciding(arguments, config), inputs).step
         if not step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
             for kept in output.glob("start_*.npz"):
                 kept.unlink()
@@ -305,13 +310,13 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
         code = watch(
             [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
             os.environ | _variables(output, config),
-            log,
-            arguments.silence_limit,
+            output,
+            arguments.hang_limit,
             step_reporter(run_folder.metrics_path(output)),
         )
-        if not code and run_folder.last_checkpoint(output):
-            export(output, run_folder.last_checkpoint(output), output / "model")
-            logger.info("trained to step %d; the policy is %s", run_folder.last_checkpoint(output), output / "model")
+        if not code and checkpoints.last(output):
+            export(output, checkpoints.last(output), output / "model")
+            logger.info("trained to step %d; the policy is %s", checkpoints.last(output), output / "model")
         return code
 
 
@@ -336,19 +341,28 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    check_flags(arguments.data_dir, arguments.output_dir, arguments.silence_limit)
+    check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     config = compose(arguments)
+    attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
+    disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.dry_run:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
-        for line in (*plan.lines, *estimate(config).lines(), "the dry run found nothing wrong"):
+        for line in (
+            *plan.lines,
+            attention,
+            *estimate(config).lines(),
+            f"needs {disk}",
+            "the dry run found nothing wrong",
+        ):
             logger.info("%s", line)
         return 0
-    for line in plan.lines:
+    for line in (*plan.lines, attention, f"needs {disk}"):
         logger.info("%s", line)
+    check_disk(arguments.output_dir, disk)
     return launch(arguments, config, plan.steps)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cobalt.conversation.chat_template import TemplateThinking, opens_thinking, template_arguments
-from cobalt.conversation.thinking import OPEN
+from cobalt.conversation.chat_template import TemplateThinking, end_of_turn, opened_thinking, template_arguments
 from cobalt.errors import UserError
 from cobalt.offline_groups import OfflineGroup, Status, read_groups
 from cobalt.reward.offline import OfflineSettings, offline_advantages
@@ -77,10 +76,12 @@ def load_groups(
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
     if not tokenizer.chat_template:
         raise UserError("the policy's tokenizer has no chat template: give an instruction-tuned policy")
+    end = end_of_turn(tokenizer, template_arguments(thinking))
+    assert end is not None, "with an eos_token there is always one"
     groups = []
     too_long: list[str] = []
     for group in read_groups(path):
-        rows = _rows(group, tokenizer, settings, thinking)
+        rows = _rows(group, tokenizer, settings, thinking, end)
         too_long += [f"{group.id} ({row.length})" for row in rows if row.length > max_length]
         groups.append(TokenGroup(group.id, rows))
     if too_long:
@@ -94,7 +95,7 @@ def load_groups(
 
 
 def _rows(
-    group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, thinking: TemplateThinking
+    group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, thinking: TemplateThinking, end: int
 ) -> tuple[Row, ...]:
     rendered = [
         tokenizer.apply_chat_template(
@@ -106,7 +107,7 @@ def _rows(
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
     texts = [
-        _after(prompt, response.text) if opens_thinking(prompt) else response.text
+        _after(opened_thinking(prompt), response.text)
         for response, prompt in zip(group.responses, rendered, strict=True)
     ]
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -114,16 +115,20 @@ def _rows(
     rewards = np.asarray([response.reward for response in group.responses], np.float64)
     advantages = offline_advantages(settings, rewards, accepted)
     return tuple(
-        Row(prompts[prompt], np.asarray([*own, tokenizer.eos_token_id], np.int32), float(advantage), bool(right))
+        Row(prompts[prompt], np.asarray(_ended(own, end), np.int32), float(advantage), bool(right))
         for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True)
         if right or settings.estimator != "sft"
     )
 
 
-def _after(prompt: str, response: str) -> str:
+def _after(head: str, response: str) -> str:
     """A response without the head that an engine put before it because the prompt ends with it: tag and white space."""
-    head = prompt[prompt.rindex(OPEN) :]
-    return response.removeprefix(head) if response.startswith(head) else response.removeprefix(OPEN)
+    return response.removeprefix(head if response.startswith(head) else head.rstrip())
+
+
+def _ended(response: Sequence[int], end: int) -> list[int]:
+    """A response with its end token, once."""
+    return [*response] if response and response[-1] == end else [*response, end]
 
 
 @dataclass(frozen=True, slots=True)

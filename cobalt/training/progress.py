@@ -1,14 +1,26 @@
-"""Report a training run on the terminal: one line for each step, from its metrics file. train.log has all output."""
+"""Report a training run to the user: a line for each step, from its metrics file, and how far the step is.
 
+train.log has all output. It has the second line as well, every half minute.
+"""
+
+import contextlib
 import json
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
 from cobalt.report.curves import validation_solved
+from cobalt.training.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
+
+_SECONDS = 30.0
+"""Time between two lines on how far a step is."""
 
 
 def step_reporter(metrics: Path) -> Callable[[], None]:
@@ -33,6 +45,52 @@ def step_reporter(metrics: Path) -> Callable[[], None]:
                 logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
 
     return report
+
+
+@contextlib.contextmanager
+def phase_reporter(
+    heartbeat: Heartbeat, write: Callable[[str], None], seconds: float = _SECONDS
+) -> Iterator[Callable[[], None]]:
+    """Report how far a run is while the block runs; yields a function to be called about once a second.
+
+    On a terminal there is one line with a bar, which stays below the messages of the log. Elsewhere each line is a
+    message.
+
+    Args:
+        heartbeat: The run's signs of work; someone else looks at them.
+        write: Gets a line every `seconds` seconds, if anything has changed since the last one.
+        seconds: See `write`.
+    """
+    # `cobalt.cli` has this handler for terminals alone.
+    console = next(
+        (handler.console for handler in logging.getLogger().handlers if isinstance(handler, RichHandler)), None
+    )
+    last, told = time.monotonic(), heartbeat.state
+
+    def tell() -> None:
+        nonlocal last, told
+        if time.monotonic() - last >= seconds and heartbeat.state != told:
+            last, told = time.monotonic(), heartbeat.state
+            write(heartbeat.line())
+            if console is None:
+                logger.info("%s", heartbeat.line())
+
+    if console is None:
+        yield tell
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("start", total=None)
+
+        def show() -> None:
+            tell()
+            state = heartbeat.state
+            done, total = (
+                (state.micro_batch, state.micro_batches) if state.micro_batches else (state.samples, state.samples_of)
+            )
+            progress.update(bar, description=heartbeat.line(), completed=done, total=total or None)
+
+        yield show
 
 
 def _words(metrics: dict[str, Any]) -> list[str]:

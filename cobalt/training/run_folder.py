@@ -1,24 +1,27 @@
 """A training run's folder: where a rerun continues, and a metrics file without a missing or repeated step.
 
-    checkpoints/global_step_N/    veRL's; latest_checkpointed_iteration.txt names the last whole one
-    metrics.jsonl                 one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
-    metrics.run.json              what made it; a rerun with other settings is refused
+    checkpoints/        see `cobalt.training.checkpoints`
+    metrics.jsonl       one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
+    metrics.run.json    what made it; a rerun with other settings is refused
 
-A step's checkpoint is written before its metrics. A run killed between the two has a checkpoint ahead of its metrics,
-so a rerun continues from the last checkpoint whose step was reported.
+A step's checkpoint is written before its validation and its line of metrics. A run killed in between has a checkpoint
+ahead of its metrics. A rerun continues from it all the same, and the line is made of the metrics beside the checkpoint.
 """
 
 import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cobalt.atomic import replacing
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
+from cobalt.report.curves import validation_solved
+from cobalt.training import checkpoints
 
 
 @contextlib.contextmanager
@@ -46,72 +49,80 @@ def metrics_path(output: Path) -> Path:
     return output / "metrics.jsonl"
 
 
-def checkpoint_path(output: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return output / "checkpoints" / f"global_step_{step}"
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run begins or goes on.
 
-
-def last_checkpoint(output: Path) -> int:
-    """The step of the last whole checkpoint; 0 for none.
-
-    Raises:
-        UserError: the file that names it is not readable.
+    Attributes:
+        step: The step of the checkpoint to load; 0: none, from the beginning.
+        reported: Whether that step's metrics are in the metrics file. If not, the first validation completes them.
     """
-    tracker = _tracker(output)
-    if not tracker.exists():
-        return 0
-    text = tracker.read_text(encoding="utf-8").strip()
-    if not text:
-        return max(
-            (step for step in checkpoints(output) if (checkpoint_path(output, step) / "data.pt").exists()), default=0
-        )
-    if not text.isdigit():
-        raise UserError(f"{tracker} does not hold a step: write the step of the last whole checkpoint into it")
-    return int(text)
+
+    step: int
+    reported: bool = True
 
 
-def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> int:
-    """Make the folder ready for a run or a rerun; returns the step to continue from, 0 for the beginning.
+def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
+    """Make the folder ready for a run or a rerun.
 
-    Lines of metrics and checkpoints after that step are removed: the rerun makes them again.
+    Lines of metrics and checkpoints after the step to go on from are removed: the rerun makes them again.
 
     Args:
         output: The run's folder.
         settings: Everything that decides the result (`cobalt.manifest`).
         inputs: Data files; their content is compared.
+        validates: Whether the trainer validates after it has written a checkpoint. Then the line of a checkpoint whose
+            validation was cut off is left to the trainer (`Start.reported`).
 
     Raises:
         UserError: the folder holds a run with other settings, or checkpoints without their metrics.
     """
     metrics = metrics_path(output)
     lines = _whole_lines(metrics)
-    last = last_checkpoint(output)
-    if last and not lines:
+    newest = checkpoints.last(output)
+    if newest and not lines:
         raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
     reported = {step for step, _ in lines}
-    step = max((step for step in checkpoints(output) if step <= last and step in reported), default=0)
+    step = max((step for step in _whole(output, newest) if _has_metrics(output, step, reported)), default=0)
     # In this order, so that a kill in between leaves nothing that looks like progress.
-    if last:
-        _tracker(output).write_text(str(step), encoding="utf-8")
-    for later in checkpoints(output):
+    if newest:
+        checkpoints.name_last(output, step)
+    for later in checkpoints.steps(output):
         if later > step:
-            shutil.rmtree(checkpoint_path(output, later))
+            shutil.rmtree(checkpoints.path_of(output, later))
+    known = checkpoints.kept_metrics(output, step) if step not in reported else None
     if metrics.exists():
         with replacing(metrics) as handle:
             handle.writelines(line.encode() for at, line in lines if step and at <= step)
-    return step
+            if known is not None and not validates:
+                handle.write(f"{json.dumps({'step': step, 'metrics': known})}\n".encode())
+    return Start(step, known is None or not validates)
 
 
-def _tracker(output: Path) -> Path:
-    """The file in which veRL names the last whole checkpoint."""
-    return output / "checkpoints" / "latest_checkpointed_iteration.txt"
+def best_step(output: Path) -> int | None:
+    """The step whose validation solved most, of those with a whole checkpoint; None if there is none.
+
+    Of several, the first.
+    """
+    shares = {}
+    for step, line in _whole_lines(metrics_path(output)):
+        solved = validation_solved(json.loads(line)["metrics"])
+        if solved is not None and step and not checkpoints.missing_part(checkpoints.path_of(output, step)):
+            shares[step] = solved
+    return max(shares, key=lambda step: (shares[step], -step), default=None)
 
 
-def checkpoints(output: Path) -> list[int]:
-    """The steps that a run has checkpoints of, in order."""
-    names = (path.name.removeprefix("global_step_") for path in (output / "checkpoints").glob("global_step_*"))
-    return sorted(int(name) for name in names if name.isdigit())
+def _whole(output: Path, newest: int) -> list[int]:
+    return [
+        step
+        for step in checkpoints.steps(output)
+        if step <= newest and not checkpoints.missing_part(checkpoints.path_of(output, step))
+    ]
+
+
+def _has_metrics(output: Path, step: int, reported: Collection[int]) -> bool:
+    return step in reported or checkpoints.kept_metrics(output, step) is not None
 
 
 def _whole_lines(metrics: Path) -> list[tuple[int, str]]:

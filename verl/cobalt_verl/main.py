@@ -29,9 +29,11 @@ class TaskRunner:
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ
         from verl.utils.logging_utils import configure_verl_logging
 
+        from cobalt_verl import heartbeat
         from cobalt_verl.trainers.episodes import EpisodeTrainer
         from cobalt_verl.trainers.sync import CobaltTrainer
 
+        heartbeat.begin("start", 0, steps=0)
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)

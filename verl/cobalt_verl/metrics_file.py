@@ -2,10 +2,13 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from cobalt.training import checkpoints
 
 METRICS_FILE = "COBALT_METRICS_FILE"
 """Environment variable: the JSONL file for metrics, one line for each step."""
@@ -23,19 +26,32 @@ def add_metrics_file(loggers: dict[str, Any]) -> None:
 
 
 class JsonlLogger:
-    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
+    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time.
+
+    The first line may be the validation of the step that a run goes on from, because that validation was cut off. It
+    gets the metrics that lie beside the step's checkpoint.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._run = path.parent
         self._file = path.open("a", encoding="utf-8")
+        self._first = True
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Write one line; values that are not numbers are left out."""
-        numbers = {
-            name: float(value)
-            for name, value in data.items()
-            if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
-        }
-        self._file.write(json.dumps({"step": step, "metrics": numbers}) + "\n")
+        known = checkpoints.kept_metrics(self._run, step) if self._first else None
+        self._first = False
+        line = {"step": step, "metrics": {**(known or {}), **numbers(data)}}
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics whose values are real numbers."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+    }

@@ -21,6 +21,10 @@ from cobalt.reward import RewardSettings, compute_reward
 JUDGE_ATTEMPTS = 14
 """How often a program is sent before the judge's failure is raised, by default; about three minutes."""
 
+VERDICT_AT = "verdict_at"
+"""The part of a reward of a training step that says when it was computed, in seconds since 1970. The trainer makes a
+time of it (`cobalt_verl.trainers.sync`)."""
+
 
 @functools.cache
 def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:

@@ -34,6 +34,8 @@ class Arguments:
     base_problems: int = 0
     """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
     without any service; 0: not at all."""
+    problems_only: bool = False
+    """Make the problems and no seed model, for a run with another model."""
 
 
 def main(arguments: Arguments) -> int:
@@ -49,7 +51,11 @@ def main(arguments: Arguments) -> int:
         raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
-    world = build_pocket_world(arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share)
+    if arguments.problems_only and arguments.base_problems:
+        raise UserError("--base_problems measures the seed model, which --problems_only leaves out: give one of them")
+    world = build_pocket_world(
+        arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share, problems_only=arguments.problems_only
+    )
     if arguments.open_share:
         Console().print(overview(world, arguments.seed, arguments.base_problems))
     return 0

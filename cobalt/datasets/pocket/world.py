@@ -51,6 +51,8 @@ def build_pocket_world(
     sizes: Mapping[Split, int] | None = None,
     recipe: Recipe | None = None,
     open_share: float = 0.0,
+    *,
+    problems_only: bool = False,
 ) -> PocketWorld:
     """Make the world of `seed` in `output_dir`, or what is missing of it.
 
@@ -61,6 +63,7 @@ def build_pocket_world(
         recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
         open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0.0 makes
             the world whose statements say everything.
+        problems_only: Make no seed model; the world's folder `model` is left alone.
 
     Raises:
         UserError: `output_dir` cannot be written, or holds a world of other settings.
@@ -72,7 +75,8 @@ def build_pocket_world(
     if open_share:
         world |= {"open_share": open_share, "open_version": OPEN_VERSION}
     _build(data, {**world, "sizes": sizes}, lambda part: _write_data(part, seed, sizes, open_share))
-    _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
+    if not problems_only:
+        _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
     return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
 
 

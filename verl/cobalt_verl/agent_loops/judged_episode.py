@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cobalt.conversation import Message, load_prompts
-from cobalt.conversation.thinking import OPEN
 from cobalt.conversation.turns import program_of
 from cobalt.episode import Episode, judge_response
 from cobalt.errors import UserError
@@ -32,7 +31,7 @@ class _Attempt:
 
     Attributes:
         response: The response as decoded.
-        seen: The response as engines show it: the tag that the chat template opened in the prompt is at its head.
+        seen: The response as engines show it, with what the chat template opened in the prompt at its head.
         public: The result on the public tests; None while the response is not judged.
         all_tests: The result on all tests; None while it is not needed.
         seconds: Wall time of judging.
@@ -68,7 +67,13 @@ class JudgedEpisode:
     """See the module; `respond` until `done`, then `reward`."""
 
     def __init__(
-        self, fields: Mapping[str, Any], settings: EpisodeSettings, reward: RewardSettings, judge: Judge
+        self,
+        fields: Mapping[str, Any],
+        settings: EpisodeSettings,
+        reward: RewardSettings,
+        judge: Judge,
+        *,
+        opened: str = "",
     ) -> None:
         """Begin an episode.
 
@@ -77,6 +82,7 @@ class JudgedEpisode:
             settings: Turns, end, and which program is rewarded.
             reward: Settings of the reward.
             judge: Runs the programs.
+            opened: What the chat template opens in its prompts (`cobalt.conversation.chat_template.opened_thinking`).
 
         Raises:
             UserError: the row has no rules of an episode, or is broken.
@@ -88,7 +94,7 @@ class JudgedEpisode:
         opening: list[Message] = [
             {"role": message["role"], "content": message["content"]} for message in fields["raw_prompt"]
         ]
-        self._settings, self._reward, self._judge = settings, reward, judge
+        self._settings, self._reward, self._judge, self._opened = settings, reward, judge, opened
         self._tests = suite_of(fields["reward_model"]["ground_truth"])
         self._places = [int(place) for place in rules["public_tests"]]
         self._episode = Episode(
@@ -116,7 +122,7 @@ class JudgedEpisode:
         Raises:
             InfrastructureError: the judge failed.
         """
-        attempt = _Attempt(response, OPEN + response if self._reward.prompt_opens_thinking else response)
+        attempt = _Attempt(response, self._opened + response)
         self._attempts.append(attempt)
         last = len(self._attempts) == self._settings.turns
         if last or self._settings.all_tests_every_turn:

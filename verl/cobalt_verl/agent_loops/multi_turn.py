@@ -15,10 +15,12 @@ from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
 from cobalt.conversation import Message
+from cobalt.conversation.chat_template import end_of_turn
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import Judge
 from cobalt.reward import RewardSettings
 from cobalt.training.episodes import EpisodeSettings, episode_settings
+from cobalt.training.templates import opened_by_template
 from cobalt_verl.agent_loops.judged_episode import JudgedEpisode, TrajectoryReward
 from cobalt_verl.agent_loops.seeded_single_turn import sample_seed
 from cobalt_verl.agent_loops.token_rows import TokenRow, add_turn
@@ -40,7 +42,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             keywords: Of veRL.
 
         Raises:
-            UserError: the rollout has no `cobalt.multi_turn`.
+            UserError: the rollout has no `cobalt.multi_turn`, or the reward does not know how responses begin.
         """
         from omegaconf import OmegaConf
 
@@ -54,6 +56,8 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         self._reward = RewardSettings(**options)
         self._judge = judge or running_judge(attempts)
         self._seeded = seeded
+        self._opened = opened_by_template(self.tokenizer, self.config)
+        self._end = end_of_turn(self.tokenizer, dict(self.apply_chat_template_kwargs))
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> list[AgentLoopOutput]:
         """Take an episode.
@@ -70,7 +74,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             return await self._run(sampling_params, fields)
 
     async def _run(self, sampling_params: Mapping[str, Any], fields: Mapping[str, Any]) -> list[AgentLoopOutput]:
-        episode = JudgedEpisode(fields, self._settings, self._reward, self._judge)
+        episode = JudgedEpisode(fields, self._settings, self._reward, self._judge, opened=self._opened)
         rows: list[TokenRow] = []
         outputs: list[TokenOutput] = []
         server, too_long, generating = uuid4().hex, False, 0.0
@@ -86,7 +90,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             generating += time.perf_counter() - started
             outputs.append(output)
             add_turn(rows, prompt_ids, output.token_ids, output.log_probs)
-            await episode.respond(self.tokenizer.decode(output.token_ids, skip_special_tokens=True))
+            await episode.respond(self._text(output.token_ids))
         return self._rows(rows, outputs, await episode.reward(too_long=too_long), generating)
 
     async def _render(self, messages: Sequence[Message]) -> list[int]:
@@ -95,6 +99,12 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         render = self.continuous_token_builder.build_initial_tokens
         tokens: list[int] = await self.loop.run_in_executor(None, render, plain)
         return tokens
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """A response as text, without the token that ends its turn, as in collection."""
+        ended = bool(token_ids) and token_ids[-1] == self._end
+        text: str = self.tokenizer.decode(token_ids[:-1] if ended else token_ids, skip_special_tokens=True)
+        return text
 
     def _sampling(self, shared: Mapping[str, Any], fields: Mapping[str, Any], turn: int) -> dict[str, Any]:
         """The sampling parameters of a turn."""

@@ -25,9 +25,12 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training import checkpoints
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
+from cobalt_verl import heartbeat
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import add_metrics_file
+from cobalt_verl.micro_batches import report_micro_batches
 from cobalt_verl.offline_batch import batch, response_values
 
 LogProbs = npt.NDArray[np.float32]
@@ -43,6 +46,9 @@ class OfflineTrainer:
     def __init__(self, config: Any) -> None:
         self._config = config
         self._settings = OfflineSettings(**config.offline)
+        self._steps = 0
+        self._begin("start", 0)
+        report_micro_batches()
         model = omega_conf_to_dataclass(config.model)
         optimizer = omega_conf_to_dataclass(config.optim)
         self._worker = TrainingWorker(
@@ -71,7 +77,7 @@ class OfflineTrainer:
             load(Path(config.data.val_files), settings=OfflineSettings()) if config.data.val_files else []
         )
         most = len(self._train) * config.trainer.total_epochs // config.data.train_batch_size
-        self._steps: int = min(config.trainer.total_training_steps or most, most)
+        self._steps = min(config.trainer.total_training_steps or most, most)
         optimizer.total_training_steps = self._steps
         self._worker.reset()
         self._folder = Path(config.trainer.default_local_dir)
@@ -96,24 +102,36 @@ class OfflineTrainer:
                 self._tracking.finish(exit_code)
 
     def _train_from(self, step: int) -> None:
+        self._begin("log-probs of the starting policy", step)
         start_of_validation = self._start("validation", self._validation)
         start_of_training = self._start("train", self._train) if self._settings.needs_start else None
         if step:
             self._engine.load_checkpoint(str(self._folder / f"global_step_{step}" / "actor"))
         elif self._validation:
+            self._begin("validate", 0)
             self._log(0, self._validated(start_of_validation))
         while step < self._steps:
             step += 1
             began = time.monotonic()
             places = self._places(step)
+            self._begin("update", step)
             metrics = self._updated(places, start_of_training)
             metrics["timing_s/step"] = time.monotonic() - began
             last = step == self._steps
             if self._validation and (last or (self._test_every and step % self._test_every == 0)):
+                self._begin("validate", step)
                 metrics |= self._validated(start_of_validation)
             if last or (self._save_every and step % self._save_every == 0):
-                self._save(step)
+                self._begin("checkpoint", step)
+                self._save(step, metrics)
             self._log(step, metrics)
+
+    def _begin(self, phase: str, step: int) -> None:
+        """Report a phase; the first rank leads."""
+        if self._is_first:
+            heartbeat.begin(phase, step, steps=self._steps)
+        else:
+            heartbeat.begin(phase, step)
 
     @property
     def _test_every(self) -> int:
@@ -174,8 +192,11 @@ class OfflineTrainer:
         """The policy's log-probs of each response's tokens, computed by all ranks, on each of them."""
         size: int = self._config.data.train_batch_size * self._ranks
         own: dict[tuple[int, int], LogProbs] = {}
+        counts = [len(group.rows) for group in groups]
         for begin in range(0, len(groups), size):
             self._say(f"log-probs of groups from {begin} of {len(groups)}")
+            if self._is_first:
+                heartbeat.update(samples=sum(counts[:begin]), samples_of=sum(counts))
             places = share(groups, range(begin, min(begin + size, len(groups))), self._rank, self._ranks)
             if not places:
                 continue
@@ -217,15 +238,16 @@ class OfflineTrainer:
         now = self._log_probs(self._validation)
         return validation_metrics(self._validation, now, start)
 
-    def _save(self, step: int) -> None:
-        """Write a checkpoint; it counts as whole when the tracker names it."""
-        folder = self._folder / f"global_step_{step}"
-        keep = self._config.trainer.max_ckpt_to_keep
-        self._engine.save_checkpoint(local_path=str(folder / "actor"), global_step=step, max_ckpt_to_keep=keep)
+    def _save(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a checkpoint; it counts as whole when it is named as the last. Then older ones are removed."""
+        output = self._folder.parent
+        self._engine.save_checkpoint(local_path=str(checkpoints.path_of(output, step) / "actor"), global_step=step)
         torch.distributed.barrier()
         if self._is_first:
-            with replacing(self._folder / "latest_checkpointed_iteration.txt") as handle:
-                handle.write(str(step).encode())
+            checkpoints.keep_metrics(output, step, metrics)
+            checkpoints.name_last(output, step)
+            if self._config.trainer.max_ckpt_to_keep is not None:
+                checkpoints.prune(output, self._config.trainer.max_ckpt_to_keep)
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         self._say(f"step {step}")

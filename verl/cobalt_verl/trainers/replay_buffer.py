@@ -10,6 +10,8 @@ from typing import Any
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+from cobalt_verl import heartbeat
+
 FAILURE_FILE = "COBALT_FAILURE_FILE"
 """Environment variable: the file in which the reward function writes why it failed."""
 
@@ -22,6 +24,17 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.poll_interval = _POLL_SECONDS
+        self.samples_of_prompt: dict[str, int] = {}
+        """How many samples a prompt has, by partition ("train", "val"); the trainer sets it."""
+        self._awaited = ""
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """Wait for a batch, as veRL does, and report meanwhile how many samples are there."""
+        self._awaited = partition_id
+        found: tuple[KVBatchMeta, dict[str, Any]] = super().sample(
+            global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
+        )
+        return found
 
     def _sync_metadata_from_transfer_queue(self) -> None:
         super()._sync_metadata_from_transfer_queue()
@@ -30,6 +43,12 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
             path = Path(os.environ.get(FAILURE_FILE, ""))
             reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "the log above has the reason"
             raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
+        rows = self.partitions[self._awaited]  # a trajectory of several turns may have several
+        heartbeat.update(
+            samples=len({key.rsplit("_", 1)[0] for key in rows}),
+            samples_of=len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1),
+            tokens=sum(tag.get("response_len", 0) for tag in rows.values()),
+        )
 
     def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], *arguments: Any) -> KVBatchMeta:
         """The batch in the order of prompts and samples; veRL's is in order of completion, which differs each time."""
@@ -45,5 +64,5 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         return batch
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        # Logs nothing while it waits, so that a silent log means a run that hangs.
+        # Logs nothing while it waits: a line would count as output, also of a run that hangs.
         return float(super()._wait_for_next_poll(partition_id, float("inf")))

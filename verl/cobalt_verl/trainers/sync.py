@@ -1,26 +1,63 @@
-"""VeRL's synchronous trainer with three additions: the average of the loss, reward metrics, a metrics file.
+"""VeRL's synchronous trainer with an average of the loss, reward metrics, a metrics file, signs of work, checkpoints.
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
-metrics. The metrics file is appended to; veRL's own file logger begins a new file at every start.
+metrics, and so does the time that a step waited for rewards. The metrics file is appended to; veRL's own file logger
+begins a new file at every start. Each phase of a step is reported (`cobalt_verl.heartbeat`), and handed to the workers
+with the batch. A checkpoint gets the metrics of its step, and older ones are removed only when it is whole
+(`cobalt.training.checkpoints`).
 """
 
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from cobalt.training import checkpoints, run_folder
+from cobalt.training.templates import opened_by_template
+from cobalt_verl import heartbeat
 from cobalt_verl.episodes import last_keys
 from cobalt_verl.losses.loss_agg import worker_loss
-from cobalt_verl.metrics_file import add_metrics_file
+from cobalt_verl.metrics_file import add_metrics_file, numbers
+from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
+from cobalt_verl.scoring import VERDICT_AT
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
+    # Until veRL has counted them.
+    global_steps = 0
+    total_training_steps = 0
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        buffer = super()._build_replay_buffer()
+        rollout = self.config.actor_rollout_ref.rollout
+        buffer.samples_of_prompt = {"train": rollout.n, "val": rollout.val_kwargs.n}
+        return buffer
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role, worker in self.role_worker_mapping.items():
+            if worker.__ray_actor_class__ is ActorRolloutRefWorker:
+                self.role_worker_mapping[role] = ray.remote(ReportingWorker)
+
     def on_init_end(self) -> None:
-        """Give the workers the loss that `cobalt.loss_agg` asks for."""
+        """Check that the reward knows how responses begin, and give the workers the loss of `cobalt.loss_agg`.
+
+        Raises:
+            UserError: the chat template and the reward's setting disagree; the launcher, which checks this before,
+                may have had no tokenizer.
+        """
+        opened_by_template(self.tokenizer, self.config)
+        self._begin("weights to the engine")
         loss = worker_loss(self.config)
         if loss is not None:
             self.actor_rollout_wg.set_loss_fn(loss)
@@ -30,6 +67,7 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
 
     def on_validate_begin(self) -> None:
         """Open the metrics file, if a validation comes first."""
+        self._begin("validate")
         self._open_metrics()
         super().on_validate_begin()
 
@@ -38,14 +76,83 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         self._open_metrics()
         super().on_train_begin()
 
+    def on_step_begin(self) -> None:
+        """Report the first phase."""
+        self._begin("generate")
+        super().on_step_begin()
+
+    def on_step_end(self) -> None:
+        """Report the phase."""
+        self._begin("weights to the engine")
+        super().on_step_end()
+
+    def _begin(self, phase: str, batch: KVBatchMeta | None = None, **fields: int) -> None:
+        """Report a phase, and let the workers report it that are handed the batch."""
+        heartbeat.begin(phase, self.global_steps, steps=self.total_training_steps, **fields)
+        if batch is not None:
+            batch.extra_info[TAG] = tag(self.global_steps, phase)
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        self._begin("log-probs", batch)
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        self._begin("reference", batch)
+        return super()._compute_ref_log_prob(batch, metrics)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        actor = self.config.actor_rollout_ref.actor
+        rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        self._begin("update", batch, batches=len(batch.keys) // rows * actor.ppo_epochs)
+        return super()._update_actor(batch, metrics)
+
     def _open_metrics(self) -> None:
         add_metrics_file(self.logger.logger)
 
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+        """As veRL; what the step leaves is kept for its checkpoint."""
+        began = time.monotonic()
+        batch = super().step(metrics, timing_raw)
+        self._finished = batch, dict(metrics), {**timing_raw, "step": time.monotonic() - began}
+        return batch
+
+    def _save_checkpoint(self) -> None:
+        output = Path(self.config.trainer.default_local_dir).parent
+        batch, metrics, timing = self._finished
+        epoch = (self.global_steps - 1) // self.steps_per_epoch
+        self._compute_metrics(batch, metrics, timing, global_steps=self.global_steps, epoch=epoch)
+        self._begin("checkpoint")
+        checkpoints.keep_metrics(output, self.global_steps, numbers(metrics))
+        super()._save_checkpoint()
+        keep = self.config.cobalt.keep_checkpoints
+        if keep is not None:
+            best = run_folder.best_step(output)
+            checkpoints.prune(output, keep, () if best is None else (best,))
+
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
+        self._begin("metrics")
         super()._compute_metrics(batch, metrics, *arguments, **keywords)
         real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         keys = last_keys(real)  # all rows of a trajectory have its reward
         fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
-        for name in parts[0]:
-            metrics[f"reward/{name}"] = float(np.mean([part[name] for part in parts]))
+        metrics.update(reward_metrics(parts))
+
+
+def reward_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each part of the rewards of a step, and how long the step waited for the last ones.
+
+    Args:
+        parts: Of each trajectory, at least one; all with the same names.
+
+    Returns:
+        `reward/NAME`; if the parts say when they were computed (`VERDICT_AT`), also `timing_s/reward_wait`: the seconds
+        of `timing_s/gen` from the end of the last response to the last verdict.
+    """
+    found = {
+        f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
+    }
+    if VERDICT_AT in parts[0]:
+        last_response = max(part[VERDICT_AT] - part["judge_seconds"] for part in parts)
+        found["timing_s/reward_wait"] = max(part[VERDICT_AT] for part in parts) - last_response
+    return found

@@ -1,0 +1,250 @@
+"""Tokens a second of a training step and the share of each of its phases, against bare veRL of the same size.
+
+    python benchmarks/step.py --data_dir ROWS --model MODEL --output_dir runs/step [--scale paper] [KEY=VALUE ...]
+
+The sides have the same model, rows, order of prompts, batch, lengths, number of samples and settings of veRL:
+
+- bare veRL: `verl.trainer.main_ppo` with its own trainer, agent loop, replay buffer, loss and engine, and a reward that
+  looks at the text and runs nothing;
+- bare veRL with quick parts: the same with a buffer that looks for finished samples as often as this project's does,
+  and on a CPU with this project's engine, which computes a prompt that samples share once;
+- this project with that reward: `python -m cobalt.training`, with metrics, seeds and a fixed order, and without the
+  judge;
+- this project: with the judge, too.
+
+What this project adds to a step is its difference to the second side, which has all that makes this project faster. The
+third side says how much of that is the judge. What the engine for CPUs saves is the difference of the first two. On a
+CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run there, and run
+vLLM in one process (`cobalt.engine.vllm_executor`).
+
+The learning rate is next to nothing, so that all sides generate with one policy. A step lasts from one entry of the
+run's log to the next, so that metrics and logging count. Rewards are computed while other samples are generated; what
+counts as their phase is the time from the last response to the last verdict. Run it while the machine does nothing
+else. Where the judge shares its cores with the engine, as on two cores, it slows generation down as well.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Annotated, Any
+
+import tyro
+from timed import seconds
+
+from cobalt.cli import run_script
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
+
+BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
+
+PHASES = {
+    "generate": "gen",
+    "reward": "reward_wait",
+    "old log-probs": "old_log_prob",
+    "reference": "ref",
+    "advantages": "adv",
+    "update": "update_actor",
+    "weights to the engine": "update_weights",
+}
+"""The phases of a step and veRL's names for them; `reward_wait`, a part of `gen`, is this project's."""
+
+_WARM_UP = 2
+_LOGICAL_CPUS = 64
+_OBJECT_STORE = 2**30
+_ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+_PLAIN_VERL = Path(__file__).resolve().with_name("plain_verl.py")
+_PLAIN_REWARD = f"reward.custom_reward_function.path='{_PLAIN_VERL}'"
+_SAMPLER = "trainer.v1.sampler.custom_sampler"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure a training step of this project and of bare veRL."""
+
+    data_dir: Path
+    """Rows of veRL: train.parquet and validation.parquet."""
+    model: str
+    """The policy."""
+    output_dir: Path
+    """Folder for the runs; replaced."""
+    overrides: Annotated[list[str], tyro.conf.Positional]
+    """Settings of veRL as key=value, for all sides."""
+    data: str = "problems"
+    """Kind of the rows: problems or partial_trajectories."""
+    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
+    """Scale of the training run, as for `python -m cobalt.training`."""
+    steps: int = 8
+    """Steps of each run; the first two warm up and do not count."""
+    rounds: int = 1
+    """Runs of each side, in turns."""
+
+
+def settings_of(arguments: Arguments, run: Path, further: tuple[str, ...] = ()) -> TrainingSettings:
+    """The settings of one run.
+
+    Args:
+        arguments: Of this benchmark.
+        run: The run's folder.
+        further: Overrides of one side.
+    """
+    same = (
+        f"trainer.total_training_steps={arguments.steps}",
+        "trainer.total_epochs=100000",
+        "trainer.save_freq=-1",
+        "trainer.test_freq=-1",
+        "trainer.val_before_train=false",
+        "trainer.logger=[console,tensorboard]",
+        "actor_rollout_ref.actor.optim.lr=1e-12",
+    )
+    return TrainingSettings(
+        arguments.data_dir,
+        arguments.model,
+        run,
+        data=arguments.data,
+        scale=arguments.scale,
+        overrides=(*same, *arguments.overrides, *further),
+    )
+
+
+def bare_overrides(*, quick: bool, on_cpu: bool) -> tuple[str, ...]:
+    """What takes this project's parts out of its configuration, and leaves veRL's own.
+
+    Args:
+        quick: Leave the buffer's short sleep and the engine for CPUs in.
+        on_cpu: Whether there is no GPU.
+    """
+    own_engine = (
+        "actor_rollout_ref.model.external_lib=null",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
+    )
+    return (
+        "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent",
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path=null",
+        _PLAIN_REWARD,
+        *((f"{_SAMPLER}.path='{_PLAIN_VERL}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),
+        *(() if quick else (f"{_SAMPLER}.path=null", f"{_SAMPLER}.name=null")),
+        *(own_engine if on_cpu and not quick else ()),
+    )
+
+
+def train_ours(arguments: Arguments, run: Path, *, judge: bool) -> None:
+    """One run of this project."""
+    run.mkdir(parents=True)
+    settings = settings_of(arguments, run, () if judge else (_PLAIN_REWARD,))
+    flags = [part for key, value in settings.choices.items() for part in (f"--{key}", value)]
+    flags += ["--data_dir", str(settings.data_dir), "--model", settings.model, "--output_dir", str(run)]
+    seconds([sys.executable, "-m", "cobalt.training", *flags, *settings.overrides], {}, run / "command.log")
+
+
+def train_bare(arguments: Arguments, run: Path, *, quick: bool) -> None:
+    """One run of bare veRL, on a Ray like that of this project's runs."""
+    from omegaconf import OmegaConf
+
+    from cobalt.services import running_services
+
+    run.mkdir(parents=True)
+    on_cpu = trains_on_cpu(compose(settings_of(arguments, run)))
+    config = compose(settings_of(arguments, run, bare_overrides(quick=quick, on_cpu=on_cpu)))
+    variables = process_environment(run, on_cpu=on_cpu)
+    if on_cpu:
+        variables |= {} if quick else {"VERL_ENGINE_DEVICE": "cuda"}
+    else:
+        del variables["VERL_USE_EXTERNAL_MODULES"]
+    config.trainer.resume_mode = "disable"
+    config.ray_kwargs.ray_init.num_cpus = None
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+    OmegaConf.save(config, run / "config.yaml")
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path", str(run.resolve())]
+    command += ["--config-name", "config", f"hydra.run.dir='{run.resolve()}'", "hydra.output_subdir=null"]
+    with running_services(
+        num_cpus=max(_LOGICAL_CPUS, os.cpu_count() or 1),
+        num_gpus=1 if on_cpu else None,
+        object_store_memory=_OBJECT_STORE,
+    ) as addresses:
+        seconds(command, variables | addresses, run / "train.log")
+
+
+def steps_of(run: Path) -> list[dict[str, float]]:
+    """Seconds of each phase, `step` (the whole period) and `tokens` of each step after the warm-up.
+
+    Raises:
+        InfrastructureError: the run logged no step after the warm-up.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    logged = set(events.Tags()["scalars"])
+    by_step: dict[int, dict[str, float]] = {}
+    for name in ("perf/total_num_tokens", *(f"timing_s/{phase}" for phase in PHASES.values())):
+        for event in events.Scalars(name) if name in logged else ():
+            by_step.setdefault(event.step, {"logged": event.wall_time})[name] = event.value
+    rows = []
+    for number in sorted(by_step)[_WARM_UP:]:
+        found, before = by_step[number], by_step.get(number - 1)
+        if before is None:
+            continue
+        row = {phase: found.get(f"timing_s/{name}", 0.0) for phase, name in PHASES.items()}
+        row["generate"] -= row["reward"]
+        row["step"] = found["logged"] - before["logged"]
+        row["rest"] = row["step"] - sum(row[phase] for phase in PHASES)
+        row["tokens"] = found["perf/total_num_tokens"]
+        rows.append(row)
+    if not rows:
+        raise InfrastructureError(f"{run} has no step after {_WARM_UP} that warm up: see its logs")
+    return rows
+
+
+def table(rows: dict[str, list[dict[str, float]]]) -> str:
+    """Seconds and shares of each phase by side, tokens a second, and what this project costs, as Markdown."""
+    means = {side: {key: mean(row[key] for row in found) for key in found[0]} for side, found in rows.items()}
+    speeds = {side: values["tokens"] / values["step"] for side, values in means.items()}
+    lines = [_line("a step", rows), _line("---", ["---"] * len(rows))]
+    for phase in (*PHASES, "rest"):
+        cells = (f"{row[phase]:.2f} s, {100 * row[phase] / row['step']:.1f} %" for row in means.values())
+        lines.append(_line(phase, cells))
+    lines.append(_line("whole step", (f"{row['step']:.2f} s" for row in means.values())))
+    medians = (f"{median(row['step'] for row in found):.2f} s" for found in rows.values())
+    lines.append(_line("whole step, median", medians))
+    lines.append(_line("tokens", (f"{row['tokens']:,.0f}" for row in means.values())))
+    lines.append(_line("tokens a second", (f"{speed:,.0f}" for speed in speeds.values())))
+    lines += ["", f"Tokens a second, {OURS} to {BARE}: {speeds[OURS] / speeds[BARE]:.2f}."]
+    cost, of_the_judge = (100 * (1 - speeds[OURS] / speeds[side]) for side in (QUICK, PLAIN))
+    lines.append(f"What {OURS} adds: {cost:.1f} % of its step for the same tokens, the judge {of_the_judge:.1f} %.")
+    return "\n".join(lines)
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return f"| {' | '.join([name, *cells])} |"
+
+
+def main(arguments: Arguments) -> int:
+    """Run all sides in turns and print the table."""
+    if arguments.steps <= _WARM_UP or arguments.rounds < 1:
+        raise UserError(f"--steps must be above {_WARM_UP}, --rounds 1 or more")
+    sides: dict[str, Any] = {
+        BARE: lambda run: train_bare(arguments, run, quick=False),
+        QUICK: lambda run: train_bare(arguments, run, quick=True),
+        PLAIN: lambda run: train_ours(arguments, run, judge=False),
+        OURS: lambda run: train_ours(arguments, run, judge=True),
+    }
+    compose(settings_of(arguments, arguments.output_dir))
+    shutil.rmtree(arguments.output_dir, ignore_errors=True)
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for number in range(arguments.rounds):
+        for place, (name, train) in enumerate(sides.items()):
+            run = arguments.output_dir / f"{number}_{place}"
+            train(run)
+            rows[name] += steps_of(run)
+    text = table(rows)
+    (arguments.output_dir / "step.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

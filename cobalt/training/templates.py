@@ -1,0 +1,82 @@
+"""How responses begin and end under the policy's chat template, held against a training run's configuration.
+
+The text of a response does not show either, so a wrong setting would go unnoticed: a reward would take code in a
+thinking that was cut off for the program, or generation would go on to the length limit. The checks before a run
+(`cobalt.training.checks`) and veRL's own processes ask here. No tokenizer is loaded.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cobalt.conversation.chat_template import head_of_responses
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.errors import UserError
+
+_SETTING = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
+
+
+def opened_by_template(tokenizer: Any, config: Any) -> str:
+    """What the chat template opens in its prompts (`cobalt.conversation.chat_template.opened_thinking`).
+
+    Args:
+        tokenizer: The policy's.
+        config: Of the run, as veRL has it.
+
+    Raises:
+        UserError: the reward's setting does not fit the template.
+    """
+    from omegaconf import OmegaConf
+
+    arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
+    opened = head_of_responses(tokenizer, arguments)
+    for error in _setting_errors("the policy", bool(opened), config):
+        raise UserError(error)
+    return opened
+
+
+def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
+    """What is wrong with a configuration for a policy with this chat template.
+
+    Raises:
+        UserError: the template refuses a conversation.
+    """
+    name = counter.model_name
+    yield from _setting_errors(name, counter.opens_thinking(), config)
+    if not counter.keeps_thinking_tags():
+        yield (
+            f"the tokenizer of {name} leaves out </think> when special tokens are, as veRL decodes responses: in a copy"
+            ' of its tokenizer.json set "special": false for <think> and </think>'
+        )
+    end = counter.end_of_turn()
+    if end is None:
+        yield f"the tokenizer of {name} has no eos_token, so the policy could not learn to end a response"
+    elif end[1] not in (stops := _stops(config.actor_rollout_ref.model.path, counter)):
+        yield (
+            f"the chat template of {name} ends a turn with {end[0]}, where generation would not stop: in a copy of the"
+            f" model add {end[1]} to eos_token_id in generation_config.json (now {sorted(stops)})"
+        )
+
+
+def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:
+    """The reward must know whether responses start inside their thinking, which their text does not show."""
+    from omegaconf import OmegaConf
+
+    if OmegaConf.select(config, _SETTING, default=opens) != opens:
+        says = "ends its prompts with <think>" if opens else "does not end its prompts with <think>"
+        yield f"the chat template of {name} {says}: set {_SETTING}={str(opens).lower()}"
+
+
+def _stops(model: str, counter: PromptTokenCounter) -> set[int]:
+    """The tokens at which vLLM stops: the tokenizer's own, and those that the model names."""
+    from transformers import AutoConfig, GenerationConfig
+
+    stops = {counter.eos_token_id} - {None}
+    try:
+        named = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:  # the model has no generation_config.json
+        try:
+            named = AutoConfig.from_pretrained(model).eos_token_id
+        except (OSError, ValueError):  # it has no configuration either, which is an error of its own
+            named = None
+    stops |= {named} if isinstance(named, int) else set(named or ())
+    return {stop for stop in stops if stop is not None}

@@ -1,0 +1,420 @@
+"""From data to evaluation under chat templates of the form of Qwen3's and R1-Distill's: each rule, by the real code.
+
+With `COBALT_HUB_TOKENIZERS="Qwen/Qwen3-8B deepseek-ai/DeepSeek-R1-Distill-Llama-8B"` (names or folders) the same tests
+run on those models' tokenizers. A model whose template the reward or generation does not fit is refused; what is said
+about it is tested too.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
+from support import square_problem, write_lines
+
+from cobalt.conversation import first_messages, history_text, load_prompts, program_of
+from cobalt.conversation.chat_template import end_of_turn, keeps_thinking_tags, opened_thinking, template_arguments
+from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.engine import Completion, GenerationSettings
+from cobalt.errors import UserError
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.problem import Problem
+from cobalt.reward import RewardSettings, program_to_judge
+from cobalt.training.configuration import TrainingSettings, compose
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+HUB = os.environ.get("COBALT_HUB_TOKENIZERS", "").split()
+MODELS = [
+    *FORMS,
+    *(HUB or [pytest.param("hub", marks=pytest.mark.skip(reason="COBALT_HUB_TOKENIZERS names no tokenizer"))]),
+]
+OPENS = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
+PROMPTS = load_prompts("pocket")
+PROBLEMS = [square_problem(name, question=f"Print the square of a number, {name}.") for name in ("p0", "p1")]
+
+
+@dataclass
+class Model:
+    """A tokenizer with a chat template: its name or folder, and what veRL knows the model by."""
+
+    name: str
+    tokenizer: object
+    kind: str
+    opened: str
+
+    def write(self, thinking, answer=None):
+        """What the model generates: its thinking, cut off unless there is an answer."""
+        head = "" if self.opened else "<think>\n"
+        return f"{head}{thinking}" if answer is None else f"{head}{thinking}\n</think>\n\n{answer}"
+
+    def config(self, *overrides, **choices):
+        opens = f"{OPENS}={str(bool(self.opened)).lower()}"
+        long = ("data.max_prompt_length=20000", "data.max_response_length=9000")
+        settings = TrainingSettings(
+            Path("data"), self.name, Path("out"), overrides=(opens, *long, *overrides), **choices
+        )
+        return compose(settings)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, tmp_path_factory):
+    from transformers import AutoConfig, AutoTokenizer
+
+    name = request.param
+    if name in FORMS:
+        name = save_policy(tmp_path_factory.mktemp("policy"), name)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    kind = AutoConfig.from_pretrained(name).model_type
+    text = tokenizer.apply_chat_template(CHAT[:2], tokenize=False, add_generation_prompt=True)
+    return Model(name, tokenizer, kind, opened_thinking(text))
+
+
+PROGRAM = "```python\nprint(int(input()) ** 2)\n```"
+DRAFT = "```python\nprint('draft')\n```"
+CHAT = [
+    {"role": "system", "content": "Answer by a program."},
+    {"role": "user", "content": "Print the square."},
+    {"role": "assistant", "content": f"<think>\na {DRAFT}\n</think>\n\n{PROGRAM}"},
+    {"role": "user", "content": "A test fails."},
+]
+
+
+class KnowingJudge:
+    """Programs that print the square are right, those that print 4 pass the first test, all others nothing."""
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        passing = [code.startswith("print(int") or (code == "print(4)" and place == 0) for place in range(len(suite))]
+        kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
+        return ExecResult(passing, ["" if p else "wrong" for p in passing], [Verdict(kind) for kind in kinds])
+
+    async def describe(self):
+        return {}
+
+
+# --- prompts
+
+
+async def single_turn_rows(model, config, messages, ids):
+    """The rows of veRL's own loop of one turn for a prompt, when the engine answers with these tokens."""
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+    from verl.workers.rollout.replica import TokenOutput
+
+    asked = []
+
+    async def generate(request_id, prompt_ids, sampling_params, **_):
+        asked.append(list(prompt_ids))
+        return TokenOutput(token_ids=list(ids), log_probs=[-0.5] * len(ids))
+
+    loop = SingleTurnAgentLoop(
+        DictConfigWrap(config), SimpleNamespace(generate=generate), model.tokenizer, None, None,
+        DictConfigWrap(config.data), hf_model_type=model.kind,
+    )  # fmt: skip
+    output = await loop.run({"temperature": 1.0}, raw_prompt=messages)
+    assert asked == [output.prompt_ids]
+    return output
+
+
+@pytest.mark.parametrize("thinking", ["default", "on", "off"])
+@pytest.mark.parametrize("length", [2, 4])
+async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_most_once(
+    model, thinking, length, tmp_path
+):
+    from cobalt.engine.vllm_service import render
+
+    arguments, messages = template_arguments(thinking), CHAT[:length]
+    tokens, opened = render(model.tokenizer, messages, thinking)
+    switch = [f"+data.apply_chat_template_kwargs.{name}={str(value).lower()}" for name, value in arguments.items()]
+    assert (await single_turn_rows(model, model.config(*switch), messages, [5])).prompt_ids == tokens
+    assert PromptTokenCounter(model.name, arguments).count([messages]) == [len(tokens)]
+    [row, other] = offline_rows(model, tmp_path, thinking, messages, opened + "x", opened + "y")
+    assert row.prompt.tolist() == other.prompt.tolist() == tokens
+    if bos := model.tokenizer.bos_token:
+        rendered = model.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **arguments
+        )
+        assert tokens.count(model.tokenizer.bos_token_id) == rendered.count(bos) <= 1
+
+
+def offline_rows(model, folder, thinking, messages, *texts):
+    """The rows of offline training for recorded responses to a prompt."""
+    from cobalt.reward.offline import OfflineSettings
+    from cobalt.training.offline_tokens import load_groups
+
+    first, *others = (
+        {"text": text, "status": "wrong_answer", "reward": -float(place), "origin": "o", "context": []}
+        for place, text in enumerate(texts)
+    )
+    group = {"id": "a", "problem_id": "a", "source": "s", "contrast": "any", "messages": messages}
+    path = write_lines(folder / "groups.jsonl", [group | {"responses": [first, *others]}])
+    [tokens] = load_groups(path, model.tokenizer, OfflineSettings("rloo"), 10**6, thinking)
+    return tokens.rows
+
+
+async def test_the_thinking_of_earlier_turns_is_in_no_prompt(model):
+    from cobalt.engine.vllm_service import render
+
+    tokens, _ = render(model.tokenizer, CHAT, "default")
+    text = model.tokenizer.decode(tokens)
+    assert "print(int(input()) ** 2)" in text
+    assert "draft" not in text
+
+
+# --- the end of a response
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_token_that_ends_a_turn_is_the_templates_whatever_the_tokenizers_own_is(form):
+    tokenizer = make_tokenizer(form)
+    expected = {"qwen3": END_OF_TURN, "llama": "<|ends|>", "base": END_OF_TURN}[form]
+    assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer, {})) == expected
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}.{% endfor %}"
+    assert end_of_turn(tokenizer, {}) == tokenizer.eos_token_id, "the template has no such token"
+
+
+async def test_a_response_that_is_trained_on_ends_with_that_token_once(model, tmp_path):
+    end = end_of_turn(model.tokenizer, {})
+    written = model.write("a", PROGRAM)
+    ids = model.tokenizer.encode(written, add_special_tokens=False)
+    row = await single_turn_rows(model, model.config(), CHAT[:2], [*ids, end])
+    assert row.response_ids == [*ids, end]
+    # Of an engine's record: with what the prompt opened at its head, with or without the end's text.
+    shown, marked = model.opened + written, model.opened + written + model.tokenizer.convert_ids_to_tokens(end)
+    for one in offline_rows(model, tmp_path, "default", CHAT[:2], shown, marked):
+        assert one.response.tolist() == [*ids, end]
+    assert PromptTokenCounter(model.name).count_responses([written]) == [len(ids) + 1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
+    import asyncio
+
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from cobalt import cluster
+    from cobalt.engine import vllm_service
+
+    tokenizer, given = make_tokenizer(form), []
+
+    class Recorder:
+        model_config = SimpleNamespace(max_model_len=5000)
+
+        def get_tokenizer(self):
+            return tokenizer
+
+        async def generate(self, prompt, parameters, request):
+            given.append((prompt["prompt_token_ids"], parameters))
+            yield SimpleNamespace(outputs=[SimpleNamespace(index=0, text="x", finish_reason="stop", token_ids=[1])])
+
+        def shutdown(self):
+            pass
+
+    monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda arguments: Recorder())
+    for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
+    engine = vllm_service.VllmEngineActor(vllm_service.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)
+    settings = GenerationSettings(n=1, seed=0).model_dump()
+    [completion] = asyncio.run(engine.generate(CHAT[:2], settings))
+    [(tokens, parameters)] = given
+    parameters.update_from_generation_config({}, tokenizer.eos_token_id)  # as vLLM does for every request
+    assert end_of_turn(tokenizer, {}) in {parameters.eos_token_id, *parameters.stop_token_ids}
+    assert completion["text"] == ("<think>\nx" if form == "llama" else "x")
+    assert tokens.count(tokenizer.bos_token_id) == (form == "llama")
+
+
+# --- responses
+
+
+@pytest.mark.parametrize("answer", [PROGRAM, None])
+def test_rollout_and_reward_find_the_same_program_and_none_in_a_thinking_that_was_cut_off(model, answer):
+    written = model.write(f"a {DRAFT} " + "b" * 50, answer)
+    recorded = model.opened + written
+    settings = RewardSettings(prompt_opens_thinking=bool(model.opened))
+    ids = [*model.tokenizer.encode(written, add_special_tokens=False), end_of_turn(model.tokenizer, {})]
+    decoded = model.tokenizer.decode(ids, skip_special_tokens=True)  # as veRL's reward manager does
+    program = None if answer is None else "print(int(input()) ** 2)"
+    assert program_of(recorded) == program_to_judge(written, settings) == program_to_judge(decoded, settings) == program
+    if answer is not None:
+        assert history_text(recorded, enable_thinking=True) == PROGRAM
+
+
+# --- from collection to training
+
+
+class Policy:
+    """An engine that renders as the service does, answers with fixed texts by turn, and remembers the prompts."""
+
+    def __init__(self, model, answers):
+        self.model, self.answers, self.prompts = model, answers, {}
+
+    async def generate(self, conversation, settings, call):
+        from cobalt.engine.vllm_service import render
+
+        tokens, opened = render(self.model.tokenizer, list(conversation), "default")
+        for sample in range(settings.n) if call.sample is None else [call.sample]:
+            self.prompts[str(call.problem_id), sample, call.turn] = tokens
+        return [Completion(text=opened + self.answers[call.turn], finish_reason="stop")] * settings.n
+
+    async def describe(self):
+        return {}
+
+
+HISTORIES = [
+    {"enable_thinking": False},
+    {"enable_thinking": True},
+    {"enable_thinking": True, "truncated_thinking": "drop"},
+]
+
+
+def answers_of(model):
+    """A wrong program, a long thinking that was cut off, and twice a right program."""
+    return [
+        model.write("a", "```python\nprint(0)\n```"),
+        model.write(f"b {DRAFT} " + "c" * 6100),
+        model.write("d", PROGRAM),
+        model.write("e", PROGRAM),
+    ]
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
+    from pyarrow import parquet
+
+    from cobalt.contexts.processing import ProcessingSettings, process_trajectories
+    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
+    from cobalt.records import read_records
+    from cobalt.rollout.evaluate import run_evaluation
+    from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+
+    policy, judge = Policy(model, answers_of(model)), KnowingJudge()
+    files = {}
+    for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
+        source = write_lines(tmp_path / f"{split}.jsonl", [problem])
+        collected, evaluated = tmp_path / f"{split}_multi.jsonl", tmp_path / f"{split}_evaluated.jsonl"
+        sampling = GenerationSettings(n=2, seed=0)
+        # One turn more than is cut: its prompt is the longest one of the rows.
+        run = MultiTurnSettings(source, collected, sampling, turns=3, prompts="pocket", **history)
+        assert await run_multi_turn(run, policy, judge) == 0
+        assert await run_evaluation(collected, evaluated, judge) == 0
+        [record] = read_records(evaluated)
+        assert [rates[:3] for rates in record["all_pass_rates"]] == [[0, 0, 1]] * 2, "a draft is not a program"
+        files[split] = tmp_path / f"{split}_prompts.jsonl"
+        cut = ProcessingSettings(evaluated, files[split], model.name, max_prompt_tokens=10**5, prompts="pocket")
+        await process_trajectories(cut, judge)
+    rows = VerlRowsSettings(files["train"], files["validation"], tmp_path / "rows", model.name, 10**5)
+    convert_multi_turn(rows)
+    seen = set()
+    for row in parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist():
+        info = row["extra_info"]
+        # The problem alone is a prompt too, and has no sample.
+        place = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
+        output = await single_turn_rows(model, model.config(), row["prompt"], [5])
+        assert output.prompt_ids == policy.prompts[place]
+        seen.add(place[2])
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_trains_on_whole_responses(
+    model, tmp_path, history
+):
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.workers.rollout.replica import TokenOutput
+
+    from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+    from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
+
+    written, judge, problem = answers_of(model)[:3], KnowingJudge(), Problem.parse(PROBLEMS[0])
+    policy = Policy(model, written)
+    source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
+    run = MultiTurnSettings(
+        source, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=2, prompts="pocket", **history
+    )
+    assert await run_multi_turn(run, policy, judge) == 0
+
+    end = end_of_turn(model.tokenizer, {})
+    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]
+    asked = []
+
+    async def generate(request_id, prompt_ids, sampling_params):
+        asked.append(list(prompt_ids))
+        now = ids[len(asked) - 1]
+        return TokenOutput(
+            token_ids=now, log_probs=[-0.5] * len(now), extra_fields={"min_global_steps": 1, "max_global_steps": 1}
+        )
+
+    config = model.config("cobalt.multi_turn.turns=3", data="episodes", rollout="multi_turn")
+    loop = MultiTurnLoop(
+        DictConfigWrap(config), SimpleNamespace(generate=generate), model.tokenizer, None, None,
+        DictConfigWrap(config.data), hf_model_type=model.kind, seeded=False, judge=judge,
+    )  # fmt: skip
+    episode = {"truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]} | history
+    outputs = await loop.run(
+        {"temperature": 1.0, "logprobs": True},
+        raw_prompt=first_messages(problem, PROMPTS),
+        reward_model={"ground_truth": problem.tests.to_json()},
+        extra_info={"id": "p0", "split": "train", "prev_best_pass_rate": 0.0, "episode": episode},
+        global_steps=1, index=0, session_id=0,
+    )  # fmt: skip
+    assert asked == [policy.prompts["p0", 0, turn] for turn in range(3)]
+    places = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
+    trained = [token for row in places for token, counts in row if counts]
+    assert trained == [token for response in ids for token in response], "each response with its end, once"
+    assert outputs[-1].extra_fields["reward_extra_info"]["acc"] == 1.0
+
+
+# --- what does not fit is refused
+
+
+def checked(folder, *overrides):
+    from cobalt.training.checks import check
+
+    return check(compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=overrides))).errors
+
+
+def refusals(folder, *overrides):
+    """What a check says about the template; the data of these runs is missing in any case."""
+    return [error for error in checked(folder, *overrides) if "there is no" not in error]
+
+
+@pytest.mark.parametrize("form", ["qwen3", "llama"])
+def test_a_run_whose_reward_does_not_know_how_responses_begin_is_refused_before_it_and_in_verls_processes(
+    form, tmp_path
+):
+    from cobalt.training.templates import opened_by_template
+
+    folder, opens = save_policy(tmp_path, form), form == "llama"
+    for setting in (True, False):
+        override = f"{OPENS}={str(setting).lower()}"
+        errors = refusals(folder, override)
+        config = compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=(override,)))
+        if setting == opens:
+            assert errors == []
+            assert opened_by_template(make_tokenizer(form), config) == ("<think>\n" if opens else "")
+        else:
+            [error] = errors
+            assert f"{OPENS}={str(opens).lower()}" in error
+            with pytest.raises(UserError, match=f"{OPENS}={str(opens).lower()}"):
+                opened_by_template(make_tokenizer(form), config)
+
+
+@pytest.mark.parametrize("generation", [None, [END_OF_TEXT], [END_OF_TEXT, END_OF_TURN]])
+def test_a_model_whose_generation_would_not_stop_at_the_end_of_a_turn_is_refused(generation, tmp_path):
+    folder = save_policy(tmp_path, "base", generation=generation)
+    errors = refusals(folder)
+    if generation and END_OF_TURN in generation:
+        assert errors == []
+    else:
+        [error] = errors
+        assert END_OF_TURN in error and "generation_config.json" in error
+
+
+def test_a_tokenizer_that_drops_the_thinking_tags_is_refused(tmp_path):
+    assert keeps_thinking_tags(make_tokenizer("qwen3"))
+    assert not keeps_thinking_tags(make_tokenizer("qwen3", special_tags=True))
+    [error] = refusals(save_policy(tmp_path, "qwen3", special_tags=True))
+    assert "</think>" in error

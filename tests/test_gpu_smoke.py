@@ -1,0 +1,292 @@
+"""The smoke profile for one GPU: its plan, its configurations and its report, without a GPU.
+
+`tests/data/gpu_smoke/metrics.jsonl` is what a training run of this project wrote, on a CPU.
+"""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chat_tokenizers import save_policy
+from support import ROOT, square_problem, trajectory_record, write_lines
+
+from cobalt.errors import UserError
+from cobalt.report import gpu
+from cobalt.studies import gpu_smoke, quickstart
+from cobalt.studies.dry_run import dry_run
+
+METRICS = Path(__file__).parent / "data" / "gpu_smoke" / "metrics.jsonl"
+
+
+def recorded():
+    """The metrics of the recorded run's two steps of training."""
+    lines = [json.loads(line)["metrics"] for line in METRICS.read_text().splitlines()]
+    return [metrics for metrics in lines if "timing_s/step" in metrics]
+
+
+# --- the plan
+
+
+@pytest.mark.parametrize("model", [None, "Qwen/Qwen3-0.6B"])
+def test_the_plan_has_every_part_of_the_method_and_ends_with_the_report(model):
+    planned = gpu_smoke.study(None, 0, model)
+    names = [step.name for step in planned.steps]
+    parts = ["ft_training", "ft_collection", "prompts", "cobalt_rows", "cobalt_training", "cobalt_evaluation"]
+    assert [name for name in names if name in parts] == parts
+    assert names[-1] == "gpu_report" and planned.steps[-1].shown
+    assert ("base_model" in names) == (model is not None)
+    [ft, cobalt] = [step.training for step in planned.steps if step.training]
+    assert (ft.scale, cobalt.scale) == (gpu_smoke.PROFILE,) * 2
+    assert cobalt.model == str(ft.output_dir / "model")
+
+
+def test_a_model_of_the_hub_does_not_think_in_collection_cutting_and_training():
+    planned = gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B")
+    for step in planned.steps:
+        line = " ".join(step.command)
+        if step.training:
+            assert "+data.apply_chat_template_kwargs.enable_thinking=false" in step.training.overrides
+        elif step.services or "preproc/" in line:
+            assert "--chat_template_thinking off" in line
+
+
+def test_a_model_in_a_folder_is_taken_from_there_and_a_folder_without_a_model_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    planned = gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
+    assert planned.given == (tmp_path,)
+    [ft, _] = [step.training for step in planned.steps if step.training]
+    assert ft.model == str(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UserError, match="config.json"):
+        gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"model": "Qwen/Qwen3-0.6B"},
+        {"profile": "gpu-smoke", "fast": True},
+        {"profile": "gpu-smoke", "special_cases": 0.5},
+    ],
+)
+def test_flags_that_contradict_the_profile_are_refused(flags):
+    with pytest.raises(UserError):
+        quickstart.study(quickstart.Arguments(**flags))
+
+
+# --- the dry run
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_every_command_and_checks_both_configurations_for_one_gpu(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    shown = []
+    planned = replace(gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B"), root=tmp_path)
+    dry_run(planned, shown.append)
+    assert [text.split()[1] for text in shown] == [f"{step.name}:" for step in planned.steps]
+    for step, text in zip(planned.steps, shown, strict=True):
+        assert step.command[-1] in text
+    checked = [record.getMessage() for record in caplog.records if "1 GPU;" in record.getMessage()]
+    assert ["ft_training" in checked[0], "cobalt_training" in checked[1], len(checked)] == [True, True, 2]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_that_are_there(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    def planned(*overrides):
+        whole = gpu_smoke.study(None, 0, None)
+        [step] = [step for step in whole.steps if step.name == "ft_training"]
+        training = replace(step.training, overrides=(*step.training.overrides, *overrides))
+        return replace(whole, root=tmp_path, steps=(replace(step, training=training, needs=()),))
+
+    with pytest.raises(UserError, match=r"step ft_training: .*train\.parquet"):
+        dry_run(planned(), lambda text: None)
+    for path in (tmp_path / "runs/gpu_smoke/ft_data", tmp_path / "pocket/gpu_smoke_seed0/model"):
+        path.mkdir(parents=True)
+    save_policy(tmp_path / "pocket/gpu_smoke_seed0/model", "qwen3")
+    row = {
+        "data_source": "d",
+        "prompt": [{"role": "user", "content": "u"}],
+        "reward_model": {"style": "rule", "ground_truth": square_problem(0)["test_cases"]},
+        "extra_info": {"index": 0, "prev_best_pass_rate": 0.0},
+    }
+    for split in ("train", "validation"):
+        parquet.write_table(
+            pyarrow.Table.from_pylist([row] * 16), tmp_path / "runs/gpu_smoke/ft_data" / f"{split}.parquet"
+        )
+    dry_run(planned(), lambda text: None)
+    with pytest.raises(UserError, match="step ft_training: .*share"):
+        dry_run(planned("trainer.n_gpus_per_node=3"), lambda text: None)
+
+
+# --- the report
+
+
+def test_the_figures_of_a_training_run_are_those_of_its_metrics(tmp_path):
+    shutil.copy(METRICS, tmp_path / "metrics.jsonl")
+    figures = gpu.training_figures(tmp_path)
+    first, last = recorded()
+    assert figures.steps == 1, "the first step compiles"
+    by_name = {phase.name: phase for phase in figures.phases}
+    assert by_name["update"] == gpu.Phase("update", last["timing_s/update_actor"], 548, "prompts and responses")
+    generation = by_name["generation, with the judge"]
+    assert generation.tokens == 8 * 37.75, "eight samples of this length"
+    assert generation.rate == pytest.approx(302 / last["timing_s/gen"])
+    assert by_name["weights to vLLM"].rate is None
+    assert set(by_name) == {name for name, _ in gpu._PHASES.values()}
+    worst = max(metrics["training/rollout_probs_diff_max"] for metrics in (first, last))
+    assert figures.agreement["largest difference"] == worst
+    assert figures.agreement["correlation"] == min(
+        metrics["training/rollout_actor_probs_pearson_corr"] for metrics in (first, last)
+    )
+    peak = max(metrics["actor/perf/max_memory_reserved_gb"] for metrics in (first, last))
+    assert figures.memory["actor, reserved by torch"] == peak
+
+
+def test_a_run_of_one_step_is_timed_by_it_and_one_without_the_actors_log_probs_has_no_agreement(tmp_path):
+    metrics = {k: v for k, v in recorded()[0].items() if "rollout_" not in k and "old_log_prob" not in k}
+    write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "metrics": metrics}])
+    figures = gpu.training_figures(tmp_path)
+    assert (figures.steps, figures.agreement) == (1, {})
+    assert "log-probs of the actor" not in {phase.name for phase in figures.phases}
+    write_lines(tmp_path / "metrics.jsonl", [{"step": 0, "metrics": {"val-core/pocket/acc/mean@1": 0.0}}])
+    with pytest.raises(UserError, match="no step of training"):
+        gpu.training_figures(tmp_path)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A study's folder with an evaluation and a training run, as the steps leave it."""
+    folder = tmp_path / "gpu_smoke"
+    for name in ("base_evaluation", "ft_training"):
+        (folder / name).mkdir(parents=True)
+    record = trajectory_record("p", [[(0, 0), (1, 2)], [(1, 1), (2, 2)]], completion_tokens=[[10, 20], [30, 40]])
+    write_lines(folder / "base_evaluation" / "evaluation.jsonl", [record])
+    shutil.copy(METRICS, folder / "ft_training" / "metrics.jsonl")
+    made = {"base_evaluation": "evaluation.jsonl", "ft_training": "metrics.jsonl"}
+    steps = [
+        {"id": number, "step": name, "command": ["true"], "started": "2026-01-01T00:00:00Z", "seconds": 12.5,
+         "services_seconds": 2.5, "needs": {}, "files": {f"gone/{name}/{file}": "digest"}}
+        for number, (name, file) in enumerate(made.items())
+    ]  # fmt: skip
+    write_lines(folder / "steps.jsonl", steps)
+    (folder / "steps.run.json").write_text(json.dumps({"arguments": {"seed": 7, "model": "some/model"}}))
+    return folder
+
+
+def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path, monkeypatch, capsys):
+    listed = tmp_path / "nvidia-smi"
+    listed.write_text("#!/bin/sh\necho 'NVIDIA X, 81559 MiB, 9.0, 580.1'\n")
+    listed.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    samples = tmp_path / "memory.csv"
+    samples.write_text("2026/01/01 00:00:00.000, 1024\n2026/01/01 00:00:02.000, 3072\n")
+    page = tmp_path / "page.md"
+    assert gpu.main(gpu.Arguments(study, page, samples)) == 0
+    text = page.read_text()
+    for part in (
+        "NVIDIA X, 81559 MiB, 9.0, 580.1",
+        "| flash-attn | ",
+        "| vllm | ",
+        "some/model, seed 7",
+        "| base_evaluation | 10.0 | 100 (responses) | 10 |",
+        "## Training run ft_training",
+        "| generation, with the judge | 0.8 | 302 (responses) | 399 |",
+        "| largest difference | ",
+        "| actor, reserved by torch | 0.7 |",
+        "3.0 GiB",
+    ):
+        assert part in text
+    assert "Training run" in capsys.readouterr().out
+
+
+def test_a_folder_or_samples_of_something_else_are_refused(study, tmp_path):
+    with pytest.raises(UserError):
+        gpu.study_figures(tmp_path)
+    for content in ("", "no numbers\n"):
+        (tmp_path / "memory.csv").write_text(content)
+        with pytest.raises(UserError, match=r"memory\.csv"):
+            gpu.peak_memory(tmp_path / "memory.csv")
+    (study / "steps.run.json").unlink()
+    with pytest.raises(UserError, match=r"steps\.run\.json"):
+        gpu.study_figures(study)
+
+
+# --- the scripts
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The scripts alone, with a Python and a set-up that note their arguments in `log`."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").write_text('echo setup "$@" >>log\n')
+    stub = tmp_path / ".venv" / "bin" / "python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text('#!/bin/sh\necho "$@" >>log\n')
+    stub.chmod(0o700)
+    return tmp_path
+
+
+def run(checkout, script, *arguments, path=""):
+    finished = subprocess.run(
+        ["bash", str(checkout / "scripts" / script), *arguments],
+        cwd=checkout, env=os.environ | {"PATH": f"{path}{os.environ['PATH']}"}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    log = checkout / "log"
+    return finished, log.read_text().splitlines() if log.exists() else []
+
+
+def test_without_a_gpu_the_check_ends_with_one_sentence_and_code_2(checkout):
+    (checkout / "bin").mkdir()
+    for listed in ("exit 9", "echo 'No devices were found'"):
+        stub = checkout / "bin" / "nvidia-smi"
+        stub.write_text(f"#!/bin/sh\n{listed}\n")
+        stub.chmod(0o700)
+        finished, log = run(checkout, "gpu_check.sh", path=f"{checkout}/bin:")
+        assert (finished.returncode, finished.stderr.count("\n"), log) == (2, 1, [])
+        assert finished.stderr.startswith("error: ")
+
+
+def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_sampling(checkout):
+    (checkout / "bin").mkdir()
+    stub = checkout / "bin" / "nvidia-smi"
+    stub.write_text(
+        '#!/bin/sh\nif [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "t, 5"; exec sleep 600; fi\n'
+    )
+    stub.chmod(0o700)
+    finished, log = run(checkout, "gpu_check.sh", "--model", "a/b", "out", "3", path=f"{checkout}/bin:")
+    assert finished.returncode == 0, finished.stderr
+    assert log == [
+        "setup --profile gpu",
+        "-m cobalt.studies.quickstart --special_cases 0 --profile gpu-smoke --model a/b out 3",
+        "-m cobalt.report.gpu out --memory_file out/gpu_memory.csv --output_file docs/gpu_report.md",
+    ]
+    if (checkout / "sampler").exists():  # it may be ended before it begins
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((checkout / "sampler").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "set_up"),
+    [
+        (["--profile", "gpu-smoke"], ["setup --profile gpu"]),
+        (["--profile=gpu-smoke", "--list"], ["setup --profile gpu"]),
+        (["--profile", "pocket"], ["setup"]),
+        (["--profile", "gpu-smoke", "--dry_run"], []),
+    ],
+)
+def test_the_quickstart_sets_up_what_the_profile_needs_and_a_dry_run_leaves_the_environment_alone(
+    checkout, arguments, set_up
+):
+    finished, log = run(checkout, "quickstart.sh", *arguments)
+    assert finished.returncode == 0
+    assert log == [*set_up, f"-m cobalt.studies.quickstart --special_cases 0 {' '.join(arguments)}"]

@@ -1,0 +1,154 @@
+"""Without flash-attn: packed sequences have the log-probs and gradients of separate ones, and no row is left behind."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+VOCABULARY = 50
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """The module, imported where it was not chosen: veRL's own function is put back."""
+    from verl.workers.engine.fsdp import transformer_impl
+
+    before = transformer_impl.logprobs_from_logits
+    from cobalt_verl import packed_sdpa
+
+    yield packed_sdpa
+    transformer_impl.logprobs_from_logits = before
+
+
+def make_model(attention, window=None, kind="Qwen3"):
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=128, attn_implementation=attention,
+        sliding_window=window, **({"use_sliding_window": True, "max_window_layers": 1} if window else {}),
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}ForCausalLM")(config).double()
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
+
+
+def micro_batch(rows, **settings):
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils
+
+    data = TensorDict(
+        {"input_ids": nested(rows), "position_ids": nested([torch.arange(len(row)) for row in rows])},
+        batch_size=len(rows),
+    )
+    tensordict_utils.assign_non_tensor(data, **({"temperature": 1.0, "use_remove_padding": True} | settings))
+    return data
+
+
+def bare_engine(parts, **settings):
+    """The engine without a model of its own, which neither method reads."""
+    engine = parts.PackedSdpaEngine.__new__(parts.PackedSdpaEngine)
+    vars(engine).update({"pad_to_length": None, "use_ulysses_sp": False, "ulysses_sequence_parallel_size": 1})
+    vars(engine).update(engine_config=SimpleNamespace(entropy_checkpointing=False), **settings)
+    return engine
+
+
+def packed(parts, model, rows, **settings):
+    """The log-probs of all tokens after the first of each sequence, through the engine's own two methods."""
+    data, engine = micro_batch(rows, **settings), bare_engine(parts)
+    inputs, arguments = engine.prepare_model_inputs(data)
+    output = model(**inputs, use_cache=False)
+    found = engine.prepare_model_outputs(output, arguments, data, None)["log_probs"]
+    return torch.cat([values[:-1] for values in found.unbind()])
+
+
+def separate(model, rows, temperature=1.0):
+    found = []
+    for row in rows:
+        logits = model(input_ids=torch.tensor(row)[None]).logits[0, :-1] / temperature
+        found.append(torch.log_softmax(logits, -1).gather(-1, torch.tensor(row[1:], dtype=torch.long)[:, None])[:, 0])
+    return torch.cat(found)
+
+
+sequences = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(("kind", "window"), [("Qwen3", None), ("Llama", None), ("Qwen3", 3)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@settings(max_examples=10, deadline=None)
+@given(rows=sequences)
+def test_log_probs_and_gradients_of_packed_sequences_are_those_of_separate_ones(parts, kind, window, temperature, rows):
+    if all(len(row) == 1 for row in rows):
+        rows = [*rows, [1, 2]]
+    plain, ours = make_model("sdpa", window, kind), make_model(parts.ATTENTION, window, kind)
+    expected, found = separate(plain, rows, temperature), packed(parts, ours, rows, temperature=temperature)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    weights = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
+    (expected * weights).sum().backward()
+    (found * weights).sum().backward()
+    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_that_fill_the_row_up_are_not_seen_by_the_sequences(parts):
+    rows = [[1, 2, 3], [4, 5]]
+    engine = bare_engine(parts)
+    engine.pad_to_length, engine.pad_to_length_bucket = True, 8
+    inputs, arguments = engine.prepare_model_inputs(micro_batch(rows))
+    assert inputs["sequences"] == ((0, 3), (3, 5), (5, 8))
+    output = make_model(parts.ATTENTION)(**inputs, use_cache=False)
+    found = engine.prepare_model_outputs(output, arguments, micro_batch(rows), None)["log_probs"]
+    torch.testing.assert_close(
+        torch.cat([values[:-1] for values in found.unbind()]).double(), separate(make_model("sdpa"), rows)
+    )
+
+
+def test_no_call_has_a_mask_and_each_covers_one_sequence(parts, monkeypatch):
+    """A mask of all tokens by all tokens does not fit at the paper's lengths."""
+    seen = []
+    function = torch.nn.functional.scaled_dot_product_attention
+
+    def record(query, *rest, **keywords):
+        seen.append((query.shape[2], keywords["attn_mask"], keywords["is_causal"]))
+        return function(query, *rest, **keywords)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+    packed(parts, make_model(parts.ATTENTION), [[1, 2, 3], [4, 5]])
+    assert seen == [(3, None, True), (2, None, True)] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_log_probs_in_chunks_have_the_values_and_gradients_of_a_log_softmax(parts, monkeypatch, dtype, in_place):
+    monkeypatch.setattr(parts, "_CHUNK", 4)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 11, generator=generator).to(dtype)
+    labels = torch.randint(11, (2, 5), generator=generator)
+    weights = torch.randn(2, 5, generator=generator)
+    one, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    expected = torch.log_softmax(one.float(), -1).gather(-1, labels[..., None])[..., 0]
+    scaled = other * 1  # the logits of a model are no leaf
+    found = parts.log_probs(scaled, labels, inplace_backward=in_place)
+    torch.testing.assert_close(found, expected)
+    (expected * weights).sum().backward()
+    (found * weights).sum().backward()
+    torch.testing.assert_close(other.grad, one.grad)
+    assert torch.equal(scaled.detach(), logits) != in_place
+
+
+def test_the_engine_takes_the_place_of_verls_on_gpus_and_refuses_sequence_parallelism(parts):
+    from verl.workers.engine.base import EngineRegistry
+
+    registered = EngineRegistry._engines["language_model"]
+    for backend in ("fsdp", "fsdp2"):
+        assert registered[backend]["cuda", "nvidia"] is parts.PackedSdpaEngine
+    with pytest.raises(ValueError, match="ulysses_sequence_parallel_size"):
+        bare_engine(parts, use_ulysses_sp=True)._build_module()

@@ -1,0 +1,87 @@
+"""The benchmark of a training step (`benchmarks/step.py`): its bare sides are bare, and its figures add up."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def step(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import step
+
+    yield step
+    for name in ("step", "timed"):
+        sys.modules.pop(name, None)
+
+
+def arguments(step, tmp_path, **others):
+    return step.Arguments(tmp_path, "model", tmp_path / "out", [], **others)
+
+
+def texts_of(value):
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in texts_of(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in texts_of(item)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("scale", ["pocket", "paper"])
+def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick):
+    from omegaconf import OmegaConf
+
+    from cobalt.training.configuration import VERL_FOLDER, compose, trains_on_cpu
+
+    settings = step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run")
+    ours = compose(settings)
+    on_cpu = trains_on_cpu(ours)
+    further = step.bare_overrides(quick=quick, on_cpu=on_cpu)
+    bare = compose(step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run", further))
+    sections = {name: value for name, value in OmegaConf.to_container(bare, resolve=True).items() if name != "cobalt"}
+    named = [text for text in texts_of(sections) if "cobalt" in text or str(VERL_FOLDER) in text]
+    engine = ["cobalt_verl.cpu.shared_prompts"] if quick and on_cpu else []
+    executor = ["cobalt.engine.vllm_executor.BoundExecutor"] if on_cpu else []
+    assert sorted(set(named) - {"cobalt"}) == sorted(engine + executor)  # "cobalt" is the name of the project in logs
+    same = ("data", "algorithm", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size")
+    assert all(OmegaConf.select(ours, key) == OmegaConf.select(bare, key) for key in same)
+
+
+def write_run(step, run: Path, reward: float, seconds: float):
+    """Logs of four steps of a second more each than their phases take."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    timings = dict.fromkeys(step.PHASES.values(), 0.5) | {"gen": 1.0 + reward, "reward_wait": reward}
+    with SummaryWriter(str(run / "tensorboard")) as writer:
+        for number in range(1, 5):
+            logged = 1000.0 + seconds * number
+            writer.add_scalar("perf/total_num_tokens", 600, number, walltime=logged)
+            for name, value in timings.items():
+                writer.add_scalar(f"timing_s/{name}", value, number, walltime=logged)
+
+
+def test_phases_and_the_rest_are_the_whole_step_and_warm_up_does_not_count(step, tmp_path):
+    write_run(step, tmp_path, reward=0.25, seconds=6.0)
+    rows = step.steps_of(tmp_path)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["generate"] == pytest.approx(1.0)
+        assert row["step"] == pytest.approx(6.0) == pytest.approx(sum(row[name] for name in (*step.PHASES, "rest")))
+
+
+def test_the_cost_is_what_the_step_is_longer_for_the_same_tokens(step, tmp_path):
+    rows = {}
+    for side, seconds in ((step.BARE, 8.0), (step.QUICK, 4.5), (step.PLAIN, 4.75), (step.OURS, 5.0)):
+        write_run(step, tmp_path / side, reward=0.0, seconds=seconds)
+        rows[side] = step.steps_of(tmp_path / side)
+    text = step.table(rows)
+    assert "adds: 10.0 % of its step for the same tokens, the judge 5.0 %" in text
+    assert f"to {step.BARE}: 1.60" in text
+    assert "| tokens a second | 75 | 133 | 126 | 120 |" in text
