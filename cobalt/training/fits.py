@@ -1,4 +1,4 @@
-"""Whether an online training run fits: memory of each GPU by phase, memory of a node, bytes of a checkpoint.
+"""Whether an online training run fits: memory of each GPU by phase, and memory of a node.
 
 The states are exact (`cobalt.training.states`), activations are the model's own for a micro-batch in which every sample
 is as long as the data allow (`cobalt.training.activations`). CUDA's own memory is a constant. Nothing is run on a GPU.
@@ -21,8 +21,6 @@ from cobalt.training.states import (
     Parameter,
     PolicyChoice,
     architecture,
-    checkpoint_bytes,
-    export_bytes,
     parameters,
     states,
 )
@@ -68,8 +66,6 @@ class Estimate:
         cache: Bytes that the engine has left for the keys and values of its samples.
         sample: Bytes of the keys and values of one sample of the greatest length.
         host: Bytes of host memory on each node, by what takes them.
-        checkpoint: Bytes of one checkpoint, all ranks together.
-        export: Bytes of the exported policy.
     """
 
     card: float
@@ -77,8 +73,6 @@ class Estimate:
     cache: float
     sample: float
     host: dict[str, float]
-    checkpoint: int
-    export: int
 
     @property
     def short(self) -> float:
@@ -98,7 +92,6 @@ class Estimate:
         )
         parts = ", ".join(f"{name} {value / _GIB:.0f}" for name, value in self.host.items() if value >= _GIB / 2)
         yield f"estimated host memory of a node: {sum(self.host.values()) / _GIB:.0f} GiB ({parts})"
-        yield f"a checkpoint takes {self.checkpoint / 1e9:.1f} GB, the exported policy {self.export / 1e9:.1f} GB"
 
 
 def check_fits(config: Any, errors: list[str], notes: list[str]) -> None:
@@ -197,8 +190,6 @@ def estimate(config: Any, card: float) -> Estimate:
         cache=cache,
         sample=sample,
         host=_host(config, policy, gpus),
-        checkpoint=checkpoint_bytes(config),
-        export=export_bytes(config),
     )
 
 
