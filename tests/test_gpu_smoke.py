@@ -66,6 +66,15 @@ def test_a_model_in_a_folder_is_taken_from_there_and_a_folder_without_a_model_is
         gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
 
 
+def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
+    from cobalt.datasets.pocket import build_pocket_world
+
+    sizes = {"train": 2, "dev": 2, "test": 2}
+    world = build_pocket_world(tmp_path, 0, sizes, open_share=0.5, problems_only=True)
+    assert len(world.train.read_text().splitlines()) == 2
+    assert not world.model.exists()
+
+
 @pytest.mark.parametrize(
     "flags",
     [
