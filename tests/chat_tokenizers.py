@@ -88,6 +88,12 @@ def save_policy(folder, form, *, generation=None, **options):
     kind(
         vocab_size=len(tokenizer),
         max_position_embeddings=2**15,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

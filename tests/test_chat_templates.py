@@ -207,7 +207,8 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
 
         async def generate(self, prompt, parameters, request):
             given.append((prompt["prompt_token_ids"], parameters))
-            yield SimpleNamespace(outputs=[SimpleNamespace(index=0, text="x", finish_reason="stop", token_ids=[1])])
+            output = SimpleNamespace(index=0, text="x", finish_reason="stop", token_ids=[1])
+            yield SimpleNamespace(outputs=[output], num_cached_tokens=0)
 
         def shutdown(self):
             pass

@@ -289,7 +289,7 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_samp
     [
         (["--profile", "gpu-smoke"], ["setup --profile gpu"]),
         (["--profile=gpu-smoke", "--list"], ["setup --profile gpu"]),
-        (["--profile", "pocket"], ["setup"]),
+        (["--profile", "pocket"], ["setup --profile cpu"]),
         (["--profile", "gpu-smoke", "--dry_run"], []),
     ],
 )
