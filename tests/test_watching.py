@@ -281,6 +281,19 @@ time.sleep(2.5)
     assert len(versions) < 20
 
 
+def test_the_last_word_of_a_process_that_ends_is_written(tmp_path):
+    code = """
+heartbeat.begin("update", 1)
+for number in range(8):
+    heartbeat.update(micro_batch=number, micro_batches=8)
+    time.sleep(0.1)
+
+"""
+    in_process(code, tmp_path)
+    (sign,) = (parse(path.read_bytes()) for path in tmp_path.iterdir())
+    assert sign.micro_batch == 7
+
+
 def test_a_disk_that_refuses_does_not_stop_the_work(tmp_path):
     folder = tmp_path / "not yet there"
     code = f"""

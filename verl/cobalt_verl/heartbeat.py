@@ -5,6 +5,7 @@ The launcher sets `COBALT_HEARTBEAT` to that folder, reads the files, sums them 
 own writes the file, at most once a second, so a slow disk delays no work, and a disk that refuses is ignored.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -34,6 +35,8 @@ class _Writer:
         self._path = Path(folder, f"{self._host}-{self.pid}.json")
         self.fields: Fields = {}
         self._changed = threading.Event()
+        self._writing = threading.Lock()
+        atexit.register(self._write_last)
         threading.Thread(target=self._write_changes, name="heartbeat", daemon=True).start()
 
     def set(self, fields: Fields) -> None:
@@ -50,6 +53,11 @@ class _Writer:
                 self._write()
             time.sleep(_INTERVAL)
 
+    def _write_last(self) -> None:
+        if self._changed.is_set() and self.pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._write()
+
     def _write(self) -> None:
         process = {
             "host": self._host,
@@ -57,8 +65,9 @@ class _Writer:
             "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),  # veRL sets it after the start of a process
         }
         part = self._path.with_suffix(".part")
-        part.write_text(json.dumps({**process, **self.fields}), encoding="utf-8")
-        part.replace(self._path)
+        with self._writing:
+            part.write_text(json.dumps({**process, **self.fields}), encoding="utf-8")
+            part.replace(self._path)
 
 
 _writer: _Writer | None = None
