@@ -44,7 +44,8 @@ class Machine:
         self._home = home
         self._inside = inside
         hosts = str(home / "hosts")
-        command = [*inside, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts]
+        alone = ["setpriv", "--pdeathsig", "KILL"]  # so that nothing is left where the tests are killed
+        command = [*inside, *alone, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts]
         self._outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None
         assert self._outer.stdout.readline() == _READY, f"{host} was not made"
@@ -65,14 +66,18 @@ class Machine:
     def run(self, *command: object, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess:
         """Run a command to its end."""
         line = self.command([str(part) for part in command], **variables)
-        return subprocess.run(line, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            line, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, start_new_session=True
+        )
 
     @contextlib.contextmanager
     def running(self, *command: object, log: Path, **variables: str) -> Iterator[subprocess.Popen]:
         """Run a command for the length of a block; it gets SIGINT at the end of it."""
         line = self.command([str(part) for part in command], **variables)
         with log.open("ab") as output:
-            process = subprocess.Popen(line, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                line, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         try:
             yield process
         finally:
@@ -86,9 +91,9 @@ class Machine:
 
     def lose(self) -> None:
         """End the machine without a warning."""
-        with contextlib.suppress(ProcessLookupError):
+        if self._outer.poll() is None:
             os.kill(self.first, signal.SIGKILL)
-        self._outer.wait()
+            self._outer.wait()
         self._outer.stdout.close()
 
     def network(self, *command: str) -> None:
