@@ -1,8 +1,8 @@
 """Two machines on one: each has a network, process ids, a host name, a /tmp and a /dev/shm of its own; no tests.
 
-The two are connected by a virtual cable (10.77.0.1 and 10.77.0.2 at the interface `eth0`) and share the file system,
-as the nodes of a cluster do. Ending the first process of a machine ends all of its processes and its network, as a loss
-of power does. Needs root, or user namespaces.
+The two are connected by a switch (10.77.0.1 and 10.77.0.2 at the interface `eth0`) and share the file system, as the
+nodes of a cluster do. Ending the first process of a machine ends all of its processes and its network, as a loss of
+power does. Needs root, or user namespaces.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from support import ROOT
@@ -27,6 +27,7 @@ echo ready
 sleep infinity &
 wait # and collect the processes whose parents have ended
 """
+_ALONE = ["setpriv", "--pdeathsig", "KILL"]  # so that nothing is left where the tests are killed
 _OWN = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -44,8 +45,7 @@ class Machine:
         self._home = home
         self._inside = inside
         hosts = str(home / "hosts")
-        alone = ["setpriv", "--pdeathsig", "KILL"]  # so that nothing is left where the tests are killed
-        command = [*inside, *alone, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts]
+        command = [*inside, *_ALONE, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts]
         self._outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None
         assert self._outer.stdout.readline() == _READY, f"{host} was not made"
@@ -126,14 +126,33 @@ def two_machines(home: Path) -> Iterator[tuple[Machine, Machine]]:
             stack.callback(owner.wait)
             stack.callback(owner.stdin.close)
             inside = ["nsenter", "--target", str(owner.pid), "--user", "--preserve-credentials"]
+        switch = stack.enter_context(_switch(inside))
         machines = []
-        for host in ("node-a", "node-b"):
-            machines.append(Machine(host, home, inside))
-            stack.callback(machines[-1].lose)
-        first, second = machines
-        first.network(*f"link add eth0 type veth peer name eth0 netns {second.first}".split())
-        for machine, own, other in ((first, "10.77.0.1", "10.77.0.2"), (second, "10.77.0.2", "10.77.0.1")):
-            machine.network("addr", "add", f"{own}/24", "dev", "eth0")
+        for host, address in (("node-a", "10.77.0.1"), ("node-b", "10.77.0.2")):
+            machine = Machine(host, home, inside)
+            stack.callback(machine.lose)
+            # The end of a cable that lies in a lost machine takes the other end with it, which is the switch's.
+            switch(f"link add {host} type veth peer name eth0 netns {machine.first}")
+            switch(f"link set {host} master switch up")
+            machine.network("addr", "add", f"{address}/24", "dev", "eth0")
             machine.network("link", "set", "eth0", "up")
-            machine.network("route", "add", "default", "via", other)
+            machine.network("route", "add", "default", "via", "10.77.0.254")
+            machines.append(machine)
+        first, second = machines
         yield first, second
+
+
+@contextlib.contextmanager
+def _switch(inside: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """A network of its own with a bridge named `switch`; yields what runs a command of iproute2 in it."""
+    made = "ip link add switch type bridge && ip link set switch up && echo ready && exec sleep infinity"
+    command = [*inside, *_ALONE, "unshare", "--net", "sh", "-c", made]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == _READY, "the switch was not made"
+        enter = [*inside, "nsenter", "--target", str(process.pid), "--net", "ip"]
+        yield lambda line: subprocess.run([*enter, *line.split()], check=True, timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
