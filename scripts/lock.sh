@@ -10,7 +10,7 @@ compile() {  # compile PROFILE EXTRA-FLAGS...
   shift
   # With api first: it has the narrower needs (openai below 3), and the profile alone then takes the same versions.
   for lock in "$profile+api" "$profile"; do
-    "$uv" pip compile pyproject.toml --quiet --extra "$profile" --extra dev \
+    "$uv" pip compile pyproject.toml --quiet --extra "$profile" --extra dev --extra docs \
       $([ "$lock" = "$profile" ] && echo --constraint "requirements/$profile+api.lock" || echo --extra api) \
       --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
       --output-file "requirements/$lock.lock" "$@"
