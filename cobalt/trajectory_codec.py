@@ -229,7 +229,7 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
 
 
 def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The responses of a single-turn or multi-turn record, [sample][turn]; other fields are not read.
+    """The responses of a single-turn or multi-turn record, `[sample][turn]`; other fields are not read.
 
     Raises:
         UserError: the record has no responses, or they are malformed.
@@ -245,7 +245,7 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
-    """Which of the problem's tests each sample of a single-turn record passes, [sample][test].
+    """Which of the problem's tests each sample of a single-turn record passes, `[sample][test]`.
 
     Raises:
         UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
@@ -355,7 +355,7 @@ def _lists(record: Mapping[str, Any], field: str) -> list[list[Any]]:
 
 
 def _by_sample(record: Mapping[str, Any], field: str, shape: _Shape) -> list[list[Any]] | None:
-    """A field as [sample][turn], with each entry checked; None if the record does not have the field."""
+    """A field as `[sample][turn]`, with each entry checked; None if the record does not have the field."""
     if record.get(field) is None:
         return None
     rows = _lists(record, field)
