@@ -38,6 +38,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     def on_site(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
         place = PAGES.get(target, target.removeprefix("docs/"))
-        return f"{match[1]}{posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or '.')}{match[3] or ''}{match[4]}"
+        link = posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
+        return f"{match[1]}{link}{match[3] or ''}{match[4]}"
 
     return LINK.sub(on_site, markdown)

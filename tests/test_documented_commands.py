@@ -1,76 +1,310 @@
-"""The commands in the documentation: each program exists, and knows every flag and setting that is given to it."""
+"""The documentation: its commands, code blocks, file names and links, on every page there is, and the site built of it.
 
+Each command's program exists and knows the flags and settings that are given to it; the arguments of this project's
+Python scripts are parsed by the scripts' own parsers. Each code block compiles. The code of `docs/extending.md` is run
+by `test_extending.py`.
+"""
+
+import ast
+import importlib
+import json
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
+from support import ROOT
 
-ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "verl" / "README.md"])
-STARTS = re.compile(r"(python (-m )?\w|bash scripts/|scripts/|serve run )")
+from cobalt import cli
+from cobalt.judge import LocalJudge
+from cobalt.problem import Problem, TestSuite, read_json_lines
+from cobalt.reward import RewardSettings, compute_reward, program_to_judge
+
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "verl").glob("*.md"), *(ROOT / "tests").glob("*.md")]
+)
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
+OTHERS = {"cd", "curl", "docker", "export", "git", "kubectl", "mkdocs", "source"}
+"""Programs of other projects, whose arguments are not checked here."""
+NUMBERED = re.compile(r"^\w+=\S+$")
 
 
-def commands(page: Path) -> list[str]:
-    """The commands of a page's shell blocks and tables, one line each."""
-    text = page.read_text()
-    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += [code for row in re.findall(r"^\|.*$", text, re.MULTILINE) for code in re.findall(r"`([^`]+)`", row)]
-    return [line for line in lines if STARTS.match(line)]
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-DOCUMENTED = sorted({(page.name, command) for page in PAGES for command in commands(page)})
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a language, without their indentation in a list."""
+    return [
+        re.sub(rf"(?m)^{indent}", "", block)
+        for indent, block in re.findall(rf"^( *)```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
+
+
+def statements(block: str) -> list[str]:
+    """The statements of a shell block, one line each."""
+    found, pending = [], ""
+    for line in block.replace("\\\n", " ").splitlines():
+        pending = f"{pending}\n{line}" if pending else line.strip()
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # a quotation that ends on a later line
+            continue
+        if words:
+            found.append(pending)
+        pending = ""
+    assert not pending, pending
+    return found
+
+
+def in_tables(page: Path) -> list[str]:
+    """The commands in the tables of a page, which may hold placeholders."""
+    rows = re.findall(r"^\|.*$", page.read_text(), re.MULTILINE)
+    starts = re.compile(r"(python (-m )?\w|bash scripts/|scripts/|serve run |cobalt \w)")
+    return [code for row in rows for code in re.findall(r"`([^`]+)`", row) if starts.match(code)]
+
+
+IN_BLOCKS = sorted(
+    {(name(page), statement) for page in PAGES for block in blocks(page, "bash") for statement in statements(block)}
+)
+DOCUMENTED = sorted({*IN_BLOCKS, *((name(page), command) for page in PAGES for command in in_tables(page))})
+
+
+def parts(command: str) -> list[list[str]]:
+    """The programs that a command runs, each with its arguments; the part after `--` is a command of its own."""
+    words = shlex.split(command, comments=True)
+    if words[0] not in OTHERS:
+        words = [word.removeprefix("[").removesuffix("]") for word in words]  # what may be left out
+    while words and NUMBERED.match(words[0]):
+        words = words[1:]
+    if not words:
+        return []
+    if "--" in words and words[0] not in OTHERS:
+        place = words.index("--")
+        return [words[:place], *parts(shlex.join(words[place + 1 :]))]
+    return [words]
 
 
 @cache
-def help_text(program: tuple[str, ...]) -> str:
+def help_text(*program: str) -> str:
     if program[-1] in PASSED_ON:
-        return "".join(help_text((sys.executable, script)) for script in PASSED_ON[program[-1]])
+        return "".join(help_text(sys.executable, script) for script in PASSED_ON[program[-1]])
     finished = subprocess.run([*program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    return finished.stdout
+    return finished.stdout.replace("_", "-")
 
 
-def parts(command: str) -> list[tuple[tuple[str, ...], list[str]]]:
-    """The programs that a command runs, each with its arguments; the part after `--` is a command of its own."""
-    words = [word for word in shlex.split(command, comments=True) if not word.startswith("[")]
-    words = [word.rstrip("]") for word in words]
-    if "--" in words:
-        place = words.index("--")
-        return parts(shlex.join(words[:place])) + parts(shlex.join(words[place + 1 :]))
+def program_of(words: list[str]) -> tuple[list[str], list[str]]:
+    """The program that answers `--help`, and its arguments."""
     if words[0] == "python":
-        length = 2 if words[1] == "-m" else 1
-        return [((sys.executable, *words[1 : 1 + length]), words[1 + length :])]
+        length = 3 if words[1] == "-m" else 2
+        if words[length - 1] == "cobalt.judge" and len(words) > length:
+            length += 1  # its first argument is a command with flags of its own
+        return [sys.executable, *words[1:length]], words[length:]
+    if words[0] == "cobalt":
+        length = 3 if words[1] == "judge" and len(words) > 2 and words[2].isidentifier() else 2
+        return words[:length], words[length:]
     if words[0] == "bash":
         words = words[1:]
-    return [(("bash", words[0]), words[1:])]
+    return ["bash", words[0]], words[1:]
 
 
 def test_the_documentation_has_commands():
-    assert len(DOCUMENTED) > 50
-    assert {"README.md", "reproduce.md", "training.md"} <= {page for page, _ in DOCUMENTED}
+    assert len(DOCUMENTED) > 100
+    assert {"README.md", "docs/reproduce.md", "docs/training.md"} <= {page for page, _ in DOCUMENTED}
 
 
-@pytest.mark.parametrize(("page", "command"), [item for item in DOCUMENTED if not item[1].startswith("serve")])
-def test_a_documented_command_has_only_flags_that_its_program_knows(page, command):
-    for program, arguments in parts(command):
-        flags = [word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word)]
-        known = help_text(program)
-        for flag in flags:
-            assert re.search(rf"(?<![\w-]){re.escape(flag.replace('_', '-'))}(?![\w-])", known.replace("_", "-")), flag
+@pytest.mark.parametrize(("page", "command"), DOCUMENTED)
+def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows(page, command):
+    for words in parts(command):
+        if words[0] == "serve":
+            check_service(words)
+        elif words[0] == "sbatch":
+            assert any((ROOT / word).is_file() for word in words), words
+        elif words[0] == "pytest":
+            assert all((ROOT / word.partition("::")[0]).is_file() for word in words if word.startswith("tests/"))
+        elif words[0] in {"python", "bash", "cobalt"} or words[0].startswith("scripts/"):
+            program, arguments = program_of(words)
+            if not parsed_by_its_own_parser(words):
+                known = help_text(*program)
+                flags = [word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word)]
+                for flag in flags:
+                    assert re.search(rf"(?<![\w-]){re.escape(flag.replace('_', '-'))}(?![\w-])", known), flag
+        else:
+            assert words[0] in OTHERS, f"{words[0]}: a program that this test does not know"
 
 
-@pytest.mark.parametrize(("page", "command"), [item for item in DOCUMENTED if item[1].startswith("serve")])
-def test_a_documented_service_has_only_settings_that_its_app_knows(page, command):
+def parsed_by_its_own_parser(words: list[str]) -> bool:
+    """Whether the command is a Python script of this project with flags of `cobalt.cli`; if so, it was parsed."""
+    if words[0] != "python" or "..." in words:
+        return False
+    script = words[2] if words[1] == "-m" else words[1]
+    rest = words[3:] if words[1] == "-m" else words[2:]
+    parsed = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a module that is imported already is run again
+        patch.setattr(cli, "run_script", lambda kind, _function: parsed.append(kind))
+        patch.setattr(sys, "argv", [script])
+        patch.setattr(sys, "path", [str(ROOT / script).rpartition("/")[0], *sys.path])
+        if not runs_by_the_parser(script):
+            return False
+        if words[1] == "-m":
+            runpy.run_module(script, run_name="__main__")
+        else:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+    (kind,) = parsed
+    try:
+        cli.parse_arguments(kind, rest)
+    except SystemExit as stop:
+        raise AssertionError(f"{shlex.join(words)}: its parser refuses it") from stop
+    return True
+
+
+def runs_by_the_parser(script: str) -> bool:
+    """Whether the last statement of a script or module hands its arguments to `cobalt.cli.run_script`."""
+    places = [ROOT / script, ROOT / f"{script.replace('.', '/')}.py", ROOT / script.replace(".", "/") / "__main__.py"]
+    source = next((place for place in places if place.is_file()), None)
+    return (
+        source is not None and re.search(r"^    run_script\(\w+, \w+\)$", source.read_text(), re.MULTILINE) is not None
+    )
+
+
+def check_service(words: list[str]) -> None:
     from cobalt.engine.vllm_service import VllmSettings
     from cobalt.judge.service import ServiceSettings
 
-    words = shlex.split(command)
+    if words[:2] != ["serve", "run"] or words[2] == "...":
+        return
     known = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": VllmSettings}[words[2]].model_fields
-    given = [word.partition("=")[0] for word in words[3:] if "=" in word]
-    assert set(given) <= set(known)
+    assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(known)
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "bash")])
+def test_a_shell_block_is_valid_bash(page):
+    for block in blocks(ROOT / page, "bash"):
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True, timeout=30)
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "python")])
+def test_a_python_block_compiles_and_imports_what_the_library_has(page):
+    for block in blocks(ROOT / page, "python"):
+        compile(block, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "cobalt":
+                module = importlib.import_module(node.module)
+                assert not [item.name for item in node.names if not hasattr(module, item.name)], (page, node.module)
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "json") + blocks(page, "yaml")])
+def test_a_block_of_json_or_yaml_can_be_read(page):
+    for block in blocks(ROOT / page, "json"):
+        for line in block.splitlines() if block.count("\n{") else [block]:
+            json.loads(line)
+    for block in blocks(ROOT / page, "yaml"):
+        yaml.safe_load(block)
+
+
+@pytest.mark.sandbox
+def test_the_judge_of_the_readme_judges(capsys):
+    (block,) = blocks(ROOT / "README.md", "python")
+    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.sandbox
+async def test_the_code_of_the_page_about_rewards_computes_one():
+    (block,) = blocks(ROOT / "docs" / "reward.md", "python")
+    response = "<think>\nThe input is a number.\n</think>\n\n```python\nprint(int(input()) + 1)\n```\n"
+    async with LocalJudge() as judge:
+        names = {
+            "RewardSettings": RewardSettings,
+            "compute_reward": compute_reward,
+            "program_to_judge": program_to_judge,
+            "response": response,
+            "judge": judge,
+            "suite": TestSuite(("1\n",), ("2\n",)),
+            "prev_best_pass_rate": 0.0,
+        }
+        code = compile(block, "reward.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        await eval(code, names)  # a coroutine: the block awaits the judge
+    assert names["reward"].total == 1.0
+
+
+FILE = re.compile(
+    r"(?<![\w./-])((?:cobalt|verl/config|verl/cobalt_verl|tests|benchmarks|scripts|preproc|requirements|docs)/[\w./*-]*\.(?:py|sh|md|jsonl|json|yaml|"
+    r"yml|def|sbatch|txt|lock|jinja|svg|png)|[a-z_*]+\.py|[A-Z][\w.]*\.(?:md|cff)|Dockerfile|compose\.yaml|mkdocs\.yml)(?![\w-])"
+)
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+def test_a_file_that_a_page_names_exists(page):
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    named = {file for code in re.findall(r"`([^`\n]+)`", text) for file in FILE.findall(code)}
+    folders = [
+        ROOT,
+        *(ROOT / folder for folder in ("benchmarks", "cobalt", "docs", "preproc", "scripts", "tests", "verl")),
+    ]
+    for file in named:
+        # A name without a folder is that of a file in the folder that the sentence is about.
+        patterns = [file] if "/" in file else [file, f"**/{file}"]
+        assert any(any(folder.glob(pattern)) for pattern in patterns for folder in folders), file
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+def test_a_relative_link_leads_to_a_file_and_a_heading_of_it(page):
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_site_is_built_without_a_warning_and_every_page_is_in_its_table_of_contents(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    judge = (tmp_path / "site" / "api.html").read_text()
+    assert "stop_at_first_failure" in judge  # a parameter from a docstring
+
+
+def test_the_readme_is_one_page():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_example_problems_can_be_read_and_have_only_what_a_problem_needs():
+    records = [record for _, record in read_json_lines(ROOT / "docs" / "examples" / "problems.jsonl")]
+    assert len(records) == 3
+    for record in records:
+        assert set(record) == {"id", "question", "test_cases"}
+        assert len(Problem.parse(record).tests) >= 5
+
+
+def test_the_files_for_containers_and_for_citing_follow_their_schemas():
+    subprocess.run(["hadolint", ROOT / "Dockerfile"], check=True, timeout=60)
+    for schema, file in (("compose-spec", "compose.yaml"), ("citation-file-format", "CITATION.cff")):
+        command = ["check-jsonschema", "--builtin-schema", f"vendor.{schema}", file]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=60)
