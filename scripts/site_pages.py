@@ -1,7 +1,7 @@
 """A hook of MkDocs (mkdocs.yml): pages of the site that are files outside docs/, with links that hold in both places.
 
-A link is written for a reader of the repository (`docs/judge.md` in README.md, `../verl/README.md` in docs/). On the site
-README.md is the home page, and the other files of `PAGES` have the names given there.
+A link is written for a reader of the repository (`docs/judge.md` in README.md, `../verl/README.md` in docs/). On the
+site README.md is the home page, and the other files of `PAGES` have the names given there.
 """
 
 import posixpath
