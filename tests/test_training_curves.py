@@ -6,6 +6,7 @@ import pytest
 
 from cobalt.errors import UserError
 from cobalt.report.curves import TrainingCurves, read_curves
+from cobalt.report.plots import running_mean
 from cobalt.report.training import Arguments, main
 
 
@@ -25,6 +26,11 @@ LINES = [
 def test_curves_are_the_steps_that_have_a_reward_and_those_that_were_validated(tmp_path):
     run = training(tmp_path / "ft", LINES)
     assert read_curves(run) == TrainingCurves(rewards=[(1, -0.5), (2, 0.5)], validations=[(0, 0.25), (2, 0.75)])
+
+
+def test_a_running_mean_has_the_steps_of_its_points_and_looks_back_over_five_of_them():
+    rewards = [(step, float(step)) for step in range(1, 8)]
+    assert running_mean(rewards) == [(1, 1.0), (2, 1.5), (3, 2.0), (4, 2.5), (5, 3.0), (6, 4.0), (7, 5.0)]
 
 
 def test_the_same_training_runs_give_the_same_bytes(tmp_path):

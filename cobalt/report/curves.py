@@ -1,6 +1,6 @@
 """Read the reward and validation curves of a training run from its metrics file.
 
-Validation is averaged over data sources. Nothing is smoothed.
+Validation is averaged over data sources. Nothing is smoothed; `plots.plot_training` does that.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ The same figures give the same bytes. matplotlib is imported when a plot is draw
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from cobalt.errors import UserError
@@ -17,6 +18,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _DASHES = ("-", "--", "-.", ":")
 _MOST_BANDS = 4
+RUNNING_MEAN_STEPS = 5
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
@@ -113,18 +115,21 @@ def plot_first_and_last(
 def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
     """Draw the curves of training runs into each of `paths`: above the mean reward of each step, below validation.
 
+    Rewards are a thin line, with their running mean over `RUNNING_MEAN_STEPS` steps as a thick one.
+
     Raises:
         UserError: a file cannot be written.
     """
     figure, (above, below) = _figure(panels=2)
     for index, (name, curves) in enumerate(runs.items()):
         colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
-        above.plot(*_columns(curves.rewards), color=colour, linestyle=dash, linewidth=1, label=_literal(name))
+        above.plot(*_columns(curves.rewards), color=colour, linewidth=0.8, alpha=0.35)
+        above.plot(*_columns(running_mean(curves.rewards)), color=colour, linestyle=dash, label=_literal(name))
         marker = _MARKERS[index % len(_MARKERS)]
         below.plot(
             *_columns(curves.validations, 100), color=colour, linestyle=dash, marker=marker, label=_literal(name)
         )
-    above.set_ylabel("mean reward")
+    above.set_ylabel(f"mean reward (thick: of {RUNNING_MEAN_STEPS} steps)")
     below.set_ylabel("validation solved, %")
     below.set_xlabel("step")
     for axes in (above, below):
@@ -132,6 +137,12 @@ def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
         axes.grid(alpha=0.3)
     _add_legend(figure, above, len(runs))
     _save(figure, paths)
+
+
+def running_mean(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At each point, the mean of the last `RUNNING_MEAN_STEPS` points, or of all points where there are fewer."""
+    windows = [points[max(0, end - RUNNING_MEAN_STEPS) : end] for end in range(1, len(points) + 1)]
+    return [(window[-1][0], fmean(value for _, value in window)) for window in windows]
 
 
 def _columns(points: Sequence[tuple[int, float]], factor: float = 1) -> tuple[list[int], list[float]]:
