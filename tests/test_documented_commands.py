@@ -295,6 +295,13 @@ def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_the_figures_of_the_readme_are_those_of_the_results():
+    results = " ".join((ROOT / "docs" / "RESULTS.md").read_text().replace("+", "").replace("\\*", "").split())
+    figures = re.findall(r"[-+\d.]+ \([-\d.]+ to [-\d.]+", (ROOT / "README.md").read_text())
+    assert len(figures) >= 9
+    assert [figure for figure in figures if figure.removeprefix("+") not in results] == []
+
+
 def test_the_example_problems_can_be_read_and_have_only_what_a_problem_needs():
     records = [record for _, record in read_json_lines(ROOT / "docs" / "examples" / "problems.jsonl")]
     assert len(records) == 3
