@@ -24,7 +24,7 @@ from support import ROOT
 
 from cobalt import cli
 from cobalt.judge import LocalJudge
-from cobalt.problem import Problem, TestSuite, read_json_lines
+from cobalt.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 
 PAGES = sorted(
@@ -303,11 +303,10 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
 
 
 def test_the_example_problems_can_be_read_and_have_only_what_a_problem_needs():
-    records = [record for _, record in read_json_lines(ROOT / "docs" / "examples" / "problems.jsonl")]
-    assert len(records) == 3
-    for record in records:
-        assert set(record) == {"id", "question", "test_cases"}
-        assert len(Problem.parse(record).tests) >= 5
+    problems = load_problems(ROOT / "docs" / "examples" / "problems.jsonl")
+    assert len(problems) == 3
+    assert {field for problem in problems for field in problem.record} == {"id", "question", "test_cases"}
+    assert all(len(problem.tests) >= 5 for problem in problems)
 
 
 def test_the_files_for_containers_and_for_citing_follow_their_schemas():
