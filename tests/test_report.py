@@ -19,6 +19,7 @@ from cobalt.errors import UserError
 from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.records import read_records
+from cobalt.report import __main__ as report_command
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
@@ -460,3 +461,11 @@ def test_an_event_counts_once(tmp_path):
     event = {"id": 0, "sample": 0, "turn": 1}
     with pytest.raises(UserError, match="line 2: .*sample 0, turn 1"):
         read_events(write_lines(tmp_path / "e.jsonl", [event, event]))
+
+
+def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsys):
+    runs = (str(make_run(tmp_path / "a", EARLY)), str(make_run(tmp_path / "b", LATE)))
+    assert report_command.main(report_command.Arguments(runs, tmp_path / "report")) == 0
+    assert "pass_at_1.png" in (tmp_path / "report" / "report.md").read_text()
+    shown = capsys.readouterr().out
+    assert "25.0" in shown and "png" not in shown

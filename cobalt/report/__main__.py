@@ -1,5 +1,6 @@
 """`python -m cobalt.report RUN...`: tables and plots of evaluated runs. Flags in, one call of `write_report`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +40,8 @@ def main(arguments: Arguments) -> int:
         published=arguments.published,
         allowed=arguments.allow,
     )
-    Console().print(Markdown(report.read_text(encoding="utf-8")))
+    text = re.sub(r"^!\[.*\n", "", report.read_text(encoding="utf-8"), flags=re.MULTILINE)  # a terminal shows no plots
+    Console().print(Markdown(text))
     Console().print(f"\n{report}; tables and plots beside it", soft_wrap=True)
     return 0
 
