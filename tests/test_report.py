@@ -468,4 +468,4 @@ def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsy
     assert report_command.main(report_command.Arguments(runs, tmp_path / "report")) == 0
     assert "pass_at_1.png" in (tmp_path / "report" / "report.md").read_text()
     shown = capsys.readouterr().out
-    assert "25.0" in shown and "png" not in shown
+    assert "25.0" in shown and "🌆" not in shown
