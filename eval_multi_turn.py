@@ -1,4 +1,4 @@
-"""Hidden-test evaluation; `cobalt.commands.eval_multi_turn` has the flags and the work."""
+"""Hidden-test evaluation: `cobalt.commands.eval_multi_turn`."""
 
 from cobalt.entry import run_command
 

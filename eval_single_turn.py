@@ -1,4 +1,4 @@
-"""Evaluation of single-turn results; `cobalt.commands.eval_single_turn` has the flags and the work."""
+"""Evaluation of single-turn results: `cobalt.commands.eval_single_turn`."""
 
 from cobalt.entry import run_command
 

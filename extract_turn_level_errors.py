@@ -1,4 +1,4 @@
-"""Extract hacking events; `cobalt.commands.extract_turn_level_errors` has the flags and the work."""
+"""Extract hacking events: `cobalt.commands.extract_turn_level_errors`."""
 
 from cobalt.entry import run_command
 

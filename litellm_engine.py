@@ -1,4 +1,4 @@
-"""Check a proprietary model; `cobalt.commands.litellm_engine` has the flags and the work."""
+"""Check a proprietary model: `cobalt.commands.litellm_engine`."""
 
 from cobalt.entry import run_command
 

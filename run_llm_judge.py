@@ -1,4 +1,4 @@
-"""Classify hacking events; `cobalt.commands.run_llm_judge` has the flags and the work."""
+"""Classify hacking events: `cobalt.commands.run_llm_judge`."""
 
 from cobalt.entry import run_command
 

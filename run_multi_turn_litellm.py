@@ -1,4 +1,4 @@
-"""Multi turn with a proprietary model; `cobalt.commands.run_multi_turn_litellm` has the flags and the work."""
+"""Multi turn with a proprietary model: `cobalt.commands.run_multi_turn_litellm`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Multi turn with vLLM; `cobalt.commands.run_multi_turn_vllm` has the flags and the work."""
+"""Multi turn with vLLM: `cobalt.commands.run_multi_turn_vllm`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Single turn with a proprietary model; `cobalt.commands.run_single_turn_litellm` has the flags and the work."""
+"""Single turn with a proprietary model: `cobalt.commands.run_single_turn_litellm`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Single turn with vLLM; `cobalt.commands.run_single_turn_vllm` has the flags and the work."""
+"""Single turn with vLLM: `cobalt.commands.run_single_turn_vllm`."""
 
 from cobalt.entry import run_command
 

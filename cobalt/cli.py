@@ -40,9 +40,9 @@ def run_script(
 ) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError` becomes one sentence on stderr and exit code 2, an
-    `InfrastructureError` one sentence and exit code 1, and Ctrl-C exit code 130. Any other exception is a bug and
-    keeps its traceback.
+    `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError`
+    becomes one sentence on stderr and exit code 2, an `InfrastructureError` one sentence and exit code 1, and Ctrl-C
+    exit code 130. Any other exception is a bug and keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)

@@ -15,31 +15,27 @@ LINE_SECONDS = 30.0
 class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type checkers
     """A tqdm that logs lines instead of drawing a bar."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        # tqdm's own pace: it looks at the clock after each item, and its monitor never forces a line.
-        super().__init__(*args, **options, mininterval=LINE_SECONDS, maxinterval=float("inf"), miniters=1, delay=1e-9)
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+    def display(self, *_: Any, **__: Any) -> None:
         """Log where the work is."""
         facts = self.format_dict
         done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
-        share = f"{done} of {total}" if total else f"{done}"
-        left = ""
-        if total and done - facts["initial"] > 0 and done < total:
-            left = f", about {tqdm.format_interval((total - done) * elapsed / (done - facts['initial']))} left"
-        after = f", {self.postfix}" if self.postfix else ""
+        new = done - facts["initial"]
+        left = f", about {tqdm.format_interval((total - done) * elapsed / new)} left" if total and new > 0 else ""
         logger.info(
-            "%s: %s %ss in %s%s%s", self.desc.rstrip(": "), share, self.unit, tqdm.format_interval(elapsed), left, after
+            "%s: %s %ss in %s%s%s",
+            self.desc.rstrip(": "),
+            f"{done} of {total}" if total else done,
+            self.unit,
+            tqdm.format_interval(elapsed),
+            left if done != total else "",
+            f", {self.postfix}" if self.postfix else "",
         )
-        return True
 
     def close(self) -> None:
         """Log the last line."""
-        if self.disable:
-            return
-        self.display()
-        self.disable = True
-        self._decr_instances(self)
+        if not self.disable:
+            self.display()
+            self.disable = True
 
 
 def track(iterable: Any = None, **options: Any) -> Any:
@@ -49,5 +45,9 @@ def track(iterable: Any = None, **options: Any) -> Any:
         iterable: Items to go through; None: `update` is called by hand.
         options: tqdm's `total`, `initial`, `desc`, `unit`.
     """
-    kind = tqdm if sys.stderr.isatty() else _ProgressLines
-    return kind(iterable, **options)
+    if sys.stderr.isatty():
+        return tqdm(iterable, **options)
+    # After each item tqdm looks at the clock. Its monitor never forces a line, and none comes at the start.
+    return _ProgressLines(
+        iterable, mininterval=LINE_SECONDS, maxinterval=float("inf"), miniters=1, delay=1e-9, **options
+    )

@@ -1,4 +1,4 @@
-"""Judge programs of groups on the samples of their problems; `cobalt.commands.check_groups` has the flags and the work."""
+"""Judge programs of groups on the samples of their problems: `cobalt.commands.check_groups`."""
 
 from cobalt.entry import run_command
 

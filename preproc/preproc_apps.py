@@ -1,4 +1,4 @@
-"""Turn APPS or APPS+ into problems; `cobalt.commands.preproc_apps` has the flags and the work."""
+"""Turn APPS or APPS+ into problems: `cobalt.commands.preproc_apps`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Turn Project CodeNet into groups for offline training; `cobalt.commands.preproc_codenet` has the flags and the work."""
+"""Turn Project CodeNet into groups for offline training: `cobalt.commands.preproc_codenet`."""
 
 from cobalt.entry import run_command
 

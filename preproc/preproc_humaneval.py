@@ -1,4 +1,4 @@
-"""Turn HumanEval, HumanEval+ or MBPP+ into problems; `cobalt.commands.preproc_humaneval` has the flags and the work."""
+"""Turn HumanEval, HumanEval+ or MBPP+ into problems: `cobalt.commands.preproc_humaneval`."""
 
 from cobalt.entry import run_command
 

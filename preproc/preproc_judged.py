@@ -1,4 +1,4 @@
-"""Turn judged programs into groups for offline training; `cobalt.commands.preproc_judged` has the flags and the work."""
+"""Turn judged programs into groups for offline training: `cobalt.commands.preproc_judged`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Turn LiveCodeBench into problems; `cobalt.commands.preproc_lcb_test6` has the flags and the work."""
+"""Turn LiveCodeBench into problems: `cobalt.commands.preproc_lcb_test6`."""
 
 from cobalt.entry import run_command
 

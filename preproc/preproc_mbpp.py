@@ -1,4 +1,4 @@
-"""Turn MBPP into problems; `cobalt.commands.preproc_mbpp` has the flags and the work."""
+"""Turn MBPP into problems: `cobalt.commands.preproc_mbpp`."""
 
 from cobalt.entry import run_command
 

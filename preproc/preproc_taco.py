@@ -1,4 +1,4 @@
-"""Turn TACO-verified into problems; `cobalt.commands.preproc_taco` has the flags and the work."""
+"""Turn TACO-verified into problems: `cobalt.commands.preproc_taco`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""Turn trajectories into contextual prompts; `cobalt.commands.process_multi_turn_taco` has the flags and the work."""
+"""Turn trajectories into contextual prompts: `cobalt.commands.process_multi_turn_taco`."""
 
 from cobalt.entry import run_command
 

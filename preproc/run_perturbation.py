@@ -1,4 +1,4 @@
-"""Make public tests impossible; `cobalt.commands.run_perturbation` has the flags and the work."""
+"""Make public tests impossible: `cobalt.commands.run_perturbation`."""
 
 from cobalt.entry import run_command
 

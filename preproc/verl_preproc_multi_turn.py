@@ -1,4 +1,4 @@
-"""Turn contextual prompts into veRL's parquet files; `cobalt.commands.verl_preproc_multi_turn` has the flags and the work."""
+"""Turn contextual prompts into veRL's parquet files: `cobalt.commands.verl_preproc_multi_turn`."""
 
 from cobalt.entry import run_command
 

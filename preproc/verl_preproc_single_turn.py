@@ -1,4 +1,4 @@
-"""Turn problems into veRL's parquet files; `cobalt.commands.verl_preproc_single_turn` has the flags and the work."""
+"""Turn problems into veRL's parquet files: `cobalt.commands.verl_preproc_single_turn`."""
 
 from cobalt.entry import run_command
 

@@ -1,4 +1,4 @@
-"""The commands of `cobalt`: name, module, sentence and example of each. Standard library only, so that help is quick."""
+"""The commands of `cobalt`: name, module, sentence and example. Standard library only, so that help is quick."""
 
 from dataclasses import dataclass
 
