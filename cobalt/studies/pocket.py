@@ -355,7 +355,7 @@ def training(
         save_every: Steps between two checkpoints; None: only the last one.
         validate_every: Steps between two validations, the first of them before training; None: no validation.
         settings: Of veRL, as key=value.
-        scale: A file of `verl/config/scale`.
+        scale: A file of `verl/cobalt_verl/config/scale`.
     """
     script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     profile = () if scale == "pocket" else ("--profile", scale)

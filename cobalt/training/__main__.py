@@ -22,7 +22,7 @@ _ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_c
 class Arguments:
     """Train a policy on veRL with rewards from the judge.
 
-    The flags data, rollout, estimator and scale choose files of verl/config.
+    The flags data, rollout, estimator and scale choose files of verl/cobalt_verl/config.
     """
 
     data_dir: Path
