@@ -45,7 +45,9 @@ def test_cobalt_runs_from_the_wheel_alone(wheel, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*words):
-        return subprocess.run([*start, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [*start, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
 
     overview = run("--help")
     assert overview.returncode == 0 and "sample" in overview.stdout

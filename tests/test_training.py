@@ -477,7 +477,7 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
         write_rows(data / f"{split}.parquet", [row(index, split) for index in range(150)])
     finished = subprocess.run(
         [sys.executable, "-m", "cobalt.training", "--profile", profile, "--data_dir", data,
-         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *more],
+         "--model", world / "model", "--output_dir", tmp_path / "o", "--print_config", *more],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]

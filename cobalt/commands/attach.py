@@ -19,7 +19,7 @@ class Arguments:
     Without a command, print the lines that set the variables in a shell: eval "$(cobalt attach)".
     """
 
-    command: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    command: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[-- COMMAND ...]")] = ()
     """The command, after `--`."""
     pid: int | None = None
     """Process id of the `cobalt serve`, where several are running."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from cobalt.commands.ending import say_evaluated
 from cobalt.files import check_files
 from cobalt.judge import ServeJudge
 from cobalt.report.plots import check_plot_path, plot_turns
@@ -48,4 +49,7 @@ def main(arguments: Arguments) -> int:
     Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
     if arguments.plot:
         plot_turns({arguments.output_file.stem: metrics}, arguments.plot)
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say_evaluated(arguments.output_file)
+    return 0

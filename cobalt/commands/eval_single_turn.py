@@ -28,6 +28,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import say_evaluated
     from cobalt.report.samples import samples_table
     from cobalt.rollout.evaluate import turn_metrics, write_metrics
     from cobalt.rollout.evaluate_single import evaluate_single_turn, sample_metrics, sample_score
@@ -40,4 +41,5 @@ def main(arguments: Arguments) -> int:
     figures = {"single_turn": {"names": arguments.names, "groups": [asdict(group) for group in groups]}}
     write_metrics(turn_metrics(read_trajectories(result), str(result)), result, figures)
     Console().print(samples_table(groups, title=f"Hidden tests: {result}"))
+    say_evaluated(result)
     return 0

@@ -40,6 +40,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.datasets.apps import AppsSettings, preprocess_apps
     from cobalt.judge import JudgeSettings, LocalJudge
     from cobalt.report.summary import summary_table
@@ -52,4 +53,5 @@ def main(arguments: Arguments) -> int:
 
     summary = asyncio.run(preprocess())
     Console().print(summary_table(summary, title=f"{arguments.data_set}: {arguments.output_file}"))
+    say(str(arguments.output_file), f"cobalt sample -i {quoted(arguments.output_file)} -o single_turn.jsonl")
     return 0

@@ -30,9 +30,11 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.datasets.livecodebench import LiveCodeBenchSettings, preprocess_livecodebench
     from cobalt.report.summary import summary_table
 
     summary = preprocess_livecodebench(LiveCodeBenchSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"LiveCodeBench: {arguments.output_file}"))
+    say(str(arguments.output_file), f"cobalt sample -i {quoted(arguments.output_file)} -o single_turn.jsonl")
     return 0

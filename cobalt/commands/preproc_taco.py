@@ -43,6 +43,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.datasets.taco import TacoSettings, preprocess_taco
     from cobalt.judge import JudgeSettings, LocalJudge
     from cobalt.report.summary import summary_table
@@ -56,4 +57,8 @@ def main(arguments: Arguments) -> int:
 
     summary = asyncio.run(preprocess())
     Console().print(summary_table(summary, title=f"TACO: {arguments.output_dir}"))
+    say(
+        f"{arguments.output_dir}/train.jsonl and dev.jsonl",
+        f"cobalt sample -i {quoted(arguments.output_dir / 'train.jsonl')} -o single_turn.jsonl",
+    )
     return 0

@@ -22,7 +22,7 @@ class Arguments:
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
-    model_name: str = "Qwen/Qwen3-8B"
+    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
     chat_template_thinking: TemplateThinking = "default"
     """That template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
@@ -30,7 +30,7 @@ class Arguments:
     """Turns of each trajectory to read; later ones are left out."""
     max_trajectories: int = 4
     """Most trajectories of one problem."""
-    max_prompt_tokens: int = 10_000
+    max_prompt_tokens: Annotated[int, tyro.conf.arg(aliases=["--max_prompt_length"])] = 10_000
     """Longest prompt, in tokens."""
     solved_rule: Literal["paper", "off"] = "paper"
     """paper: the authors' rule, which drops right-wrong-right trajectories (its index is off by one). off: no rule."""
@@ -48,10 +48,16 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.contexts.processing import ProcessingSettings, process_trajectories
     from cobalt.judge import ServeJudge
     from cobalt.report.summary import summary_table
 
     summary = asyncio.run(process_trajectories(ProcessingSettings(**vars(arguments)), ServeJudge()))
     Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))
+    say(
+        str(arguments.output_file),
+        f"python preproc/verl_preproc_multi_turn.py --train_file {quoted(arguments.output_file)} --validation_file FILE"
+        " -o ROWS, with prompts made with --is_test as FILE",
+    )
     return 0

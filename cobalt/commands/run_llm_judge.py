@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from cobalt.commands.ending import quoted, say
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.hacking.classifier import ANSWER_SCHEMA, ClassifierSettings, classify_events
 from cobalt.report.summary import summary_table
@@ -26,7 +27,7 @@ class Arguments(ApiFlags):
     """Hacking events (JSONL), from extract_turn_level_errors.py."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The events with votes and category (JSONL)."""
-    model_name: str = "gpt-5-2025-08-07"
+    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "gpt-5-2025-08-07"
     """The classifier, as LiteLLM names it; with api_base, as the server names it."""
     reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "low"
     """How long a reasoning model thinks; "default" sends nothing."""
@@ -52,7 +53,10 @@ async def _run(arguments: Arguments) -> int:
     async with arguments.open_engine(settings.output_file, ANSWER_SCHEMA) as engine:
         summary, failed = await classify_events(settings, engine, structured=engine.structured)
     Console().print(summary_table(summary, title=f"Categories of hacking events: {settings.output_file}"))
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say(str(settings.output_file), f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report")
+    return 0
 
 
 def main(arguments: Arguments) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from cobalt.commands.ending import say_repaired
 from cobalt.judge import ServeJudge
 from cobalt.rollout.flags import LiteLLMFlags, MultiTurnFlags
 from cobalt.rollout.multi_turn import run_multi_turn
@@ -23,7 +24,10 @@ async def _run(arguments: Arguments) -> int:
     settings.check()
     async with arguments.open_engine(settings.output_file) as engine:
         failed = await run_multi_turn(settings, engine, ServeJudge())
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say_repaired(settings.output_file)
+    return 0
 
 
 def main(arguments: Arguments) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from cobalt.commands.ending import say_repaired
 from cobalt.judge import ServeJudge
 from cobalt.rollout.flags import MultiTurnFlags, VllmFlags
 from cobalt.rollout.multi_turn import run_multi_turn
@@ -21,4 +22,7 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     settings = arguments.multi_turn_settings()
     failed = asyncio.run(run_multi_turn(settings, arguments.engine(), ServeJudge()))
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say_repaired(settings.output_file)
+    return 0

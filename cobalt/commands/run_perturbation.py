@@ -24,9 +24,15 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
     from cobalt.report.summary import summary_table
 
     summary = perturb_problems(PerturbationSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))
+    say(
+        str(arguments.output_file),
+        f"cobalt repair -i {quoted(arguments.output_file)} --public_tests perturbed"
+        f" -o {quoted(arguments.output_file.with_name('multi_turn.jsonl'))}",
+    )
     return 0

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from cobalt.commands.ending import say_sampled
 from cobalt.judge import ServeJudge
 from cobalt.rollout.flags import LiteLLMFlags
 from cobalt.rollout.single_turn import run_single_turn
@@ -22,7 +23,10 @@ async def _run(arguments: Arguments) -> int:
     settings.check()
     async with arguments.open_engine(settings.output_file) as engine:
         failed = await run_single_turn(settings, engine, ServeJudge())
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say_sampled(settings.output_file)
+    return 0
 
 
 def main(arguments: Arguments) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from cobalt.commands.ending import say_sampled
 from cobalt.judge import ServeJudge
 from cobalt.rollout.flags import VllmFlags
 from cobalt.rollout.single_turn import run_single_turn
@@ -20,4 +21,7 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     settings = arguments.single_turn_settings()
     failed = asyncio.run(run_single_turn(settings, arguments.engine(), ServeJudge()))
-    return 1 if failed else 0
+    if failed:
+        return 1
+    say_sampled(settings.output_file)
+    return 0

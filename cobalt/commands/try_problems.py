@@ -85,7 +85,7 @@ def _command_line(arguments: Arguments) -> list[str]:
         value = getattr(arguments, item.name)
         if item.name == "problems":
             continue
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             words += [f"--{item.name}"] if value else []
         elif isinstance(value, list):
             words += [word for one in value for word in (f"--{item.name}", one)]

@@ -22,9 +22,15 @@ class Arguments(VerlRowsFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
     from cobalt.report.summary import summary_table
 
     summary = convert_multi_turn(VerlRowsSettings(**vars(arguments)))
     Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
+    say(
+        f"{arguments.local_dir}/train.parquet and validation.parquet",
+        f"cobalt train --data partial_trajectories --data_dir {quoted(arguments.local_dir)} --model"
+        f" {arguments.model_name} -o RUN",
+    )
     return 0

@@ -32,6 +32,7 @@ class Arguments(VerlRowsFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from cobalt.commands.ending import quoted, say
     from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
     from cobalt.report.summary import summary_table
 
@@ -40,4 +41,9 @@ def main(arguments: Arguments) -> int:
     rules = EpisodeRules(flags.pop("enable_thinking"), flags.pop("truncated_thinking"))
     summary = convert_single_turn(VerlRowsSettings(**flags), prompts, rules if episodes else None)
     Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
+    data = "episodes --rollout multi_turn" if episodes else "problems"
+    say(
+        f"{arguments.local_dir}/train.parquet and validation.parquet",
+        f"cobalt train --data {data} --data_dir {quoted(arguments.local_dir)} --model {arguments.model_name} -o RUN",
+    )
     return 0

@@ -1,4 +1,4 @@
-"""The whole configuration of one run: veRL's defaults, four choices of `verl/cobalt_verl/config`, paths, the user's overrides.
+"""The whole configuration of one run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
 
 The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
 `cobalt.training.checks` checks the result. veRL is not imported: its configuration files are found where it is
@@ -16,7 +16,6 @@ from cobalt.environment import passed_on
 from cobalt.errors import UserError
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
-
 
 
 def _additions() -> Path:
@@ -39,10 +38,10 @@ class TrainingSettings:
         data_dir: Folder with train.parquet and validation.parquet.
         model: The policy to start from: a folder or a hub name.
         output_dir: Folder for checkpoints, metrics and logs.
-        data: A file of `verl/cobalt_verl/config/data`: what the prompts are.
-        rollout: A file of `verl/cobalt_verl/config/rollout`: how a prompt's samples are generated.
-        estimator: A file of `verl/cobalt_verl/config/estimator`: the advantages and the loss.
-        scale: A file of `verl/cobalt_verl/config/scale`: sizes, and the machine they are for.
+        data: A file of `cobalt_verl/config/data`: what the prompts are.
+        rollout: A file of `cobalt_verl/config/rollout`: how a prompt's samples are generated.
+        estimator: A file of `cobalt_verl/config/estimator`: the advantages and the loss.
+        scale: A file of `cobalt_verl/config/scale`: sizes, and the machine they are for.
         keep: How many of the last checkpoints to keep; None: as many as the scale says.
         overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
         wandb: Log to Weights & Biases too.
@@ -102,7 +101,9 @@ def compose(settings: TrainingSettings) -> Any:
     _limit_engine(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
-        raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/cobalt_verl/config/common.yaml says which one should)")
+        raise UserError(
+            f"none of the choices sets cobalt.{missing[0]} (cobalt_verl/config/common.yaml says which one should)"
+        )
     return config
 
 
@@ -121,7 +122,7 @@ def _limit_engine(config: Any) -> None:
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:
-    """A file of `verl/cobalt_verl/config` with the files that it names, some of them veRL's.
+    """A file of `cobalt_verl/config` with the files that it names, some of them veRL's.
 
     Args:
         name: The file, without its ending.
@@ -172,14 +173,14 @@ def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
 
 
 def check_choice(folder: str, name: str) -> None:
-    """Check that a folder of `verl/cobalt_verl/config` has a file of this name.
+    """Check that a folder of `cobalt_verl/config` has a file of this name.
 
     Raises:
         UserError: it has not; the message lists those that it has.
     """
     there = sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml"))
     if name not in there:
-        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/cobalt_verl/config/{folder})")
+        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (cobalt_verl/config/{folder})")
 
 
 def _installed(package: str) -> Path:
