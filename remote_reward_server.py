@@ -4,6 +4,7 @@ Settings are `key=value` arguments of `serve run`, `COBALT_JUDGE_<NAME>` variabl
 their names, units and defaults are in `cobalt.judge.settings` and `cobalt.judge.service`.
 """
 
+import sys
 from typing import Any
 
 from ray.serve import Application
@@ -15,3 +16,7 @@ from cobalt.serve_client import build_app
 def app(args: dict[str, Any]) -> Application:
     """Build the app from the arguments of `serve run`; a user's mistake ends it with one sentence and exit code 2."""
     return build_app(build, args)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{__doc__}\n")

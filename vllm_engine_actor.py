@@ -1,12 +1,13 @@
 """vLLM as a Ray Serve app.
 
-    serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \
+    serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \\
         --name vllm_actor --route-prefix /vllm_actor
 
 Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
 defaults are in `cobalt.engine.vllm_service.VllmSettings`.
 """
 
+import sys
 from typing import Any
 
 from ray.serve import Application
@@ -18,3 +19,7 @@ from cobalt.serve_client import build_app
 def app(args: dict[str, Any]) -> Application:
     """Build the app from the arguments of `serve run`."""
     return build_app(build, args)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{__doc__}\n")

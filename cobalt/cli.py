@@ -13,9 +13,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 from rich.console import Console
@@ -26,8 +27,14 @@ from cobalt.errors import InfrastructureError, UserError
 
 Arguments = TypeVar("Arguments")
 
-_PLAIN = (Path, str, int, float)
-"""Kinds of optional flags whose name is their metavar."""
+_PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    Path: ("PATH", Path),
+    str: ("STR", str),
+    int: ("INT", int),
+    float: ("FLOAT", float),
+    date: ("YYYY-MM-DD", date.fromisoformat),
+}
+"""Metavar and reader of each kind that an optional flag may have."""
 
 
 def run_script(
@@ -100,15 +107,24 @@ def _registry() -> tyro.constructors.ConstructorRegistry:
     @registry.primitive_rule
     def optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
         members = [member for member in get_args(info.type) if member is not type(None)]
-        if info.type_origin not in (Union, UnionType) or len(members) != 1 or members[0] not in _PLAIN:
+        if info.type_origin not in (Union, UnionType) or len(members) != 1:
             return None
         [kind] = members
+        many = get_origin(kind) is tuple and get_args(kind)[1:] == (Ellipsis,)
+        kind = get_args(kind)[0] if many else kind
+        if kind not in _PLAIN:
+            return None
+        name, read = _PLAIN[kind]
+
+        def value(words: Sequence[str]) -> Any:
+            return tuple(map(read, words)) if many else None if words[0] == "None" else read(words[0])
+
         return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=kind.__name__.upper(),
-            instance_from_str=lambda words: None if words[0] == "None" else kind(words[0]),
-            is_instance=lambda value: value is None or isinstance(value, kind),
-            str_from_instance=lambda value: [str(value)],
+            nargs="*" if many else 1,
+            metavar=f"{name} ..." if many else name,
+            instance_from_str=value,
+            is_instance=lambda value: value is None or isinstance(value, tuple if many else kind),
+            str_from_instance=lambda value: list(map(str, value)) if many and value is not None else [str(value)],
         )
 
     return registry

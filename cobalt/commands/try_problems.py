@@ -65,7 +65,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.commands.try_steps import rollout_settings
     from cobalt.datasets.split_tests import split_problem_file
 
-    single_turn, multi_turn = rollout_settings(arguments)  # a wrong flag is found before anything starts
+    single_turn, _ = rollout_settings(arguments)  # a wrong flag is found before anything starts
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
     single_turn.check()
     return services.run_beside_services(

@@ -1,4 +1,4 @@
-"""The whole configuration of one run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
+"""The whole configuration of a run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
 
 The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
 `cobalt.training.checks` checks the result. veRL is not imported: its configuration files are found where it is

@@ -359,8 +359,7 @@ def main(arguments: Arguments) -> int:
             attention,
             *estimate(config).lines(),
             f"needs {disk}",
-            "OK: the dry run found nothing wrong"
-            + ("" if arguments.print_config else "; --print_config prints all settings"),
+            "OK: the dry run found nothing wrong; --print_config prints the whole configuration",
         ):
             logger.info("%s", line)
         return 0
