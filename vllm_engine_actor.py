@@ -1,6 +1,6 @@
-"""vLLM as a Ray Serve app.
+r"""vLLM as a Ray Serve app.
 
-    serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \\
+    serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \
         --name vllm_actor --route-prefix /vllm_actor
 
 Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
