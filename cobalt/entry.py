@@ -7,6 +7,7 @@ in one sentence.
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
 
@@ -32,13 +33,7 @@ def run_command(
         cli = importlib.import_module("cobalt.cli")
         command = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("cobalt", "cobalt_verl"):
-            raise
-        sys.stderr.write(
-            f"error: the Python package {error.name!r} is missing in {sys.executable}: run scripts/setup.sh in the"
-            " project's folder and activate its environment (source .venv/bin/activate)\n"
-        )
-        sys.exit(2)
+        _refuse_incomplete(error)
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         sys.exit(130)
@@ -50,4 +45,19 @@ def run_command(
         code: int = work(arguments)
         return code
 
-    cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
+    try:
+        cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
+    except ModuleNotFoundError as error:
+        _refuse_incomplete(error)
+
+
+def _refuse_incomplete(error: ModuleNotFoundError) -> NoReturn:
+    """Say in one sentence which package the environment lacks; a module of this project that is missing is a defect."""
+    package = (error.name or "cobalt").partition(".")[0]
+    if package in ("cobalt", "cobalt_verl"):
+        raise error
+    sys.stderr.write(
+        f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
+        " project's folder and activate its environment (source .venv/bin/activate)\n"
+    )
+    sys.exit(2)

@@ -216,3 +216,26 @@ def test_trys_flags_reach_its_steps():
 
     given = Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2)
     assert parse_arguments(Arguments, _command_line(given)) == given
+
+
+def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl")]
+    code = f"import sys; sys.modules['ray'] = None; from cobalt.commands.main import main; main({words!r})"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2
+    assert "'ray'" in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_sentence():
+    code = (
+        "import builtins, os, signal, sys; real = builtins.__import__\n"
+        "def imported(name, *more):\n"
+        "    if name == 'tyro': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = imported\n"
+        "from cobalt.commands.main import main; main(['sample', '--help'])"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 130
+    assert len(finished.stderr.splitlines()) == 1

@@ -4,6 +4,7 @@ This module checks the input and starts the services; `cobalt.commands.try_steps
 """
 
 import dataclasses
+import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Annotated
 import tyro
 
 from cobalt.conversation import TruncatedThinking
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def main(arguments: Arguments) -> int:
     single_turn, _ = rollout_settings(arguments)  # a wrong flag is found before anything starts
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
     single_turn.check()
+    logger.info("starting the judge and the engine; this takes about a minute")
     return services.run_beside_services(
         services.Arguments(
             command=[sys.executable, "-m", "cobalt.commands.try_steps", *_command_line(arguments)],

@@ -40,7 +40,10 @@ def main(arguments: Arguments) -> int:
         allowed=arguments.allow,
     )
     Console().print(Markdown(report.read_text(encoding="utf-8")))
-    Console().print(f"\n{report}; tables and plots beside it", soft_wrap=True)
+    Console().print(
+        f"\nwrote {report}; tables and plots beside it\nnext: cobalt view RUN -o view.html, to read the programs",
+        soft_wrap=True,
+    )
     return 0
 
 
