@@ -5,16 +5,17 @@ their names, units and defaults are in `cobalt.judge.settings` and `cobalt.judge
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ray.serve import Application
-
-from cobalt.judge.service import build
-from cobalt.serve_client import build_app
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 
-def app(args: dict[str, Any]) -> Application:
+def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`; a user's mistake ends it with one sentence and exit code 2."""
+    from cobalt.judge.service import build
+    from cobalt.serve_client import build_app
+
     return build_app(build, args)
 
 

@@ -8,16 +8,17 @@ defaults are in `cobalt.engine.vllm_service.VllmSettings`.
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ray.serve import Application
-
-from cobalt.engine.vllm_service import build
-from cobalt.serve_client import build_app
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 
-def app(args: dict[str, Any]) -> Application:
+def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`."""
+    from cobalt.engine.vllm_service import build
+    from cobalt.serve_client import build_app
+
     return build_app(build, args)
 
 
