@@ -239,3 +239,38 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence():
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 130
     assert len(finished.stderr.splitlines()) == 1
+
+
+@pytest.mark.services
+def test_trys_steps_leave_results_report_and_viewer_and_change_nothing_when_run_again(services, tmp_path):
+    source, folder = write_lines(tmp_path / "p.jsonl", [own("a", 3), own("b", 6)]), tmp_path / "out"
+    split_problem_file(source, folder / "problems.jsonl")
+    words = [
+        source,
+        "--model",
+        "seed",
+        "-o",
+        folder,
+        "-n",
+        "2",
+        "--turns",
+        "1",
+        "--prompts",
+        "pocket",
+        "--max_tokens",
+        "32",
+    ]
+    command = [sys.executable, "-m", "cobalt.commands.try_steps", *map(str, words)]
+    written = []
+    for _ in range(2):
+        finished = subprocess.run(
+            command, cwd=ROOT, env=os.environ | services, capture_output=True, text=True, timeout=300
+        )
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        assert str(folder / "view.html") in finished.stdout and "cobalt report" in finished.stdout
+        written.append(
+            [(folder / f"{name}.jsonl").read_bytes() for name in ("single_turn", "multi_turn", "evaluation")]
+        )
+    assert written[0] == written[1]
+    assert len(json.loads((folder / "evaluation.metrics.json").read_text())["turns"]) == 2
+    assert (folder / "report" / "report.md").exists() and (folder / "pass_at_1.png").exists()

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "verl" / "README.md"])
-STARTS = re.compile(r"(python (-m )?\w|bash scripts/|scripts/|serve run )")
+STARTS = re.compile(r"(python (-m )?\w|bash scripts/|scripts/|serve run |cobalt \w)")
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
 
@@ -25,13 +25,18 @@ def commands(page: Path) -> list[str]:
     return [line for line in lines if STARTS.match(line)]
 
 
+API = ("sample", "repair")
+"""Commands of `cobalt` that take a proprietary model."""
+
 DOCUMENTED = sorted({(page.name, command) for page in PAGES for command in commands(page)})
 
 
 @cache
 def help_text(program: tuple[str, ...]) -> str:
     if program[-1] in PASSED_ON:
-        return "".join(help_text((sys.executable, script)) for script in PASSED_ON[program[-1]])
+        passed_on = "".join(help_text((sys.executable, script)) for script in PASSED_ON[program[-1]])
+        own = subprocess.run([*program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+        return own.stdout + passed_on
     finished = subprocess.run([*program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     return finished.stdout
 
@@ -46,6 +51,10 @@ def parts(command: str) -> list[tuple[tuple[str, ...], list[str]]]:
     if words[0] == "python":
         length = 2 if words[1] == "-m" else 1
         return [((sys.executable, *words[1 : 1 + length]), words[1 + length :])]
+    if words[0] == "cobalt":
+        # `--model` chooses the flags for proprietary models, before `--help` too.
+        named = [word for word in words[1:] if word in ("--model", "--model_name")][:1] if words[1] in API else []
+        return [((sys.executable, "-m", "cobalt.commands", words[1], *named, *["m"] * len(named)), words[2:])]
     if words[0] == "bash":
         words = words[1:]
     return [(("bash", words[0]), words[1:])]

@@ -486,7 +486,8 @@ def expand(tmp_path_factory):
         log.write_text("")
         path = f"{stub.parent}:{os.environ['PATH']}"
         subprocess.run(command, cwd=root, env=os.environ | {"PATH": path}, check=True, capture_output=True)
-        return [line.rstrip("\t").split("\t") for line in log.read_text().splitlines()]
+        text = log.read_text().replace(f"{root}/", "")  # scripts name others by their checkout
+        return [line.rstrip("\t").split("\t") for line in text.splitlines()]
 
     return lines
 
@@ -494,7 +495,7 @@ def expand(tmp_path_factory):
 def parse(line, monkeypatch):
     """Parse a Python command line by the parser of the script or module that it names; returns the arguments."""
     parsed = []
-    monkeypatch.setattr(cli, "run_script", lambda kind, function: parsed.append(cli.parse_arguments(kind, rest)))
+    monkeypatch.setattr(cli, "run_script", lambda kind, *_, **__: parsed.append(cli.parse_arguments(kind, rest)))
     if line[0] == "-m":
         module, rest = line[1], line[2:]
         runpy.run_module(module, run_name="__main__")
