@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "attach",
             "Use a running `cobalt serve` in another terminal, or for one command.",
             "cobalt.commands.attach",
-            "-- python my_script.py",
+            "-- python run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl",
         ),
         Command(
             "judge",
