@@ -1,56 +1,6 @@
-"""Hidden-test evaluation: flags in, calls of `cobalt.rollout.evaluate` and `cobalt.report`."""
+"""Hidden-test evaluation: `cobalt.commands.eval_multi_turn`."""
 
-import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.files import check_files
-from cobalt.judge import ServeJudge
-from cobalt.report.plots import check_plot_path, plot_turns
-from cobalt.report.turns import turn_table
-from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
-from cobalt.trajectory_codec import read_trajectories
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
-
-    Needs the Ray Serve app `evaluator`. Running the same command again resumes, and prints the table of a finished
-    result without judging anything.
-    """
-
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Result of run_multi_turn_*.py (JSONL)."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The same records with their hidden pass rates (JSONL); the figures are next to it, as .metrics.json."""
-    plot: Path | None = None
-    """Draw Pass@1 by turn into this PNG or SVG file."""
-    concurrency: int = 64
-    """Problems worked on at a time."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    if arguments.plot:
-        check_plot_path(arguments.plot)
-    check_files([arguments.input_file], [arguments.output_file, *([arguments.plot] if arguments.plot else [])])
-    failed = asyncio.run(
-        run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
-    )
-    evaluated = read_trajectories(arguments.output_file, unfinished=True)
-    metrics = turn_metrics(evaluated, str(arguments.output_file))
-    write_metrics(metrics, arguments.output_file)
-    Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
-    if arguments.plot:
-        plot_turns({arguments.output_file.stem: metrics}, arguments.plot)
-    return 1 if failed else 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.eval_multi_turn")

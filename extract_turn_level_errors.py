@@ -1,43 +1,6 @@
-"""Extract hacking events: flags in, one call of `cobalt.hacking.extraction`."""
+"""Extract hacking events: `cobalt.commands.extract_turn_level_errors`."""
 
-import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.hacking.extraction import extract_events
-from cobalt.judge import ServeJudge
-from cobalt.report.summary import summary_table
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Find the turns at which a program was changed to pass an impossible public test that it had been shown.
-
-    Running it again replaces the output. The Ray Serve app `evaluator` is needed only where the input has results
-    without an entry for each test.
-    """
-
-    data_file: Annotated[Path, tyro.conf.arg(aliases=["-d"])]
-    """Perturbed problems (JSONL), from preproc/run_perturbation.py."""
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Result of run_multi_turn_*.py --public_tests perturbed, or of eval_multi_turn.py on it (JSONL)."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Hacking events (JSONL)."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    summary = asyncio.run(
-        extract_events(arguments.data_file, arguments.input_file, arguments.output_file, ServeJudge())
-    )
-    Console().print(summary_table(summary, title=f"Hacking events: {arguments.output_file}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.extract_turn_level_errors")

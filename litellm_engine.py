@@ -1,34 +1,6 @@
-"""Check a proprietary model: flags in, one short request through `cobalt.engine.litellm_engine`."""
+"""Check a proprietary model: `cobalt.commands.litellm_engine`."""
 
-import asyncio
-from dataclasses import dataclass
-
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.engine import Call, GenerationSettings
-from cobalt.engine.api_flags import ApiFlags
-
-
-@dataclass(frozen=True)
-class Arguments(ApiFlags):
-    """Ask a model for one word, to check key, model name, limits and price before a run."""
-
-
-async def main(arguments: Arguments) -> int:
-    """Send the request, and return the exit code."""
-    settings = GenerationSettings(temperature=1, top_p=1, max_tokens=2000, n=1, seed=0)
-    async with arguments.open_engine(None) as engine:
-        about = await engine.describe()
-        [answer] = await engine.generate([{"role": "user", "content": "Answer with one word."}], settings, Call(0, 0))
-    price = "no known price" if answer.cost is None else f"${answer.cost:.6f}"
-    console = Console(highlight=False, markup=False)
-    console.print(f"{about['model_name']} ({about['provider']}): {answer.text!r}, {answer.finish_reason}")
-    console.print(f"{answer.prompt_tokens} prompt tokens, {answer.completion_tokens} completion tokens, {price}")
-    if answer.message:
-        console.print(answer.message)
-    return 0 if answer.text else 1
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: asyncio.run(main(arguments)))
+    run_command("cobalt.commands.litellm_engine")

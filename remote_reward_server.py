@@ -4,14 +4,20 @@ Settings are `key=value` arguments of `serve run`, `COBALT_JUDGE_<NAME>` variabl
 their names, units and defaults are in `cobalt.judge.settings` and `cobalt.judge.service`.
 """
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from ray.serve import Application
-
-from cobalt.judge.service import build
-from cobalt.serve_client import build_app
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 
-def app(args: dict[str, Any]) -> Application:
+def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`; a user's mistake ends it with one sentence and exit code 2."""
+    from cobalt.judge.service import build
+    from cobalt.serve_client import build_app
+
     return build_app(build, args)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{__doc__}\n")

@@ -1,61 +1,6 @@
-"""Classify hacking events: flags in, one call of `cobalt.hacking.classifier`."""
+"""Classify hacking events: `cobalt.commands.run_llm_judge`."""
 
-import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.engine.api_flags import ApiFlags
-from cobalt.hacking.classifier import ANSWER_SCHEMA, ClassifierSettings, classify_events
-from cobalt.report.summary import summary_table
-from cobalt.rollout.flags import sampling
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ApiFlags):
-    """Ask a model which of four kinds of reward hacking each event is.
-
-    Running it again replaces the output; answers that were paid for are kept in OUTPUT.calls.jsonl and found again by
-    the event's content, whatever its position in the input.
-    """
-
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Hacking events (JSONL), from extract_turn_level_errors.py."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The events with votes and category (JSONL)."""
-    model_name: str = "gpt-5-2025-08-07"
-    """The classifier, as LiteLLM names it; with api_base, as the server names it."""
-    reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "low"
-    """How long a reasoning model thinks; "default" sends nothing."""
-    num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1
-    """Votes on each event; the majority decides."""
-    human_labels: Path | None = None
-    """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
-    max_tokens: int = 32000
-    """Most tokens of one answer, hidden reasoning included."""
-    concurrency: int = 16
-    """Events classified at a time."""
-
-
-async def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    settings = ClassifierSettings(
-        arguments.input_file,
-        arguments.output_file,
-        sampling(temperature=1, top_p=1, max_tokens=arguments.max_tokens, n=arguments.num_completions, seed=0),
-        human_labels=arguments.human_labels,
-        concurrency=arguments.concurrency,
-    )
-    settings.check()
-    async with arguments.open_engine(settings.output_file, ANSWER_SCHEMA) as engine:
-        summary, failed = await classify_events(settings, engine, structured=engine.structured)
-    Console().print(summary_table(summary, title=f"Categories of hacking events: {settings.output_file}"))
-    return 1 if failed else 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: asyncio.run(main(arguments)))
+    run_command("cobalt.commands.run_llm_judge")

@@ -1,32 +1,6 @@
-"""Multi turn with a proprietary model: flags in, one call of `cobalt.rollout.multi_turn`."""
+"""Multi turn with a proprietary model: `cobalt.commands.run_multi_turn_litellm`."""
 
-import asyncio
-from dataclasses import dataclass
-
-from cobalt.cli import run_script
-from cobalt.judge import ServeJudge
-from cobalt.rollout.flags import LiteLLMFlags, MultiTurnFlags
-from cobalt.rollout.multi_turn import run_multi_turn
-
-
-@dataclass(frozen=True)
-class Arguments(LiteLLMFlags, MultiTurnFlags):  # in this order, so that the defaults are those for APIs
-    """Let a model behind an API repair its programs by the feedback of the public tests, turn after turn.
-
-    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
-    Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for are kept in
-    OUTPUT.calls.jsonl.
-    """
-
-
-async def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    settings = arguments.multi_turn_settings()
-    settings.check()
-    async with arguments.open_engine(settings.output_file) as engine:
-        failed = await run_multi_turn(settings, engine, ServeJudge())
-    return 1 if failed else 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: asyncio.run(main(arguments)))
+    run_command("cobalt.commands.run_multi_turn_litellm")

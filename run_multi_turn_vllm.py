@@ -1,29 +1,6 @@
-"""Multi turn with vLLM: flags in, one call of `cobalt.rollout.multi_turn`."""
+"""Multi turn with vLLM: `cobalt.commands.run_multi_turn_vllm`."""
 
-import asyncio
-from dataclasses import dataclass
-
-from cobalt.cli import run_script
-from cobalt.judge import ServeJudge
-from cobalt.rollout.flags import MultiTurnFlags, VllmFlags
-from cobalt.rollout.multi_turn import run_multi_turn
-
-
-@dataclass(frozen=True)
-class Arguments(MultiTurnFlags, VllmFlags):
-    """Let the model repair its programs by the feedback of the public tests, turn after turn.
-
-    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
-    Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
-    """
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    settings = arguments.multi_turn_settings()
-    failed = asyncio.run(run_multi_turn(settings, arguments.engine(), ServeJudge()))
-    return 1 if failed else 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.run_multi_turn_vllm")

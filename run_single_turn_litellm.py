@@ -1,31 +1,6 @@
-"""Single turn with a proprietary model: flags in, one call of `cobalt.rollout.single_turn`."""
+"""Single turn with a proprietary model: `cobalt.commands.run_single_turn_litellm`."""
 
-import asyncio
-from dataclasses import dataclass
-
-from cobalt.cli import run_script
-from cobalt.judge import ServeJudge
-from cobalt.rollout.flags import LiteLLMFlags
-from cobalt.rollout.single_turn import run_single_turn
-
-
-@dataclass(frozen=True)
-class Arguments(LiteLLMFlags):
-    """Draw n programs for each problem from a model behind an API and judge each on all of its tests.
-
-    Needs the Ray Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for
-    are kept in OUTPUT.calls.jsonl.
-    """
-
-
-async def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    settings = arguments.single_turn_settings()
-    settings.check()
-    async with arguments.open_engine(settings.output_file) as engine:
-        failed = await run_single_turn(settings, engine, ServeJudge())
-    return 1 if failed else 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: asyncio.run(main(arguments)))
+    run_command("cobalt.commands.run_single_turn_litellm")

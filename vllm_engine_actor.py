@@ -1,4 +1,4 @@
-"""vLLM as a Ray Serve app.
+r"""vLLM as a Ray Serve app.
 
     serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \
         --name vllm_actor --route-prefix /vllm_actor
@@ -7,14 +7,20 @@ Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`c
 defaults are in `cobalt.engine.vllm_service.VllmSettings`.
 """
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from ray.serve import Application
-
-from cobalt.engine.vllm_service import build
-from cobalt.serve_client import build_app
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 
-def app(args: dict[str, Any]) -> Application:
+def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`."""
+    from cobalt.engine.vllm_service import build
+    from cobalt.serve_client import build_app
+
     return build_app(build, args)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{__doc__}\n")

@@ -6,8 +6,8 @@ Prints the number of generated tokens and the seconds that they took, as a JSON 
 that it has the machine to itself.
 """
 
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -38,4 +38,7 @@ def main(model: str, requests: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("requests", type=Path)
+    main(**vars(parser.parse_args()))

@@ -8,7 +8,7 @@ world, `raise SystemExit` after a print. The shares in docs/training.md and the 
 script.
 """
 
-import sys
+import argparse
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +44,9 @@ def count(run: Path) -> Counter[tuple[str, str]]:
 
 def main() -> None:
     """Print the shares of the runs named on the command line."""
-    for name in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", help="folders that scripts/multi_turn.sh wrote")
+    for name in parser.parse_args().runs:
         counts = count(Path(name))
         for turns in ("turn 0", "turns 1 to 2", "turns 3 on"):
             shares = [

@@ -8,30 +8,51 @@
 | 130 | interrupted |
 """
 
+import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from datetime import date
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
+from cobalt.entry import INTERRUPTED
 from cobalt.errors import InfrastructureError, UserError
 
 Arguments = TypeVar("Arguments")
 
+_PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    Path: ("PATH", Path),
+    str: ("STR", str),
+    int: ("INT", int),
+    float: ("FLOAT", float),
+    date: ("YYYY-MM-DD", date.fromisoformat),
+}
+"""Metavar and reader of each kind that an optional flag may have."""
 
-def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], int]) -> None:
+
+def run_script(
+    arguments_type: type[Arguments],
+    function: Callable[[Arguments], int],
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    Flags accept both `_` and `-`. A `UserError` becomes one sentence on stderr and exit code 2, an
-    `InfrastructureError` one sentence and exit code 1, and Ctrl-C exit code 130. Any other exception is a bug and
-    keeps its traceback.
+    `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError`
+    becomes one sentence on stderr and exit code 2, an `InfrastructureError` one sentence and exit code 1, and Ctrl-C
+    exit code 130. Any other exception is a bug and keeps its traceback.
     """
     try:
-        arguments = parse_arguments(arguments_type)
+        arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
         # Colours and columns for people; whole lines for log files.
         handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
@@ -44,7 +65,7 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
         sys.stderr.write(f"error: {error}\n")
         code = 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: what is finished is kept; run the same command again to complete it\n")
+        sys.stderr.write(INTERRUPTED)
         code = 130
     except BrokenPipeError:  # who read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's last flush succeeds
@@ -52,20 +73,61 @@ def run_script(arguments_type: type[Arguments], function: Callable[[Arguments], 
     sys.exit(code)
 
 
-def parse_arguments(arguments_type: type[Arguments], command_line: Sequence[str] | None = None) -> Arguments:
+def parse_arguments(
+    arguments_type: type[Arguments],
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+) -> Arguments:
     """Parse a script's arguments, as `run_script` does; exits on a mistake and on `--help`.
 
     Args:
         arguments_type: The script's dataclass of flags.
         command_line: The arguments without the program's name; None: those of this process.
+        program: The program's name in `--help`; None: that of the running script or module.
+        example: A command line that `--help` shows.
     """
+    described = inspect.cleandoc(arguments_type.__doc__ or "")
     return tyro.cli(
         arguments_type,
-        prog=_program_name(),
+        prog=program or _program_name(),
+        description=f"{described}\n\nExample: {example}" if example else None,
         args=command_line,
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
+        registry=_registry(),
     )
+
+
+def _registry() -> tyro.constructors.ConstructorRegistry:
+    """How flags are read besides tyro's own rules: an optional value shows the value's kind alone in `--help`."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+        members = [member for member in get_args(info.type) if member is not type(None)]
+        if info.type_origin not in (Union, UnionType) or len(members) != 1:
+            return None
+        [kind] = members
+        many = get_origin(kind) is tuple and get_args(kind)[1:] == (Ellipsis,)
+        kind = get_args(kind)[0] if many else kind
+        if kind not in _PLAIN:
+            return None
+        name, read = _PLAIN[kind]
+
+        def value(words: Sequence[str]) -> Any:
+            return tuple(map(read, words)) if many else None if words[0] == "None" else read(words[0])
+
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*" if many else 1,
+            metavar=f"{name} ..." if many else name,
+            instance_from_str=value,
+            is_instance=lambda value: value is None or isinstance(value, tuple if many else kind),
+            str_from_instance=lambda value: list(map(str, value)) if many and value is not None else [str(value)],
+        )
+
+    return registry
 
 
 def _program_name() -> str | None:

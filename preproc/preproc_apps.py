@@ -1,61 +1,6 @@
-"""Turn APPS or APPS+ into problems: flags in, one call of `cobalt.datasets.apps`."""
+"""Turn APPS or APPS+ into problems: `cobalt.commands.preproc_apps`."""
 
-import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Turn APPS or APPS+ into problems; recorded solutions are judged in this process where tests have two meanings.
-
-    Needs no service. Running the same command again resumes.
-    """
-
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Problems (JSONL), with their manifest next to them as .run.json."""
-    input_file: Annotated[Path | None, tyro.conf.arg(aliases=["-i"])] = None
-    """Local file: JSONL or Parquet of APPS, or the JSON array of APPS+; default: the split of APPS by its name."""
-    data_set: Literal["apps", "apps_plus"] = "apps"
-    """APPS or APPS+."""
-    split: Literal["train", "test"] = "test"
-    """Split of APPS by its name."""
-    revision: str = "main"
-    """Branch, tag or commit of the data set by its name."""
-    difficulty: tuple[Literal["introductory", "interview", "competition"], ...] = (
-        "introductory",
-        "interview",
-        "competition",
-    )
-    """Difficulties to keep."""
-    max_solutions: int = 16
-    """Most recorded solutions of a problem to judge, where its tests can be read in two ways."""
-    prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    from cobalt.datasets.apps import AppsSettings, preprocess_apps
-    from cobalt.judge import JudgeSettings, LocalJudge
-    from cobalt.report.summary import summary_table
-
-    settings = AppsSettings(**vars(arguments))
-
-    async def preprocess() -> dict[str, dict[str, int]]:
-        async with LocalJudge(JudgeSettings.from_environment()) as judge:
-            return await preprocess_apps(settings, judge)
-
-    summary = asyncio.run(preprocess())
-    Console().print(summary_table(summary, title=f"{arguments.data_set}: {arguments.output_file}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.preproc_apps")

@@ -1,20 +1,6 @@
-"""Turn Project CodeNet into groups for offline training: flags in, one call of `cobalt.datasets.codenet`."""
+"""Turn Project CodeNet into groups for offline training: `cobalt.commands.preproc_codenet`."""
 
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.datasets.offline.settings import CodeNetSettings
-
-
-def main(settings: CodeNetSettings) -> int:
-    """Run, and return the exit code."""
-    from cobalt.datasets.codenet import preprocess_codenet
-    from cobalt.report.summary import summary_table
-
-    summary = preprocess_codenet(settings)
-    Console().print(summary_table(summary, title=f"CodeNet: {settings.output_dir}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(CodeNetSettings, main)
+    run_command("cobalt.commands.preproc_codenet")

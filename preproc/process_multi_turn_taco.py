@@ -1,62 +1,6 @@
-"""Turn trajectories into contextual prompts: flags in, one call of `cobalt.contexts.processing`."""
+"""Turn trajectories into contextual prompts: `cobalt.commands.process_multi_turn_taco`."""
 
-import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.conversation import TemplateThinking
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Select trajectories of an evaluated multi-turn run and cut them into the prompts that the policy is trained on.
-
-    Needs the Ray Serve app `evaluator` only with --perturbed_ratio.
-    """
-
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Result of eval_multi_turn.py (JSONL)."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
-    model_name: str = "Qwen/Qwen3-8B"
-    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
-    chat_template_thinking: TemplateThinking = "default"
-    """That template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
-    num_turns: int = 3
-    """Turns of each trajectory to read; later ones are left out."""
-    max_trajectories: int = 4
-    """Most trajectories of one problem."""
-    max_prompt_tokens: int = 10_000
-    """Longest prompt, in tokens."""
-    solved_rule: Literal["paper", "off"] = "paper"
-    """paper: the authors' rule, which drops right-wrong-right trajectories (its index is off by one). off: no rule."""
-    is_test: bool = False
-    """Make a test set: the one trajectory of each problem that changes least."""
-    perturbed_ratio: float = 0.0
-    """Prompts with impossible feedback to add for each partial trajectory, 0 to 1 (the paper's ratio is not known)."""
-    perturbed_file: Path | None = None
-    """Result of run_perturbation.py on the same problems; needed where the trajectories do not have its fields."""
-    prompts: str = "paper"
-    """Prompt set that the trajectories were collected with; it words the impossible feedback."""
-    seed: int = 42
-    """Seed of the order and of the choice of perturbed prompts."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-    from cobalt.judge import ServeJudge
-    from cobalt.report.summary import summary_table
-
-    summary = asyncio.run(process_trajectories(ProcessingSettings(**vars(arguments)), ServeJudge()))
-    Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.process_multi_turn_taco")

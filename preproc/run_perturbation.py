@@ -1,38 +1,6 @@
-"""Make public tests impossible: flags in, one call of `cobalt.contexts.perturbation`."""
+"""Make public tests impossible: `cobalt.commands.run_perturbation`."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
-from rich.console import Console
-
-from cobalt.cli import run_script
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Swap the expected outputs of two public tests of each problem, so that no correct program passes them."""
-
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Problems with public tests, or a single-turn result, which keeps its shared first turn (JSONL)."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The same records with the perturbed tests (JSONL), with their manifest next to them as .run.json."""
-    exclude_ids: Path | None = None
-    """File with one id a line: problems to leave out, such as those with several right answers."""
-    seed: int = 42
-    """Decides which tests of a problem are swapped."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
-    from cobalt.report.summary import summary_table
-
-    summary = perturb_problems(PerturbationSettings(**vars(arguments)))
-    Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.run_perturbation")

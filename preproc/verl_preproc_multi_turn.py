@@ -1,35 +1,6 @@
-"""Turn contextual prompts into veRL's parquet files: flags in, one call of `cobalt.datasets.verl_rows`."""
+"""Turn contextual prompts into veRL's parquet files: `cobalt.commands.verl_preproc_multi_turn`."""
 
-from dataclasses import dataclass
-
-from rich.console import Console
-
-from cobalt.cli import run_script
-from cobalt.datasets.verl_flags import VerlRowsFlags
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arguments(VerlRowsFlags):
-    """Write one training row for each contextual prompt, for Cobalt's single-step GRPO.
-
-    The inputs are results of process_multi_turn_taco.py, the validation file's with --is_test. Writes train.parquet and
-    validation.parquet, with the columns data_source, prompt, ability, reward_model and extra_info. No problem may be in
-    both files.
-    """
-
-    max_prompt_length: int = 10_240
-    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
-
-
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
-    from cobalt.report.summary import summary_table
-
-    summary = convert_multi_turn(VerlRowsSettings(**vars(arguments)))
-    Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
-    return 0
-
+from cobalt.entry import run_command
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_command("cobalt.commands.verl_preproc_multi_turn")

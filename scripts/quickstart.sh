@@ -2,10 +2,10 @@
 # Run the whole method on two CPU cores: set up; make the pocket world and its seed model (base); train the seed model by
 # single-turn GRPO (FT); collect FT's trajectories, cut them into contextual prompts and train FT on those (FT-Cobalt);
 # compare the three models over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
-#   scripts/quickstart.sh [--fast] [--list] [--dry_run] [--profile gpu-smoke [--model MODEL]] [OUTPUT_DIR [SEED]]
+#   scripts/quickstart.sh [--fast] [--list] [--dry_run] [--special_cases SHARE] [--profile gpu-smoke [--model MODEL]] [OUTPUT_DIR [SEED]]
 #     (default: runs/quickstart 0; SEED decides the world and the samples)
 # --fast runs every part with a weaker seed model and with too few problems and steps to learn from; its default folder is
-# runs/quickstart_fast. With SPECIAL_CASES=1 the seed model has learned to write special cases for failing tests
+# runs/quickstart_fast. With --special_cases 1 the seed model has learned to write special cases for failing tests
 # (scripts/hacking_study.sh), and --fast does not make it weaker. Running the script again continues where it stopped.
 # --list shows the steps and which of them are done. The steps are in cobalt/studies/quickstart.py.
 # --profile gpu-smoke runs the whole method on one GPU in a quarter of an hour, with too few steps to learn from, on the seed
@@ -20,4 +20,4 @@ case " $* " in *" --profile gpu-smoke "* | *" --profile=gpu-smoke "*) profile=gp
 set_up=(bash scripts/setup.sh --profile "$profile")
 case " $* " in *" --dry_run "*) [ ! -x .venv/bin/python ] || set_up=(true) ;; esac
 "${set_up[@]}"
-exec .venv/bin/python -m cobalt.studies.quickstart --special_cases "${SPECIAL_CASES:-0}" "$@"
+exec .venv/bin/python -m cobalt.studies.quickstart "$@"

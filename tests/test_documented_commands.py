@@ -14,7 +14,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-import warnings
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import yaml
 from support import ROOT
 
 from cobalt import cli
+from cobalt.commands import main as cobalt_program
 from cobalt.judge import LocalJudge
 from cobalt.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
@@ -95,10 +95,9 @@ def parts(command: str) -> list[list[str]]:
 
 @cache
 def help_text(*program: str) -> str:
-    if program[-1] in PASSED_ON:
-        return "".join(help_text(sys.executable, script) for script in PASSED_ON[program[-1]])
+    passed_on = "".join(help_text(sys.executable, script) for script in PASSED_ON.get(program[-1], ()))
     finished = subprocess.run([*program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    return finished.stdout.replace("_", "-")
+    return finished.stdout.replace("_", "-") + passed_on
 
 
 def program_of(words: list[str]) -> tuple[list[str], list[str]]:
@@ -109,8 +108,7 @@ def program_of(words: list[str]) -> tuple[list[str], list[str]]:
             length += 1  # its first argument is a command with flags of its own
         return [sys.executable, *words[1:length]], words[length:]
     if words[0] == "cobalt":
-        length = 3 if words[1] == "judge" and len(words) > 2 and words[2].isidentifier() else 2
-        return words[:length], words[length:]
+        return [sys.executable, "-m", "cobalt.commands", words[1]], words[2:]
     if words[0] == "bash":
         words = words[1:]
     return ["bash", words[0]], words[1:]
@@ -142,24 +140,12 @@ def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows
 
 
 def parsed_by_its_own_parser(words: list[str]) -> bool:
-    """Whether the command is a Python script of this project with flags of `cobalt.cli`; if so, it was parsed."""
-    if words[0] != "python" or "..." in words:
+    """Whether the command is one of `cobalt` or a Python script with flags of `cobalt.cli`; if so, it was parsed."""
+    if words[0] == "bash" or words[0].startswith("scripts/") or "..." in words:
         return False
-    script = words[2] if words[1] == "-m" else words[1]
-    rest = words[3:] if words[1] == "-m" else words[2:]
-    parsed = []
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a module that is imported already is run again
-        patch.setattr(cli, "run_script", lambda kind, _function: parsed.append(kind))
-        patch.setattr(sys, "argv", [script])
-        patch.setattr(sys, "path", [str(ROOT / script).rpartition("/")[0], *sys.path])
-        if not runs_by_the_parser(script):
-            return False
-        if words[1] == "-m":
-            runpy.run_module(script, run_name="__main__")
-        else:
-            runpy.run_path(str(ROOT / script), run_name="__main__")
-    (kind,) = parsed
+    kind, rest = kind_of(words)
+    if kind is None:
+        return False
     try:
         cli.parse_arguments(kind, rest)
     except SystemExit as stop:
@@ -167,13 +153,28 @@ def parsed_by_its_own_parser(words: list[str]) -> bool:
     return True
 
 
-def runs_by_the_parser(script: str) -> bool:
-    """Whether the last statement of a script or module hands its arguments to `cobalt.cli.run_script`."""
-    places = [ROOT / script, ROOT / f"{script.replace('.', '/')}.py", ROOT / script.replace(".", "/") / "__main__.py"]
-    source = next((place for place in places if place.is_file()), None)
-    return (
-        source is not None and re.search(r"^    run_script\(\w+, \w+\)$", source.read_text(), re.MULTILINE) is not None
-    )
+def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
+    """The class of a command's arguments, and the arguments; None for a script with another parser."""
+    if words[0] == "cobalt":
+        with pytest.MonkeyPatch.context() as patch:
+            found = []
+            patch.setattr(cobalt_program, "run_command", lambda module, rest, **_: found.append((module, rest)))
+            cobalt_program.main(words[1:])
+        ((module, rest),) = found
+        return importlib.import_module(module).Arguments, rest
+    if words[1] == "-m":
+        module = importlib.import_module(words[2])
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"{words[2]}.__main__")
+        return getattr(module, "Arguments", None), words[3:]
+    source = (ROOT / words[1]).read_text()
+    if wrapped := re.search(r'^    run_command\("([\w.]+)"\)$', source, re.MULTILINE):
+        return importlib.import_module(wrapped[1]).Arguments, words[2:]
+    if re.search(r"^    run_script\(Arguments, ", source, re.MULTILINE):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend((ROOT / words[1]).parent)  # scripts of benchmarks/ import each other
+            return runpy.run_path(str(ROOT / words[1]), run_name="documented")["Arguments"], words[2:]
+    return None, words[2:]
 
 
 def check_service(words: list[str]) -> None:

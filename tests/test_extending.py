@@ -37,7 +37,7 @@ def checkout(tmp_path_factory):
     for name, code in BLOCKS.items():
         path = folder / name
         # The list of agent loops gains an entry; all other files are new.
-        assert path.exists() == (name == "verl/config/agent_loops.yaml")
+        assert path.exists() == (name == "verl/cobalt_verl/config/agent_loops.yaml")
         path.write_text((path.read_text() if path.exists() else "") + code)
     return folder
 
@@ -57,8 +57,8 @@ def run_code(checkout, code):
 
 
 def test_each_example_is_about_thirty_lines_and_the_page_names_no_other_files():
-    assert set(BLOCKS) == {ESTIMATOR, LOOP, DATA, "verl/config/agent_loops.yaml"} | {
-        f"verl/config/{folder}/{name}.yaml" for folder, name in CHOICES.items()
+    assert set(BLOCKS) == {ESTIMATOR, LOOP, DATA, "verl/cobalt_verl/config/agent_loops.yaml"} | {
+        f"verl/cobalt_verl/config/{folder}/{name}.yaml" for folder, name in CHOICES.items()
     }
     for name in (ESTIMATOR, LOOP, DATA):
         assert 15 <= len([line for line in BLOCKS[name].splitlines() if line]) <= 36, name

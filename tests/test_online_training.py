@@ -301,7 +301,7 @@ def test_what_decides_an_episode_may_not_change_between_a_run_and_its_continuati
 def test_verl_itself_accepts_the_scripts_in_a_dry_run(world, tmp_path, script, lines, profile):
     finished = subprocess.run(
         ["bash", f"scripts/{script}", "--profile", profile, "--data_dir", world / "episodes", "--model",
-         world / "model", "--output_dir", tmp_path / "o", "--dry_run"],
+         world / "model", "--output_dir", tmp_path / "o", "--print_config"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]

@@ -231,8 +231,7 @@ def test_a_prompt_file_that_is_not_text_is_refused(tmp_path):
 def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
     import dataclasses
 
-    import run_multi_turn_litellm
-    import run_single_turn_litellm
+    from cobalt.commands import run_multi_turn_litellm, run_single_turn_litellm
 
     single, multi = (
         {field.name: field.default for field in dataclasses.fields(module.Arguments)}

@@ -84,15 +84,15 @@ def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(service
 def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(services, tmp_path):
     problems = write_lines(tmp_path / "problems.jsonl", draw_records("dev", 4, seed=0))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | services | {"TURNS": "2", "PERTURBED": "1", "PATH": path}
+    environment = os.environ | services | {"PATH": path}
     flags = ["-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     run = tmp_path / "run"
     for command in (
-        ["bash", "scripts/multi_turn.sh", problems, run, *flags],
+        ["bash", ROOT / "scripts" / "multi_turn.sh", problems.name, "run", "--turns", "2", "--perturbed", *flags],
         ["python", "-m", "cobalt.report", f"seed={run}", "--hacking", f"seed={run / 'events.jsonl'}", "-o", run],
     ):
         finished = subprocess.run(
-            list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+            list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert finished.returncode == 0, finished.stderr[-3000:]
     records = read_records(run / "evaluation.jsonl")

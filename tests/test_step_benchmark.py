@@ -38,7 +38,7 @@ def texts_of(value):
 def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick):
     from omegaconf import OmegaConf
 
-    from cobalt.training.configuration import VERL_FOLDER, compose, trains_on_cpu
+    from cobalt.training.configuration import VERL_ADDITIONS, compose, trains_on_cpu
 
     settings = step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run")
     ours = compose(settings)
@@ -46,7 +46,7 @@ def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path
     further = step.bare_overrides(quick=quick, on_cpu=on_cpu)
     bare = compose(step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run", further))
     sections = {name: value for name, value in OmegaConf.to_container(bare, resolve=True).items() if name != "cobalt"}
-    named = [text for text in texts_of(sections) if "cobalt" in text or str(VERL_FOLDER) in text]
+    named = [text for text in texts_of(sections) if "cobalt" in text or str(VERL_ADDITIONS) in text]
     engine = ["cobalt_verl.cpu.shared_prompts"] if quick and on_cpu else []
     executor = ["cobalt.engine.vllm_executor.BoundExecutor"] if on_cpu else []
     assert sorted(set(named) - {"cobalt"}) == sorted(engine + executor)  # "cobalt" is the name of the project in logs

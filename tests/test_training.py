@@ -21,7 +21,7 @@ from cobalt.training import checkpoints, installed, run_folder
 from cobalt.training import export as exporting
 from cobalt.training.__main__ import Arguments, main
 from cobalt.training.checks import check
-from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose, process_environment
+from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, process_environment
 from cobalt.training.disk import DiskUse, check_disk, disk_use
 from cobalt.training.export import Arguments as ExportArguments
 from cobalt.training.export import chosen_step, export
@@ -477,7 +477,7 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
         write_rows(data / f"{split}.parquet", [row(index, split) for index in range(150)])
     finished = subprocess.run(
         [sys.executable, "-m", "cobalt.training", "--profile", profile, "--data_dir", data,
-         "--model", world / "model", "--output_dir", tmp_path / "o", "--dry_run", *more],
+         "--model", world / "model", "--output_dir", tmp_path / "o", "--print_config", *more],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
@@ -612,7 +612,7 @@ from vllm.plugins import load_general_plugins
 load_general_plugins()
 assert utils.dispatch_cpu_unquantized_gemm is not before
 print("all there")
-""".replace("VERL/", f"{VERL_FOLDER}/")
+""".replace("VERL/", f"{VERL_ADDITIONS}/")
     )
     assert said == "all there"
 
@@ -626,8 +626,8 @@ def test_both_packages_are_found_from_any_folder_and_neither_hides_the_other(fol
     )
     verl, ours = map(Path, finished.stdout.split())
     assert "site-packages" in verl.parts
-    assert ours == VERL_FOLDER / "cobalt_verl" / "__init__.py"
-    assert not (VERL_FOLDER / "__init__.py").exists()
+    assert ours == VERL_ADDITIONS / "__init__.py"
+    assert not (VERL_ADDITIONS.parent / "__init__.py").exists()
 
 
 def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing_of_the_cpu_is(tmp_path, monkeypatch):
@@ -684,7 +684,7 @@ def test_a_judge_that_does_not_answer_raises_and_leaves_its_reason_in_the_failur
             "-c",
             f"""
 import asyncio, runpy
-compute_score = runpy.run_path({str(VERL_FOLDER / "code_reward_func_think.py")!r})["compute_score"]
+compute_score = runpy.run_path({str(VERL_ADDITIONS / "code_reward_func_think.py")!r})["compute_score"]
 tests = {square_problem(1)["test_cases"]!r}
 row = {{"id": "p1", "split": "train", "prev_best_pass_rate": 0.0}}
 print(asyncio.run(compute_score("pocket", "no program at all", tests, row))["score"])

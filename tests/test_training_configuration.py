@@ -12,7 +12,7 @@ import pytest
 
 from cobalt.errors import UserError
 from cobalt.training import configuration
-from cobalt.training.configuration import VERL_FOLDER, TrainingSettings, compose
+from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_each_setting_is_verls_default_or_written_down(of_verl):
 
 
 def test_every_combination_of_files_composes():
-    there = [sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
+    there = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
     for names in itertools.product(*there):
         resolved(compose(run_of(**dict(zip(FOLDERS, names, strict=True)))))
 
@@ -80,7 +80,7 @@ def test_no_two_choices_set_the_same_key_except_the_scale_which_is_applied_last(
 
     set_by = {}
     for folder in FOLDERS[:3]:
-        for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"):
+        for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml"):
             for key in flat(yaml.safe_load(path.read_text())):
                 assert set_by.setdefault(key, folder) == folder, key
 
@@ -98,8 +98,8 @@ def test_an_unknown_choice_names_the_known_ones(folder):
     [("estimator/mine.yaml", "algorithm: {adv_estimator: a}}"), ("scale/mine.yaml", "cobalt: {samples: seeded}\n")],
 )
 def test_a_choice_that_is_not_yaml_or_leaves_a_setting_open_is_a_users_mistake(tmp_path, monkeypatch, file, text):
-    shutil.copytree(VERL_FOLDER / "config", tmp_path / "config")
+    shutil.copytree(VERL_ADDITIONS / "config", tmp_path / "config")
     (tmp_path / "config" / file).write_text(text)
-    monkeypatch.setattr(configuration, "VERL_FOLDER", tmp_path)
+    monkeypatch.setattr(configuration, "VERL_ADDITIONS", tmp_path)
     with pytest.raises(UserError):
         compose(run_of(**{file.partition("/")[0]: "mine"}))

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, get_args
 
-from tqdm import tqdm
-
 from cobalt.atomic import replacing
 from cobalt.contexts.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
@@ -30,6 +28,7 @@ from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
+from cobalt.progress import track
 from cobalt.trajectory import Trajectory
 
 Summary = dict[str, dict[str, int]]
@@ -136,9 +135,7 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
     open_manifest(settings.output_file, arguments, settings.inputs)
     with _Spool(settings.output_file.parent) as rows, _Spool(settings.output_file.parent) as candidates:
         cutter = _Cutter(settings, counter, perturbed_tests, rows, candidates)
-        groups = tqdm(
-            read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem", disable=None
-        )
+        groups = track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem")
         await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
             await _add_perturbed(settings, counter, cutter, judge, prompts)
@@ -377,7 +374,7 @@ async def _add_perturbed(
     random.Random(settings.seed).shuffle(order)
     counts = cutter.perturbed
     counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
-    with tqdm(total=wanted, desc="perturbed", unit="prompt", disable=None) as progress:
+    with track(total=wanted, desc="perturbed", unit="prompt") as progress:
         while order and counts["added"] < wanted:
             missing = wanted - counts["added"]
             batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from cobalt.conversation import load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
@@ -26,6 +24,7 @@ from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
+from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole
 
 HUB_NAME = "codeparrot/apps"
@@ -113,7 +112,7 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
         open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
         if done is not None:
             return done
-        for place, row in tqdm(_rows(settings), desc=settings.data_set, unit="row", disable=None):
+        for place, row in track(_rows(settings), desc=settings.data_set, unit="row"):
             try:
                 task = read(row)
             except UserError as error:

@@ -22,8 +22,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets import numpy_stand_in, recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
@@ -35,6 +33,7 @@ from cobalt.files import check_files
 from cobalt.judge import LocalJudge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite, decode_json
+from cobalt.progress import track
 from cobalt.records import write_whole
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -
     open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
     counts = {"read": 0, "left out: the check or the judge refuses the reference": 0, "kept": 0, "calls": 0}
     records = []
-    for task in tqdm(list(read_tasks(settings)), desc=settings.data_set, unit="task", disable=None):
+    for task in track(list(read_tasks(settings)), desc=settings.data_set, unit="task"):
         counts["read"] += 1
         suite = await recorded_suite(task, judge)
         if suite is None:

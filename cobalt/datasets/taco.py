@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import hub_rows, local_rows
@@ -32,6 +30,7 @@ from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
+from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole, iterate_records, sort_records
 from cobalt.trajectory_codec import decode_passing
 from cobalt.workers import work_on_all
@@ -141,14 +140,14 @@ def _check_rows(settings: TacoSettings) -> None:
     Raises:
         UserError: a row is malformed; its place is named.
     """
-    for _ in tqdm(_pending(settings, frozenset()), desc="TACO rows checked", unit="row", disable=None):
+    for _ in track(_pending(settings, frozenset()), desc="TACO rows checked", unit="row"):
         pass
 
 
 async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) -> None:
     """The first stage: append the record of each row that `output` does not hold yet."""
     failures: list[str] = []
-    with tqdm(initial=len(output.done), desc="TACO rows", unit="row", disable=None) as progress:
+    with track(initial=len(output.done), desc="TACO rows", unit="row") as progress:
         pending = _pending(settings, output.done)
 
         async def work(row: tuple[int, str, Candidate | Rule]) -> None:

@@ -21,9 +21,9 @@ class VerlRowsFlags:
         "data/taco_verified_filtered_dev.jsonl"
     )
     """What the validation rows are made from (JSONL)."""
-    local_dir: Path
+    local_dir: Annotated[Path, tyro.conf.arg(name="output_dir", aliases=["-o", "--local_dir"])]
     """Folder for the two parquet files."""
-    model_name: str = "Qwen/Qwen3-8B"
+    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
     """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
     chat_template_thinking: TemplateThinking = "default"
     """What that template is told about thinking, as in collection: on, off, or default (nothing)."""

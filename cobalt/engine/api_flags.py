@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class ApiFlags:
     """Flags of the scripts that use a provider; names and defaults are the paper's where it has them."""
 
-    model_name: str = "gpt-5-mini-2025-08-07"
+    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "gpt-5-mini-2025-08-07"
     """The model's name in LiteLLM; with api_base, its name on the server."""
     reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "medium"
     """How much a reasoning model thinks; "default": the parameter is not sent."""

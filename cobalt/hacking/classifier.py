@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from tqdm import tqdm
 
 from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
@@ -27,6 +26,7 @@ from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, repl
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
 from cobalt.problem import read_json_lines
+from cobalt.progress import track
 from cobalt.templates import templates
 from cobalt.workers import work_on_all
 
@@ -173,7 +173,7 @@ async def _ask(
 ) -> dict[str, list[Completion]]:
     """The votes on each content; contents that failed are left out."""
     answers: dict[str, list[Completion]] = {}
-    with tqdm(total=len(contents), desc="classifier", unit="event", disable=None) as progress:
+    with track(total=len(contents), desc="classifier", unit="event") as progress:
 
         async def work(content: tuple[str, Mapping[str, Any]]) -> None:
             key, event = content

@@ -67,7 +67,7 @@ class Arguments:
     ]
 
 
-def run(arguments: Arguments) -> int:
+def main(arguments: Arguments) -> int:
     """Run the chosen command; returns the exit code."""
     enter_delegated()
     if isinstance(arguments.command, Doctor):
@@ -128,4 +128,4 @@ async def _measure(command: Measure) -> int:
 
 
 if __name__ == "__main__":
-    run_script(Arguments, run)
+    run_script(Arguments, main)

@@ -42,7 +42,10 @@ def main(arguments: Arguments) -> int:
     )
     text = re.sub(r"^!\[.*\n", "", report.read_text(encoding="utf-8"), flags=re.MULTILINE)  # a terminal shows no plots
     Console().print(Markdown(text))
-    Console().print(f"\n{report}; tables and plots beside it", soft_wrap=True)
+    Console().print(
+        f"\nwrote {report}; tables and plots beside it\nnext: cobalt view RUN -o view.html, to read the programs",
+        soft_wrap=True,
+    )
     return 0
 
 

@@ -247,7 +247,7 @@ def page(
     parts = [
         "# The smoke profile on a GPU",
         f"Written by `scripts/gpu_check.sh` (`--profile gpu-smoke`) with {model}, seed {arguments.get('seed', 0)}."
-        " The sizes are those of `verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
+        " The sizes are those of `cobalt_verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
         "## Machine and versions",
         _table(("what", "version"), [(name, version) for name, version in environment.items()]),
         "## Steps",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 
-def summary_table(summary: Mapping[str, Mapping[str, int]], title: str) -> Table:
+def summary_table(summary: Mapping[str, Mapping[str, int | float]], title: str) -> Table:
     """One section for each group of counts, one row for each count."""
     table = Table(title=title, title_justify="left")
     table.add_column("of")

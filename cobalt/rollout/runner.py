@@ -11,12 +11,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from cobalt.atomic import replacing
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.manifest import companion_path, open_manifest
 from cobalt.problem import ProblemId
+from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole, encode_record, sort_records
 from cobalt.workers import work_on_all
 
@@ -93,7 +92,7 @@ async def run_all(
     if output.done:
         logger.info("%s holds %d problems; resuming", output.path, len(output.done))
     total = len(items) if isinstance(items, Sized) else None
-    with tqdm(total=total, initial=len(output.done), desc=description, unit="problem", disable=None) as progress:
+    with track(total=total, initial=len(output.done), desc=description, unit="problem") as progress:
 
         async def work_and_keep(item: Item) -> None:
             try:

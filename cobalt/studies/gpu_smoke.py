@@ -3,7 +3,7 @@
 Collection, cutting, FT, Cobalt and evaluation run with the GPU's kernels, on the pocket world's problems. The sizes are
 so small that nothing is learned; what is shown is that everything runs, how many tokens a second each phase makes, and
 how far vLLM's probabilities are from the actor's. The configuration of both training runs is
-`verl/config/scale/gpu-smoke.yaml`.
+`cobalt_verl/config/scale/gpu-smoke.yaml`.
 """
 
 import shlex

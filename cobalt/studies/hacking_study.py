@@ -140,14 +140,14 @@ def study(arguments: Arguments) -> Study:
     folder = arguments.output_dir or Path("runs") / ("hacking_study_fast" if arguments.fast else "hacking_study")
     quickstart = Quickstart(folder, arguments.seed, arguments.fast, special_cases=1.0)
     results = folder / "hacking"
-    variables = [f"HACKING_JUDGE={arguments.classifier}"] if arguments.classifier else []
     flags = ["--fast"] if arguments.fast else []
+    flags += ["--classifier", arguments.classifier] if arguments.classifier else []
     return Study(
         "hacking study",
         folder,
         quickstart.arguments,
         (*quickstart.steps(), *hacking_steps(quickstart, results, arguments.classifier)),
-        shlex.join([*variables, "bash", "scripts/hacking_study.sh", *flags, str(folder), str(arguments.seed)]),
+        shlex.join(["bash", "scripts/hacking_study.sh", *flags, str(folder), str(arguments.seed)]),
         f"done: {results / 'report_perturbed' / 'report.md'} (impossible feedback),"
         f" {results / 'report_benign' / 'report.md'} (true feedback)",
     )

@@ -106,13 +106,13 @@ def trajectories(
         during: See `Step`.
         flags: Further ones of the inference scripts.
     """
-    variables = (*(("PERTURBED=1",) if perturbed else ()), *((f"TURNS={turns}",) if turns is not None else ()))
+    own = (*(("--perturbed",) if perturbed else ()), *(("--turns", str(turns)) if turns is not None else ()))
     script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
     number = () if samples is None else ("-n", str(samples))
     return Step(
         name,
         purpose,
-        (*(("env", *variables) if variables else ()), *script, *number, *flags),
+        (*script, *own, *number, *flags),
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
         services=Services(model),
@@ -355,7 +355,7 @@ def training(
         save_every: Steps between two checkpoints; None: only the last one.
         validate_every: Steps between two validations, the first of them before training; None: no validation.
         settings: Of veRL, as key=value.
-        scale: A file of `verl/config/scale`.
+        scale: A file of `cobalt_verl/config/scale`.
     """
     script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     profile = () if scale == "pocket" else ("--profile", scale)

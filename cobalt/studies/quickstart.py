@@ -247,15 +247,15 @@ def study(arguments: Arguments) -> Study:
         raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
     quickstart = Quickstart(folder, arguments.seed, arguments.fast, arguments.special_cases)
-    variables = [f"SPECIAL_CASES={arguments.special_cases:g}"] if arguments.special_cases else []
     flags = ["--fast"] if arguments.fast else []
+    flags += ["--special_cases", f"{arguments.special_cases:g}"] if arguments.special_cases else []
     small = " With --fast the models learn next to nothing: that every step runs is what this shows."
     return Study(
         "quickstart",
         folder,
         quickstart.arguments,
         quickstart.steps(),
-        shlex.join([*variables, "bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
+        shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
         f"done. Tables and plots: {quickstart.report} (report.md, pass_at_1.png, training.png); programs and verdicts"
         f" of every turn: {quickstart.report / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
     )

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_LINES = 20
 """How many lines of a failed step's log are shown."""
 
-_OWN_VARIABLES = ("TURNS", "PERTURBED", "RAY_ADDRESS")
+_OWN_VARIABLES = ("RAY_ADDRESS",)
 """Variables of the user's environment that a step's command must not see, because the plan decides their values."""
 
 

@@ -22,16 +22,16 @@ _ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_c
 class Arguments:
     """Train a policy on veRL with rewards from the judge.
 
-    The flags data, rollout, estimator and scale choose files of verl/config.
+    The flags data, rollout, estimator and scale choose files of cobalt_verl/config.
     """
 
     data_dir: Path
     """Folder with train.parquet and validation.parquet (preproc/verl_preproc_*.py)."""
     model: str
     """The policy to start from: a folder or a hub name."""
-    output_dir: Path
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Folder for checkpoints, metrics and logs. The same command again continues there."""
-    overrides: Annotated[list[str], tyro.conf.Positional]
+    overrides: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")]
     """Settings of veRL as key=value, such as data.train_batch_size=8; they are applied last."""
     data: str = "problems"
     """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt. episodes: problems that
@@ -49,7 +49,9 @@ class Arguments:
     wandb: bool = False
     """Log to Weights & Biases too."""
     dry_run: bool = False
-    """Compose the configuration, check it without a GPU, print it, and stop."""
+    """Compose the configuration, check it without a GPU, say what was found, and stop."""
+    print_config: bool = False
+    """As dry_run, and print the whole configuration (YAML) to standard output."""
     hang_limit: float = 1800.0
     """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
 
@@ -80,20 +82,26 @@ def main(arguments: Arguments) -> int:
     findings = check(config)
     findings.raise_errors()
     findings.notes.append(attention)
-    if arguments.dry_run:
+    stops = arguments.dry_run or arguments.print_config
+    if stops:
+        dry_run(settings.output_dir, config)
+    if arguments.print_config:
         from omegaconf import OmegaConf
 
-        dry_run(settings.output_dir, config)
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
     for note in findings.notes:
         logger.info("%s", note)
-    if arguments.dry_run:
-        logger.info("the dry run found nothing wrong; it is for %s", _size(config))
+    if stops:
+        more = "" if arguments.print_config else "; --print_config prints the whole configuration"
+        logger.info("OK: the dry run found nothing wrong; it is for %s%s", _size(config), more)
         return 0
     if findings.disk is not None:
         check_disk(settings.output_dir, findings.disk)
-    return launch(settings, config, hang_limit=arguments.hang_limit)
+    code = launch(settings, config, hang_limit=arguments.hang_limit)
+    if code == 0:
+        logger.info("next: evaluate the policy: cobalt serve --model %s", settings.output_dir / "model")
+    return code
 
 
 def _size(config: Any) -> str:

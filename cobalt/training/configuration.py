@@ -1,4 +1,4 @@
-"""The whole configuration of one run: veRL's defaults, four choices of `verl/config`, paths, the user's overrides.
+"""The whole configuration of a run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
 
 The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
 `cobalt.training.checks` checks the result. veRL is not imported: its configuration files are found where it is
@@ -17,8 +17,17 @@ from cobalt.errors import UserError
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
 
-VERL_FOLDER = Path(__file__).resolve().parents[2] / "verl"
-"""What this project adds to veRL."""
+
+def _additions() -> Path:
+    """The folder of the package `cobalt_verl`: the installed one, or the checkout's where it is not installed."""
+    spec = importlib.util.find_spec("cobalt_verl")
+    if spec is None or spec.origin is None:
+        return Path(__file__).resolve().parents[2] / "verl" / "cobalt_verl"
+    return Path(spec.origin).parent
+
+
+VERL_ADDITIONS = _additions()
+"""The folder of what this project adds to veRL, with the configurations of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,10 @@ class TrainingSettings:
         data_dir: Folder with train.parquet and validation.parquet.
         model: The policy to start from: a folder or a hub name.
         output_dir: Folder for checkpoints, metrics and logs.
-        data: A file of `verl/config/data`: what the prompts are.
-        rollout: A file of `verl/config/rollout`: how a prompt's samples are generated.
-        estimator: A file of `verl/config/estimator`: the advantages and the loss.
-        scale: A file of `verl/config/scale`: sizes, and the machine they are for.
+        data: A file of `cobalt_verl/config/data`: what the prompts are.
+        rollout: A file of `cobalt_verl/config/rollout`: how a prompt's samples are generated.
+        estimator: A file of `cobalt_verl/config/estimator`: the advantages and the loss.
+        scale: A file of `cobalt_verl/config/scale`: sizes, and the machine they are for.
         keep: How many of the last checkpoints to keep; None: as many as the scale says.
         overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
         wandb: Log to Weights & Biases too.
@@ -76,8 +85,8 @@ def compose(settings: TrainingSettings) -> Any:
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
         "actor_rollout_ref.model.path": policy_path(settings.model),
         "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
-        "reward.custom_reward_function.path": VERL_FOLDER / "code_reward_func_think.py",
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_FOLDER / "config" / "agent_loops.yaml",
+        "reward.custom_reward_function.path": VERL_ADDITIONS / "code_reward_func_think.py",
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
     config = compose_file(
         "train",
@@ -92,7 +101,9 @@ def compose(settings: TrainingSettings) -> Any:
     _limit_engine(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
-        raise UserError(f"none of the choices sets cobalt.{missing[0]} (verl/config/common.yaml says which one should)")
+        raise UserError(
+            f"none of the choices sets cobalt.{missing[0]} (cobalt_verl/config/common.yaml says which one should)"
+        )
     return config
 
 
@@ -111,7 +122,7 @@ def _limit_engine(config: Any) -> None:
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:
-    """A file of `verl/config` with the files that it names, some of them veRL's.
+    """A file of `cobalt_verl/config` with the files that it names, some of them veRL's.
 
     Args:
         name: The file, without its ending.
@@ -133,7 +144,7 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     _installed("cobalt_verl")
     search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
     try:
-        with initialize_config_dir(str(VERL_FOLDER / "config"), version_base=None):
+        with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
             config = hydra_compose(name, [search, *overrides])
             OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -162,14 +173,14 @@ def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
 
 
 def check_choice(folder: str, name: str) -> None:
-    """Check that a folder of `verl/config` has a file of this name.
+    """Check that a folder of `cobalt_verl/config` has a file of this name.
 
     Raises:
         UserError: it has not; the message lists those that it has.
     """
-    there = sorted(path.stem for path in (VERL_FOLDER / "config" / folder).glob("*.yaml"))
+    there = sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml"))
     if name not in there:
-        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (verl/config/{folder})")
+        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (cobalt_verl/config/{folder})")
 
 
 def _installed(package: str) -> Path:

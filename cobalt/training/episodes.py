@@ -1,4 +1,4 @@
-"""Settings of rollouts of several turns: `cobalt.multi_turn` of a composed configuration (verl/config/rollout).
+"""Settings of rollouts of several turns: `cobalt.multi_turn` of a composed configuration (cobalt_verl/config/rollout).
 
 Read here for the checks before a training run, and by the agent loop (`cobalt_verl.agent_loops.multi_turn`).
 """

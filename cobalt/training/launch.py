@@ -22,7 +22,7 @@ from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import checkpoints, machine, run_folder
 from cobalt.training.configuration import (
-    VERL_FOLDER,
+    VERL_ADDITIONS,
     TrainingSettings,
     node_environment,
     process_environment,
@@ -162,7 +162,7 @@ def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterato
             )
         stack.callback(server.wait)
         stack.callback(server.kill)
-        client = VERL_FOLDER / "cobalt_verl" / "cpu" / "fork_client.py"
+        client = VERL_ADDITIONS / "cpu" / "fork_client.py"
         yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
 
 

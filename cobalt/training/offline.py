@@ -84,16 +84,18 @@ class Arguments:
     """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc_judged.py)."""
     model: str
     """The policy to start from: a folder or a hub name."""
-    output_dir: Path
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Folder for checkpoints, metrics and logs. The same command again continues there."""
-    overrides: Annotated[list[str], tyro.conf.Positional]
+    overrides: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")]
     """Settings as key=value, such as data.train_batch_size=8 or offline.kl=0.1; they are applied last."""
     estimator: str = "rloo"
     """Advantages. sft: accepted responses alone. rloo, grpo, exponential: a policy gradient on groups."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
     dry_run: bool = False
-    """Check the configuration and the data without a GPU, estimate the memory, print the configuration, and stop."""
+    """Check the configuration and the data without a GPU, estimate the memory, and stop."""
+    print_config: bool = False
+    """As dry_run, and print the whole configuration (YAML) to standard output."""
     keep: int | None = None
     """How many of the last checkpoints to keep; the scale decides by default."""
     wandb: bool = False
@@ -346,17 +348,18 @@ def main(arguments: Arguments) -> int:
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
     disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
-    if arguments.dry_run:
+    if arguments.print_config:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
+    if arguments.dry_run or arguments.print_config:
         for line in (
             *plan.lines,
             attention,
             *estimate(config).lines(),
             f"needs {disk}",
-            "the dry run found nothing wrong",
+            "OK: the dry run found nothing wrong; --print_config prints the whole configuration",
         ):
             logger.info("%s", line)
         return 0

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 
 from cobalt.cli import run_script
@@ -17,7 +19,7 @@ from cobalt.errors import UserError
 class Arguments:
     """Generate the pocket world's problems and train its seed model, in a few minutes on two cores."""
 
-    output_dir: Path
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Folder to fill with data/ and model/; what is there already is kept."""
     seed: int = 0
     """Decides problems, demonstrations and weights."""

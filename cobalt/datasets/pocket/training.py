@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from cobalt.datasets.pocket.demonstrations import Demonstration, corpus, draw_demonstrations
 from cobalt.datasets.pocket.muon import Muon
 from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
 from cobalt.environment import environment_variables
+from cobalt.progress import track
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open
     with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
         import torch  # noqa: F401
     demonstrations = list(
-        tqdm(
+        track(
             draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases, open_share),
             total=recipe.demonstrations,
             desc="demonstrations",
@@ -153,7 +152,7 @@ def _train(
     losses: list[float] = []
     tokens = 0
     model.train()
-    progress = tqdm(batches, desc="seed model", unit="step")
+    progress = track(batches, desc="seed model", unit="step")
     for step, batch in enumerate(progress):
         share = min((step + 1) / warm_up, (len(batches) - step) / max(1, len(batches) - warm_up))
         for group in adam.param_groups:
@@ -171,7 +170,7 @@ def _train(
         losses.append(loss.item())
         tokens += sum(len(item) for item, _ in batch)
         if step % 10 == 0:
-            progress.set_postfix(loss=f"{losses[-1]:.3f}")
+            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     model.eval()
     recent = losses[-20:]
     return TrainingReport(

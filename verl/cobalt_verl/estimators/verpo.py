@@ -1,6 +1,7 @@
 """VeRPO's advantages on the tokens of each turn; `cobalt.reward.verpo` has the equations.
 
-`algorithm.adv_estimator=verpo` chooses it, `algorithm.verpo` has its constants (verl/config/estimator/verpo.yaml).
+`algorithm.adv_estimator=verpo` chooses it, `algorithm.verpo` has its constants
+(cobalt_verl/config/estimator/verpo.yaml).
 """
 
 from collections import defaultdict

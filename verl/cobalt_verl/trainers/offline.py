@@ -40,7 +40,7 @@ class OfflineTrainer:
     """One rank of a training run.
 
     Args:
-        config: The whole configuration (`verl/config/offline.yaml`). The process group must exist.
+        config: The whole configuration (`cobalt_verl/config/offline.yaml`). The process group must exist.
     """
 
     def __init__(self, config: Any) -> None:

@@ -1,0 +1,72 @@
+"""What a command says at its end: what it wrote, a score where there is one, and the command that comes next."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from cobalt.problem import Problem
+from cobalt.records import iterate_records
+from cobalt.trajectory_codec import decode_passing, read_trajectories
+
+
+def say(wrote: str, next_command: str | None = None) -> None:
+    """Print the last lines of a command.
+
+    Args:
+        wrote: The files that it wrote, and a score.
+        next_command: What to run next; None: nothing follows by itself.
+    """
+    sys.stdout.write(f"wrote {wrote}\n")
+    if next_command is not None:
+        sys.stdout.write(f"next: {next_command}\n")
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(str(path))
+
+
+def say_sampled(result: Path) -> None:
+    """The end of single-turn inference: the share of programs that pass all tests."""
+    programs = passed = problems = 0
+    for record in iterate_records(result, unfinished=True):
+        rows = decode_passing(record, len(Problem.parse(record).tests))
+        problems += 1
+        programs += len(rows)
+        passed += sum(map(all, rows))
+    later = result.with_name("multi_turn.jsonl")
+    say(
+        f"{result}: {problems} problems, {programs} programs, of which {_percent(passed, programs)} pass all tests",
+        f"cobalt repair -i {quoted(result)} -o {quoted(later)}",
+    )
+
+
+def say_repaired(result: Path) -> None:
+    """The end of multi-turn inference: the share of first and last programs that pass all public tests."""
+    problems = trajectories = first = last = 0
+    for group in read_trajectories(result, unfinished=True):
+        problems += 1
+        for trajectory in group.trajectories:
+            rates = trajectory.public_pass_rates
+            trajectories += 1
+            first += rates[0] == 1
+            last += rates[-1] == 1
+    evaluation = result.with_name("evaluation.jsonl")
+    say(
+        f"{result}: {problems} problems, {trajectories} trajectories; all public tests pass in"
+        f" {_percent(first, trajectories)} of them at turn 0 and in {_percent(last, trajectories)} at the last turn",
+        f"cobalt evaluate -i {quoted(result)} -o {quoted(evaluation)}",
+    )
+
+
+def say_evaluated(result: Path) -> None:
+    """The end of an evaluation."""
+    say(
+        f"{result}, and its figures in {result.with_suffix('.metrics.json')}",
+        f"cobalt view {quoted(result)} -o {quoted(result.with_name('view.html'))}, or to compare runs:"
+        f" cobalt report {quoted(result)} OTHER -o report",
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"

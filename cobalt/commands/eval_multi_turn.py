@@ -1,0 +1,55 @@
+"""Hidden-test evaluation: the flags and the work of `eval_multi_turn.py`."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from cobalt.commands.ending import say_evaluated
+from cobalt.files import check_files
+from cobalt.judge import ServeJudge
+from cobalt.report.plots import check_plot_path, plot_turns
+from cobalt.report.turns import turn_table
+from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
+from cobalt.trajectory_codec import read_trajectories
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
+
+    Needs the Ray Serve app `evaluator`. Running the same command again resumes, and prints the table of a finished
+    result without judging anything.
+    """
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """Result of run_multi_turn_*.py (JSONL)."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The same records with their hidden pass rates (JSONL); the figures are next to it, as .metrics.json."""
+    plot: Path | None = None
+    """Draw Pass@1 by turn into this PNG or SVG file."""
+    concurrency: int = 64
+    """Problems worked on at a time."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    if arguments.plot:
+        check_plot_path(arguments.plot)
+    check_files([arguments.input_file], [arguments.output_file, *([arguments.plot] if arguments.plot else [])])
+    failed = asyncio.run(
+        run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
+    )
+    evaluated = read_trajectories(arguments.output_file, unfinished=True)
+    metrics = turn_metrics(evaluated, str(arguments.output_file))
+    write_metrics(metrics, arguments.output_file)
+    Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
+    if arguments.plot:
+        plot_turns({arguments.output_file.stem: metrics}, arguments.plot)
+    if failed:
+        return 1
+    say_evaluated(arguments.output_file)
+    return 0

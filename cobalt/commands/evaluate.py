@@ -1,0 +1,59 @@
+"""`cobalt evaluate`: Pass@1 by turn of a multi-turn result, or pass@k of a single-turn result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from cobalt.errors import UserError
+from cobalt.problem import read_json_lines
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure how good the programs of a result are on the hidden tests.
+
+    The result of `cobalt repair` gives Pass@1 by turn, and needs the judge unless it is finished. The result of
+    `cobalt sample` gives pass@k and needs no service.
+    """
+
+    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The same records as evaluated trajectories (JSONL); the figures are next to it, as .metrics.json."""
+    plot: Path | None = None
+    """Draw Pass@1 by turn into this PNG or SVG file (multi turn)."""
+    concurrency: int = 64
+    """Problems worked on at a time (multi turn)."""
+    k: tuple[int, ...] | None = None
+    """The k of pass@k (single turn). Default: 1 and 10, as far as every problem has so many samples."""
+    names: Literal["renamed", "kept"] = "renamed"
+    """Whether programs that differ in the names of their variables only count as the same (single turn)."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run, and return the exit code."""
+    from cobalt.commands import eval_multi_turn, eval_single_turn
+
+    if is_single_turn(arguments.input_file):
+        if arguments.plot is not None:
+            raise UserError(f"--plot draws turns, and {arguments.input_file} is a single-turn result: leave it out")
+        return eval_single_turn.main(
+            eval_single_turn.Arguments(arguments.input_file, arguments.output_file, arguments.k, arguments.names)
+        )
+    if arguments.k is not None:
+        raise UserError(f"--k is for single-turn results, and {arguments.input_file} is not one: leave it out")
+    return eval_multi_turn.main(
+        eval_multi_turn.Arguments(arguments.input_file, arguments.output_file, arguments.plot, arguments.concurrency)
+    )
+
+
+def is_single_turn(path: Path) -> bool:
+    """Whether the first record of a result has responses of one turn.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    _, record = next(read_json_lines(path), (0, {}))
+    return "responses" in record and "raw_responses" not in record

@@ -1,0 +1,144 @@
+"""The commands of `cobalt`: name, module, sentence and example. Standard library only, so that help is quick."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    Attributes:
+        name: What the user types after `cobalt`.
+        sentence: What the command does.
+        module: Module with its `Arguments` and `main`.
+        example: A command line, without `cobalt NAME`.
+        script: The script, module or launcher that it equals; "" where there is none.
+        api_module: Module that is used if a proprietary model is named by `--model` or `--model_name`; "" for none.
+        uses_services: Whether it looks for a running `cobalt serve`.
+    """
+
+    name: str
+    sentence: str
+    module: str
+    example: str
+    script: str = ""
+    api_module: str = ""
+    uses_services: bool = False
+
+
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "Start here": (
+        Command(
+            "try",
+            "Run everything on your own problems: sample, repair, evaluate, table and viewer.",
+            "cobalt.commands.try_problems",
+            "problems.jsonl --model Qwen/Qwen3-0.6B -o runs/try",
+        ),
+    ),
+    "Services": (
+        Command(
+            "serve",
+            "Run the judge and an engine until Ctrl-C.",
+            "cobalt.commands.serve",
+            "--model Qwen/Qwen3-0.6B",
+            script="python -m cobalt.services",
+        ),
+        Command(
+            "attach",
+            "Use a running `cobalt serve` in another terminal, or for one command.",
+            "cobalt.commands.attach",
+            "-- python run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl",
+        ),
+        Command(
+            "judge",
+            "Check the judge: doctor, check-recorded, measure.",
+            "cobalt.judge.__main__",
+            "doctor",
+            script="python -m cobalt.judge",
+        ),
+    ),
+    "Inference and evaluation": (
+        Command(
+            "sample",
+            "Draw n programs for each problem and judge them.",
+            "cobalt.commands.run_single_turn_vllm",
+            "-i problems.jsonl -o runs/mine/single_turn.jsonl -n 16",
+            script="run_single_turn_vllm.py, run_single_turn_litellm.py",
+            api_module="cobalt.commands.run_single_turn_litellm",
+            uses_services=True,
+        ),
+        Command(
+            "repair",
+            "Let the model repair its programs by the feedback of public tests, turn after turn.",
+            "cobalt.commands.run_multi_turn_vllm",
+            "-i runs/mine/single_turn.jsonl -o runs/mine/multi_turn.jsonl --turns 8",
+            script="run_multi_turn_vllm.py, run_multi_turn_litellm.py",
+            api_module="cobalt.commands.run_multi_turn_litellm",
+            uses_services=True,
+        ),
+        Command(
+            "evaluate",
+            "Measure a result on the hidden tests: Pass@1 by turn, or pass@k of a single-turn result.",
+            "cobalt.commands.evaluate",
+            "-i runs/mine/multi_turn.jsonl -o runs/mine/evaluation.jsonl --plot runs/mine/pass_at_1.png",
+            script="eval_multi_turn.py, eval_single_turn.py",
+            uses_services=True,
+        ),
+    ),
+    "Training": (
+        Command(
+            "select",
+            "Select evaluated trajectories and cut them into contextual prompts.",
+            "cobalt.commands.process_multi_turn_taco",
+            "-i runs/mine/evaluation.jsonl -o runs/mine/prompts.jsonl --model Qwen/Qwen3-0.6B",
+            script="preproc/process_multi_turn_taco.py",
+            uses_services=True,
+        ),
+        Command(
+            "perturb",
+            "Make two public tests of each problem impossible, to study reward hacking.",
+            "cobalt.commands.run_perturbation",
+            "-i runs/mine/single_turn.jsonl -o runs/mine/perturbed.jsonl",
+            script="preproc/run_perturbation.py",
+        ),
+        Command(
+            "train",
+            "Train a policy by GRPO on veRL with the judge's rewards.",
+            "cobalt.training.__main__",
+            "--data partial_trajectories --data_dir runs/rows --model runs/ft/model -o runs/cobalt",
+            script="scripts/train_grpo_single_turn.sh, train_grpo_multi_turn.sh, train_grpo_mt.sh, train_verpo_mt.sh",
+        ),
+    ),
+    "Results": (
+        Command(
+            "report",
+            "Compare evaluated runs: tables (markdown, CSV, LaTeX) and plots.",
+            "cobalt.report.__main__",
+            "runs/base runs/trained -o report",
+            script="python -m cobalt.report",
+        ),
+        Command(
+            "view",
+            "Write one HTML page with every trajectory of a run.",
+            "cobalt.report.viewer.__main__",
+            "runs/mine -o view.html",
+            script="python -m cobalt.report.viewer",
+        ),
+    ),
+}
+"""The commands by group, in the order of `cobalt --help`."""
+
+COMMANDS: dict[str, Command] = {command.name: command for group in GROUPS.values() for command in group}
+"""The commands by name."""
+
+
+def overview() -> str:
+    """What `cobalt --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = ["usage: cobalt COMMAND [flags]", "", "Multi-turn code generation: run, judge, evaluate and train models."]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {command.name:{width}}  {command.sentence}" for command in commands)]
+    first = COMMANDS["try"]
+    lines += ["", "Example:", f"  cobalt {first.name} {first.example}", ""]
+    lines += ["`cobalt COMMAND --help` lists the flags of a command and has an example."]
+    return "\n".join(lines) + "\n"

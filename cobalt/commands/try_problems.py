@@ -1,0 +1,98 @@
+"""`cobalt try`: services, sample, repair, evaluate, report and viewer for a file of problems.
+
+This module checks the input and starts the services; `cobalt.commands.try_steps` is the command that uses them.
+"""
+
+import dataclasses
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.conversation import TruncatedThinking
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run everything on a file of problems: draw programs, repair them by feedback, and measure them on hidden tests.
+
+    A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
+    `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
+    Starts the judge and an engine on this machine, and stops them at the end. The same command again continues.
+    """
+
+    problems: tyro.conf.Positional[Path]
+    """Problems (JSONL, one a line)."""
+    model: str
+    """Model folder or hub name; it needs a chat template."""
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/try")
+    """Folder of the results."""
+    num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 4
+    """Samples for each problem."""
+    turns: int = 3
+    """Turns of repair after the first program."""
+    public_tests: int = 4
+    """Tests of a problem that become public, where it has no split; at least one stays hidden."""
+    prompts: str = "paper"
+    """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
+    max_tokens: int = 8192
+    """Most tokens of one response."""
+    temperature: float = 0.6
+    """Sampling temperature."""
+    top_p: float = 0.95
+    """Nucleus sampling probability."""
+    enable_thinking: bool = False
+    """Show later turns only the answer of each response, without the thinking."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With enable_thinking, what later turns see of a response that was cut off inside its thinking."""
+    seed: int = 0
+    """Seed of the run."""
+    judge: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
+    """A setting of the judge, as key=value; may be given several times."""
+    engine: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
+    """A setting of the engine, as key=value, such as max_model_len=4096; may be given several times."""
+
+    def result(self, name: str) -> Path:
+        """A file of the output folder."""
+        return self.output_dir / name
+
+
+def main(arguments: Arguments) -> int:
+    """Check the input, start the services and run the steps; returns the exit code."""
+    from cobalt import services
+    from cobalt.commands.try_steps import rollout_settings
+    from cobalt.datasets.split_tests import split_problem_file
+
+    single_turn, _ = rollout_settings(arguments)  # a wrong flag is found before anything starts
+    split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
+    single_turn.check()
+    logger.info("starting the judge and the engine; this takes about a minute")
+    return services.run_beside_services(
+        services.Arguments(
+            command=[sys.executable, "-m", "cobalt.commands.try_steps", *_command_line(arguments)],
+            model=arguments.model,
+            judge=arguments.judge,
+            engine=arguments.engine,
+        )
+    )
+
+
+def _command_line(arguments: Arguments) -> list[str]:
+    """The flags that make these arguments."""
+    words = []
+    for item in dataclasses.fields(arguments):
+        value = getattr(arguments, item.name)
+        if item.name == "problems":
+            continue
+        if isinstance(value, bool):
+            words += [f"--{item.name}"] if value else []
+        elif isinstance(value, list):
+            words += [word for one in value for word in (f"--{item.name}", one)]
+        else:
+            words += [f"--{item.name}", str(value)]
+    return [*words, "--", str(arguments.problems)]

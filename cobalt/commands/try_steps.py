@@ -1,0 +1,93 @@
+"""The steps of `cobalt try` on running services: sample, repair, evaluate, report, viewer, and the table at the end."""
+
+import asyncio
+import shlex
+
+from rich.console import Console
+
+from cobalt.commands.try_problems import Arguments
+from cobalt.entry import run_command
+from cobalt.rollout.flags import sampling
+from cobalt.rollout.multi_turn import MultiTurnSettings
+from cobalt.rollout.single_turn import SingleTurnSettings
+
+
+def rollout_settings(arguments: Arguments) -> tuple[SingleTurnSettings, MultiTurnSettings]:
+    """The settings of both rollouts.
+
+    Raises:
+        UserError: a flag is out of range.
+    """
+    generation = sampling(
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        max_tokens=arguments.max_tokens,
+        n=arguments.num_completions,
+        seed=arguments.seed,
+    )
+    first = SingleTurnSettings(
+        arguments.result("problems.jsonl"),
+        arguments.result("single_turn.jsonl"),
+        generation,
+        prompts=arguments.prompts,
+    )
+    later = MultiTurnSettings(
+        first.output_file,
+        arguments.result("multi_turn.jsonl"),
+        generation,
+        turns=arguments.turns,
+        enable_thinking=arguments.enable_thinking,
+        truncated_thinking=arguments.truncated_thinking,
+        prompts=arguments.prompts,
+    )
+    return first, later
+
+
+def main(arguments: Arguments) -> int:
+    """Run every step that is not finished, and return the exit code."""
+    from cobalt.engine.vllm_client import ServeEngine
+    from cobalt.judge import ServeJudge
+    from cobalt.report.plots import plot_turns
+    from cobalt.report.turns import turn_table
+    from cobalt.report.viewer.page import write_viewer
+    from cobalt.report.write import write_report
+    from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
+    from cobalt.rollout.multi_turn import run_multi_turn
+    from cobalt.rollout.single_turn import run_single_turn
+    from cobalt.trajectory_codec import read_trajectories
+
+    first, later = rollout_settings(arguments)
+    evaluation = arguments.result("evaluation.jsonl")
+
+    async def run() -> int:
+        """The three steps that need services, in one event loop; returns how many problems failed."""
+        engine, judge = ServeEngine(), ServeJudge()
+        return (
+            await run_single_turn(first, engine, judge)
+            or await run_multi_turn(later, engine, judge)
+            or await run_evaluation(later.output_file, evaluation, judge, concurrency=later.concurrency)
+        )
+
+    if asyncio.run(run()):
+        return 1
+    metrics = turn_metrics(read_trajectories(evaluation, unfinished=True), str(evaluation))
+    write_metrics(metrics, evaluation)
+    plot_turns({arguments.output_dir.name: metrics}, arguments.result("pass_at_1.png"))
+    report = write_report({arguments.output_dir.name: evaluation}, arguments.result("report"))
+    page = arguments.result("view.html")
+    write_viewer(evaluation, page)
+    console = Console(highlight=False)
+    console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.model}"))
+    console.print(
+        f"every program and verdict: {page} (opens in a browser)\n"
+        f"tables and plots: {report}\n"
+        f"next: use other --model, --turns or -n with another -o, then compare the runs:"
+        f" cobalt report {shlex.quote(str(arguments.output_dir))} OTHER -o report",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("cobalt.commands.try_steps")

@@ -1,0 +1,63 @@
+"""The first lines of every command: import the command's module, then run it. Standard library only.
+
+The module is imported here, and not at the top of a script, so that a missing package and Ctrl-C during the imports end
+in one sentence.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
+
+
+def run_command(
+    module: str,
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+    prepare: Callable[[], object] | None = None,
+) -> None:
+    """Import a command's module and run its `main` with its `Arguments`; exits with the command's exit code.
+
+    Args:
+        module: Dotted name; the module has the dataclass `Arguments` and the function `main`.
+        command_line: Arguments without the program's name; None: those of this process.
+        program: The program's name in `--help`; None: that of the running script.
+        example: A command line that `--help` shows.
+        prepare: Called after the arguments are read and before the work.
+    """
+    try:
+        cli = importlib.import_module("cobalt.cli")
+        command = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        _refuse_incomplete(error)
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED)
+        sys.exit(130)
+    work = command.main
+
+    def prepared(arguments: object) -> int:
+        if prepare is not None:
+            prepare()
+        code: int = work(arguments)
+        return code
+
+    try:
+        cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
+    except ModuleNotFoundError as error:
+        _refuse_incomplete(error)
+
+
+def _refuse_incomplete(error: ModuleNotFoundError) -> NoReturn:
+    """Say in one sentence which package the environment lacks; a module of this project that is missing is a defect."""
+    package = (error.name or "cobalt").partition(".")[0]
+    if package in ("cobalt", "cobalt_verl"):
+        raise error
+    sys.stderr.write(
+        f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
+        " project's folder and activate its environment (source .venv/bin/activate)\n"
+    )
+    sys.exit(2)

@@ -1,0 +1,276 @@
+"""The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, square_problem, write_lines
+
+from cobalt import serve_state
+from cobalt.commands.registry import COMMANDS
+from cobalt.datasets.split_tests import split_problem_file, split_tests
+from cobalt.errors import UserError
+from cobalt.problem import Problem, load_problems
+
+
+def cobalt(*words, **environment):
+    # No Ray and no `cobalt serve` of somebody else may be found.
+    outside = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"} | environment
+    return subprocess.run(
+        [sys.executable, "-m", "cobalt.commands", *map(str, words)],
+        cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_help_lists_every_command_and_imports_only_the_standard_library():
+    finished = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "cobalt.commands", "--help"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert finished.returncode == 0
+    assert all(f"  {name} " in finished.stdout for name in COMMANDS)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert not imported & {"tyro", "rich", "numpy", "pydantic", "ray", "torch", "matplotlib"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_commands_help_has_its_example_and_no_doubtful_metavar(name):
+    finished = cobalt(name, "--help")
+    assert finished.returncode == 0, finished.stderr
+    assert "Example: cobalt " + name in finished.stdout
+    assert "{None}" not in finished.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
+def test_each_example_has_flags_that_its_command_takes(command):
+    finished = cobalt(command.name, "--help")
+    for flag in re.findall(r"(?<!\S)--?\w+", command.example.partition("-- ")[0]):
+        assert re.search(rf"(?<!\S){flag}\b", finished.stdout), flag
+
+
+@pytest.mark.parametrize(("words", "named"), [(["smaple"], "sample"), (["nothing"], "train")])
+def test_a_command_that_does_not_exist_is_one_sentence(words, named):
+    finished = cobalt(*words)
+    assert finished.returncode == 2
+    assert named in finished.stderr and len(finished.stderr.splitlines()) == 1
+
+
+def test_naming_a_model_chooses_the_flags_for_proprietary_models():
+    assert "--api_base" in cobalt("sample", "--model", "m", "--help").stdout
+    assert "--api_base" not in cobalt("sample", "--help").stdout
+
+
+@pytest.mark.parametrize("app", ["vllm_engine_actor.py", "remote_reward_server.py"])
+def test_the_apps_files_have_help(app):
+    finished = subprocess.run([sys.executable, app, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0
+    assert "serve run" in finished.stdout
+
+
+def test_the_page_of_commands_names_each_command_with_its_example():
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for command in COMMANDS.values():
+        assert f"`cobalt {command.name}`" in page
+    for example in re.findall(r"\| `(cobalt [^`]*)` \|$", page, re.MULTILINE):
+        _, name, *_ = shlex.split(example)
+        assert name in COMMANDS
+
+
+# --- running services
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user without services, and without a cluster in the environment."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "COBALT_HTTP"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    return tmp_path / "run" / "cobalt"
+
+
+HERE = {"RAY_ADDRESS": "127.0.0.1:7", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret", "HOME": "/"}
+
+
+def test_the_file_of_running_services_is_private_and_holds_no_token(home):
+    with serve_state.recorded_state(os.getpid(), "m", HERE) as state:
+        [path] = home.iterdir()
+        assert path.stat().st_mode & 0o077 == 0
+        assert "secret" not in path.read_text()
+        assert serve_state.running_states() == [state]
+    assert not list(home.iterdir())
+
+
+def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with serve_state.recorded_state(os.getpid(), None, HERE):
+        [path] = home.iterdir()
+        fields = json.loads(path.read_text())
+        (home / "1.json").write_text(json.dumps(fields | {"pid": ended.pid}))
+        (home / "2.json").write_text(json.dumps(fields | {"started": fields["started"] - 1}))  # an id that came again
+        (home / "3.json").write_text("half a fi")
+        assert [state.pid for state in serve_state.running_states()] == [os.getpid()]
+        assert {path.name for path in home.iterdir()} == {path.name, "3.json"}
+
+
+def test_one_running_serve_is_used_and_several_or_an_address_are_not(home, monkeypatch):
+    serve_state.use_running_services()
+    assert "RAY_ADDRESS" not in os.environ
+    with serve_state.recorded_state(os.getpid(), None, HERE):
+        with serve_state.recorded_state(os.getppid(), None, HERE):
+            serve_state.use_running_services()
+            assert "RAY_ADDRESS" not in os.environ
+            with pytest.raises(UserError):
+                serve_state.choose_state()
+            assert serve_state.choose_state(os.getppid()).pid == os.getppid()
+        monkeypatch.setenv("RAY_ADDRESS", "other:1")
+        serve_state.use_running_services()
+        assert os.environ["RAY_ADDRESS"] == "other:1"
+        monkeypatch.delenv("RAY_ADDRESS")
+        serve_state.use_running_services()
+        assert os.environ["RAY_ADDRESS"] == "127.0.0.1:7"
+
+
+def test_attach_prints_lines_for_a_shell_and_runs_a_command(home):
+    assert cobalt("attach").returncode == 2
+    with serve_state.recorded_state(os.getpid(), None, HERE):
+        lines = cobalt("attach").stdout
+        assert "export RAY_ADDRESS=127.0.0.1:7" in lines.splitlines()
+        finished = cobalt("attach", "--", "sh", "-c", "echo $RAY_ADDRESS; exit 3")
+        assert (finished.stdout, finished.returncode) == ("127.0.0.1:7\n", 3)
+        assert cobalt("attach", "--", "no-such-program").returncode == 2
+
+
+def test_serve_holds_its_state_until_it_is_told_to_end(home):
+    code = "from cobalt.commands.serve import hold; hold('m')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | HERE, stdout=subprocess.PIPE, text=True
+    )
+    while "Ctrl-C" not in process.stdout.readline():
+        assert process.poll() is None
+    [state] = serve_state.running_states()
+    assert state.pid == os.getpid()  # its parent
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
+    process.stdout.close()
+    assert not serve_state.running_states()
+
+
+# --- own problems
+
+
+def own(identifier, tests):
+    numbers = {"inputs": [f"{n}\n" for n in range(tests)], "outputs": [f"{n * n}\n" for n in range(tests)]}
+    return {"id": identifier, "question": "Print the square.", "test_cases": numbers}
+
+
+@pytest.mark.parametrize(("tests", "asked", "public"), [(2, 4, 1), (4, 4, 3), (5, 4, 4), (9, 4, 4), (9, 2, 2)])
+def test_the_first_tests_become_public_and_at_least_one_stays_hidden(tests, asked, public):
+    problem = Problem.parse(split_tests(Problem.parse(own("a", tests)), asked))
+    assert len(problem.public_tests) == public
+    assert problem.public_tests.inputs + problem.hidden_tests.inputs == problem.tests.inputs
+
+
+def test_a_problem_with_a_split_is_left_as_it_is():
+    record = square_problem(1)
+    assert split_tests(Problem.parse(record), 1) == record
+
+
+def test_a_problem_with_one_test_is_refused_by_name_and_nothing_is_written(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("good", 3), own("short", 1)])
+    with pytest.raises(UserError, match="'short'"):
+        split_problem_file(source, tmp_path / "out" / "problems.jsonl")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 3), square_problem("b")])
+    assert split_problem_file(source, tmp_path / "q.jsonl") == 1
+    before = (tmp_path / "q.jsonl").read_bytes()
+    assert split_problem_file(source, tmp_path / "q.jsonl") == 1
+    assert (tmp_path / "q.jsonl").read_bytes() == before
+    assert [problem.id for problem in load_problems(tmp_path / "q.jsonl")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [(["-n", "0"], "num_completions"), (["--public_tests", "0"], "public_tests"), (["--prompts", "?"], "?")],
+)
+def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
+    finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
+    assert finished.returncode == 2 and named in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_trys_flags_reach_its_steps():
+    from cobalt.cli import parse_arguments
+    from cobalt.commands.try_problems import Arguments, _command_line
+
+    given = Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2)
+    assert parse_arguments(Arguments, _command_line(given)) == given
+
+
+def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl")]
+    code = f"import sys; sys.modules['ray'] = None; from cobalt.commands.main import main; main({words!r})"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2
+    assert "'ray'" in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_sentence():
+    code = (
+        "import builtins, os, signal, sys; real = builtins.__import__\n"
+        "def imported(name, *more):\n"
+        "    if name == 'tyro': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = imported\n"
+        "from cobalt.commands.main import main; main(['sample', '--help'])"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 130
+    assert len(finished.stderr.splitlines()) == 1
+
+
+@pytest.mark.services
+def test_trys_steps_leave_results_report_and_viewer_and_change_nothing_when_run_again(services, tmp_path):
+    source, folder = write_lines(tmp_path / "p.jsonl", [own("a", 3), own("b", 6)]), tmp_path / "out"
+    split_problem_file(source, folder / "problems.jsonl")
+    words = [
+        source,
+        "--model",
+        "seed",
+        "-o",
+        folder,
+        "-n",
+        "2",
+        "--turns",
+        "1",
+        "--prompts",
+        "pocket",
+        "--max_tokens",
+        "32",
+    ]
+    command = [sys.executable, "-m", "cobalt.commands.try_steps", *map(str, words)]
+    written = []
+    for _ in range(2):
+        finished = subprocess.run(
+            command, cwd=ROOT, env=os.environ | services, capture_output=True, text=True, timeout=300
+        )
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        assert str(folder / "view.html") in finished.stdout and "cobalt report" in finished.stdout
+        written.append(
+            [(folder / f"{name}.jsonl").read_bytes() for name in ("single_turn", "multi_turn", "evaluation")]
+        )
+    assert written[0] == written[1]
+    assert len(json.loads((folder / "evaluation.metrics.json").read_text())["turns"]) == 2
+    assert (folder / "report" / "report.md").exists() and (folder / "pass_at_1.png").exists()

@@ -1,0 +1,74 @@
+"""The project as a package: what its wheel holds, and that `cobalt` runs from it without the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from support import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout, built in a copy of it."""
+    pytest.importorskip("setuptools", "77")
+    source, result = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("cobalt", "verl"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    code = f"from setuptools import build_meta; build_meta.build_wheel({str(result)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True, timeout=120)
+    [path] = result.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_every_file_of_both_packages(wheel):
+    tracked = subprocess.run(
+        ["git", "ls-files", "cobalt", "verl/cobalt_verl"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    expected = {name.removeprefix("verl/") for name in tracked.stdout.split() if (ROOT / name).exists()}
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert expected and not expected - names
+    assert {"cobalt/py.typed", "cobalt_verl/py.typed", "cobalt_verl/config/train.yaml"} <= names
+
+
+def test_cobalt_runs_from_the_wheel_alone(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    [points] = tmp_path.glob("*.dist-info/entry_points.txt")
+    assert "cobalt = cobalt.commands.main:main" in points.read_text()
+    # Without the packages of the environment, which help does not need; a command says which one is missing.
+    start = [sys.executable, "-S", "-c", "from cobalt.commands.main import main; main()"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*words):
+        return subprocess.run(
+            [*start, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    overview = run("--help")
+    assert overview.returncode == 0 and "sample" in overview.stdout
+    without = run("sample", "--help")
+    assert without.returncode == 2 and "tyro" in without.stderr and "Traceback" not in without.stderr
+
+
+def test_training_composes_its_configuration_from_the_installed_package(wheel, tmp_path):
+    pytest.importorskip("verl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        "from pathlib import Path; from cobalt.training import configuration as c;"
+        "config = c.compose(c.TrainingSettings(Path('d'), 'm', Path('o')));"
+        "print(c.VERL_ADDITIONS, config.reward.custom_reward_function.path)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    additions, reward = finished.stdout.split()
+    assert additions == str(tmp_path / "cobalt_verl") and reward.startswith(additions)
+    assert (tmp_path / "cobalt_verl" / "code_reward_func_think.py").exists()
