@@ -146,6 +146,8 @@ def parsed_by_its_own_parser(words: list[str]) -> bool:
     kind, rest = kind_of(words)
     if kind is None:
         return False
+    if not rest:
+        return True  # the name of a program
     try:
         cli.parse_arguments(kind, rest)
     except SystemExit as stop:
