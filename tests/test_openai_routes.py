@@ -19,13 +19,23 @@ GREETING = [{"role": "user", "content": "Print the square of a number."}]
 
 @pytest.mark.parametrize(
     ("prompt", "samples", "expected"),
-    [(None, None, 1), (None, 3, 3), ("text", 2, 2), ([1, 2, 3], 2, 2), (["a", "b"], 2, 4), ([[1], [2, 3]], 1, 2), ([], 5, 5)],
+    [
+        (None, None, 1),
+        (None, 3, 3),
+        ("text", 2, 2),
+        ([1, 2, 3], 2, 2),
+        (["a", "b"], 2, 4),
+        ([[1], [2, 3]], 1, 2),
+        ([], 5, 5),
+    ],
 )
 def test_a_requests_completions_are_its_samples_of_every_prompt(prompt, samples, expected):
     assert completions_of(prompt, samples) == expected
 
 
-@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "http://x"}}, {"image_url": "http://x"}, "text"])
+@pytest.mark.parametrize(
+    "part", [{"type": "image_url", "image_url": {"url": "http://x"}}, {"image_url": "http://x"}, "text"]
+)
 def test_a_message_with_anything_but_text_is_refused_before_it_is_fetched(part):
     check_text({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, *GREETING]})
     with pytest.raises(UserError, match=r"messages\.1"):
