@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 
 import httpx
 import psutil
 import pytest
-from support import ROOT, belongs_here, needs_api
+from support import belongs_here, needs_api
 
 from cobalt.engine.openai_routes import check_text, completions_of, until
 from cobalt.errors import UserError
@@ -87,3 +85,191 @@ async def test_a_stream_whose_reader_goes_away_is_ended():
     assert await anext(reader) == "a"
     await reader.aclose()
     assert stream.ended
+
+
+@pytest.fixture(scope="module")
+def url(services):
+    return services["COBALT_HTTP"] + "/vllm_actor"
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    from openai import OpenAI
+
+    with OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def name(client):
+    [model] = client.models.list().data
+    return model.id
+
+
+def engines():
+    """The engine processes of this checkout's services."""
+    named = (process for process in psutil.process_iter(["name", "cmdline"]) if process.info["cmdline"])
+    return [process for process in named if "EngineCore" in process.info["cmdline"][0] and belongs_here(process.pid)]
+
+
+needs_engine = [pytest.mark.services, needs_api]
+
+
+def marked(test):
+    for mark in needs_engine:
+        test = mark(test)
+    return test
+
+
+@marked
+def test_the_model_is_named_after_its_folder_and_no_path_is_told(client, name, seed_model):
+    [model] = client.models.list().data
+    assert model.id == seed_model.name
+    assert model.max_model_len == 1024
+    assert str(seed_model) not in model.model_dump_json()
+
+
+@marked
+def test_a_greedy_chat_says_what_the_apps_own_route_says(client, name, url):
+    own = httpx.post(url, json={"messages": GREETING, "temperature": 0, "max_tokens": 48}, timeout=120).json()
+    answer = client.chat.completions.create(model=name, messages=GREETING, temperature=0, max_tokens=48)
+    [mine], [theirs] = own["completions"], answer.choices
+    assert theirs.message.content == mine["text"]
+    assert theirs.finish_reason == mine["finish_reason"]
+    assert answer.usage.prompt_tokens == mine["prompt_tokens"]
+    assert answer.usage.completion_tokens == mine["completion_tokens"]
+
+
+@marked
+def test_samples_with_a_seed_are_those_of_the_apps_own_route(client, name, url):
+    sampling = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 24, "n": 2, "seed": 7}
+    own = httpx.post(url, json={"messages": GREETING} | sampling, timeout=120).json()
+    answer = client.chat.completions.create(model=name, messages=GREETING, **sampling)
+    assert [choice.message.content for choice in answer.choices] == own["responses"]
+    assert [choice.index for choice in answer.choices] == [0, 1]
+
+
+@marked
+def test_a_streamed_chat_is_the_same_in_pieces(client, name):
+    sampling = {"model": name, "messages": GREETING, "temperature": 1.0, "n": 2, "seed": 3, "max_tokens": 24}
+    whole = client.chat.completions.create(**sampling)
+    texts, reasons, pieces, usage = ["", ""], [None, None], 0, None
+    for chunk in client.chat.completions.create(**sampling, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+            pieces += 1
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert usage.completion_tokens == whole.usage.completion_tokens
+    assert pieces > 4
+
+
+@marked
+def test_a_completion_of_the_rendered_prompt_continues_as_the_chat_does(client, name, seed_model):
+    from transformers import AutoTokenizer
+
+    prompt = AutoTokenizer.from_pretrained(seed_model).apply_chat_template(
+        GREETING, tokenize=False, add_generation_prompt=True
+    )
+    chat = client.chat.completions.create(model=name, messages=GREETING, temperature=0, max_tokens=32)
+    sampling = {"model": name, "temperature": 0, "max_tokens": 32}
+    both = client.completions.create(prompt=[prompt, prompt], **sampling)
+    assert [choice.text for choice in both.choices] == [chat.choices[0].message.content] * 2
+    streamed = client.completions.create(prompt=prompt, stream=True, **sampling)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == both.choices[0].text
+
+
+@marked
+def test_stop_and_logprobs_are_honoured(client, name):
+    sampling = {"model": name, "messages": GREETING, "temperature": 0, "max_tokens": 32}
+    whole = client.chat.completions.create(**sampling, logprobs=True, top_logprobs=2).choices[0]
+    assert "".join(token.token for token in whole.logprobs.content).startswith(whole.message.content)
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in whole.logprobs.content)
+    text = whole.message.content
+    stop = text[len(text) // 2 :][:3]
+    cut = client.chat.completions.create(**sampling, stop=[stop]).choices[0]
+    assert cut.message.content == text[: text.index(stop)]
+    assert cut.finish_reason == "stop"
+    scored = client.completions.create(model=name, prompt="print(1)", max_tokens=1, echo=True, logprobs=1).choices[0]
+    assert scored.text.startswith("print(1)")
+    assert scored.logprobs.token_logprobs[0] is None and scored.logprobs.token_logprobs[1] <= 0
+
+
+@marked
+def test_an_error_has_openais_form_and_the_clients_class(client, name):
+    import openai
+
+    def ask(**fields):
+        return client.chat.completions.create(**{"model": name, "messages": GREETING, "max_tokens": 1} | fields)
+
+    with pytest.raises(openai.NotFoundError) as missing:
+        ask(model="no-such-model")
+    assert missing.value.param == "model"
+    for fields in (
+        {"messages": 3},
+        {"messages": [5]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        {"temperature": -1},
+        {"n": 10**9},
+        {"n": 0},
+        {"max_tokens": 10**9},
+        {"logprobs": True, "top_logprobs": 10**6},
+        {"messages": [{"role": "user", "content": "word " * 4096}]},
+        {"extra_body": {"chat_template": "{{ 1 }}"}},
+        {"extra_body": {"stop_token_ids": ["x"]}},
+        {"extra_body": {"top_k": 10**30}},
+        {"extra_body": {"structured_outputs": 5}},
+        {"stream": True, "temperature": "hot"},
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(**fields)
+        assert refused.value.body["message"] and refused.value.body["code"] == 400, fields
+    for prompt in (None, [["x"]], 5, ["a"] * 2000):
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model=name, prompt=prompt, max_tokens=1)
+
+
+@marked
+def test_openais_routes_have_the_guards_of_the_apps_own(url):
+    chat = url + "/v1/chat/completions"
+    body = {"messages": GREETING, "max_tokens": 1}
+    page = {"Origin": "http://example.org"}
+    answers = [
+        httpx.post(chat, json=body, headers=page, timeout=60),
+        httpx.get(url + "/v1/models", headers=page, timeout=60),
+        httpx.post(url + "/v1/completions", content=(b" " * (1 << 20) for _ in range(17)), timeout=60),
+        httpx.post(chat, content=b"not json", timeout=60),
+        httpx.post(chat, content=b"[1]", timeout=60),
+    ]
+    assert [answer.status_code for answer in answers] == [403, 403, 413, 400, 400]
+    assert all(answer.json()["error"]["message"] and answer.json()["error"]["code"] for answer in answers)
+    assert httpx.get(chat, timeout=60).status_code == 405
+    assert httpx.post(url + "/v1/embeddings", json={}, timeout=60).status_code == 404
+
+
+def busy(seconds):
+    """The share of a core that the engines used in the last seconds."""
+    before = [sum(process.cpu_times()[:2]) for process in engines()]
+    time.sleep(seconds)  # what is measured is an amount of work in this time
+    return sum(sum(process.cpu_times()[:2]) - start for process, start in zip(engines(), before, strict=True)) / seconds
+
+
+@marked
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_ends_its_generation(url, stream):
+    """Its completions would take the engine a minute or so."""
+    assert engines()
+    body = {"messages": GREETING, "n": 256, "max_tokens": 900, "ignore_eos": True, "stream": stream}
+    with httpx.Client(timeout=httpx.Timeout(60, read=60 if stream else 3)) as client:
+        try:
+            with client.stream("POST", url + "/v1/chat/completions", json=body) as response:
+                assert stream
+                assert next(response.iter_lines()).startswith("data: ")
+                assert busy(1) > 0.5
+        except httpx.ReadTimeout:
+            assert not stream
+    deadline = time.monotonic() + 20
+    while busy(0.5) > 0.1:
+        assert time.monotonic() < deadline, "the engine goes on for nobody"

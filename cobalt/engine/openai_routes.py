@@ -2,8 +2,8 @@
 
 vLLM's own serving classes read the requests and write the answers, so that streaming, `n`, `stop`, `logprobs`, `seed`
 and errors have the form that clients of OpenAI's API expect. This module adds the app's limits (`cobalt.http_guard` and
-the settings of the service), and two rules that keep these routes and the app's own one comparable: generation also ends
-at the token with which the chat template ends a turn, and a field of sampling that a request leaves out has OpenAI's
+the settings of the service), and two rules that keep these routes comparable with the app's own one. Generation also
+ends at the token with which the chat template ends a turn. A field of sampling that a request leaves out has OpenAI's
 default, never a value of the model's generation_config.json. The routes take text alone: no images, no parsers of tool
 calls, no adapters. Only replicas of the service build `OpenAIRoutes`, because it imports vLLM.
 """
@@ -102,7 +102,9 @@ class OpenAIRoutes:
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:
-            return self._refusal(f"the engine failed: {error}", 503)
+            if isinstance(error.__cause__, OverflowError):  # a number that does not fit the message to the engine
+                return self._refusal(f"a field is out of range: {error.__cause__}", 400)
+            return self._refusal(f"the engine failed: {error.__cause__ or error!r}", 503)
         except self._vllm_errors as error:
             answer = self._chat.create_error_response(error)
         if isinstance(answer, self._error_response):
@@ -127,6 +129,8 @@ class OpenAIRoutes:
         except ValidationError as error:
             first = error.errors()[0]
             raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+        except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
+            raise UserError(f"a field has the wrong type: {error}") from None
         count = completions_of(payload.get("prompt"), body.n)
         if count > self._max_completions:
             raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
@@ -147,7 +151,7 @@ class OpenAIRoutes:
 
 
 def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, Any]:
-    """vLLM's renderer of prompts, as the argument of its serving classes; the name depends on the version."""
+    """The renderer of prompts in vLLM, as the argument of its serving classes; the name depends on the version."""
     common = {"model_config": engine.model_config, "renderer": engine.renderer, "request_logger": None} | template
     try:
         from vllm.renderers.online_renderer import OnlineRenderer
