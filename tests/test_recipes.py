@@ -98,6 +98,7 @@ def test_trl_trains_a_step_on_the_judges_rewards(seed_model, tmp_path):
     problems = write_lines(tmp_path / "problems.jsonl", [square_problem(number) for number in range(4)])
     flags = ["--output_dir", tmp_path / "run", "--max_steps", "1", "--per_device_train_batch_size", "4"]
     flags += ["--num_generations", "4", "--max_completion_length", "32", "--report_to", "none", "--logging_steps", "1"]
+    flags += ["--use_cpu", "--bf16", "false"]
     command = [sys.executable, RECIPES / "trl_reward.py", problems, seed_model, *flags]
     finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr[-3000:]
