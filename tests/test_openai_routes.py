@@ -11,8 +11,9 @@ import httpx
 import pytest
 from support import ROOT, needs_api
 
-from cobalt.engine.openai_routes import check_text, completions_of, until
+from cobalt.engine.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of, until
 from cobalt.errors import UserError
+from cobalt.http_guard import Guard, guarded_api
 
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
 
@@ -87,6 +88,96 @@ async def test_a_stream_whose_reader_goes_away_is_ended():
     assert await anext(reader) == "a"
     await reader.aclose()
     assert stream.ended
+
+
+TOKEN = "a-token-of-decent-length"
+
+
+class StuckEngine:
+    """As much of an engine as the serving classes of vLLM use: a real configuration, and generations that never end."""
+
+    def __init__(self, folder):
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.renderers import renderer_from_config
+
+        arguments = AsyncEngineArgs(model=str(folder), max_model_len=512, dtype="float32", enforce_eager=True)
+        self.vllm_config = arguments.create_engine_config()
+        self.model_config = self.vllm_config.model_config
+        self.renderer = renderer_from_config(self.vllm_config)
+        self.input_processor = None
+        self.errored = False
+        self.asked, self.ended = [], 0
+
+    async def generate(self, prompt, parameters, request_id, **_):
+        self.asked.append(parameters)
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            self.ended += 1
+
+
+@pytest.fixture(scope="module")
+def stuck(seed_model):
+    return StuckEngine(seed_model)
+
+
+async def asked_of_stuck(engine, path, token=TOKEN, **fields):
+    """The answer to a request of an app with a token and a limit of half a second, and with a stop token of its own."""
+    routes = OpenAIRoutes(engine, "m", [5], Guard(TOKEN, 10_000, "X_TOKEN"), max_completions=4, max_seconds=0.5)
+    api = guarded_api()
+    api.post("/v1/chat/completions")(routes.chat)
+    api.post("/v1/completions")(routes.completions)
+    transport, headers = httpx.ASGITransport(app=api), {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=headers) as client:
+        return await client.post(f"/v1/{path}", json={"model": "m"} | fields)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("path", "fields"), [("chat/completions", {"messages": GREETING}), ("completions", {"prompt": "a"})]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, path, fields, stream):
+    before = stuck.ended
+    answer = await asked_of_stuck(stuck, path, stream=stream, **fields)
+    assert stuck.ended == before + 1
+    if stream:
+        *_, error, end = [line for line in answer.text.split("\n\n") if line]
+        assert (answer.status_code, end) == (200, "data: [DONE]")
+        failure = json.loads(error.removeprefix("data: "))
+    else:
+        assert answer.status_code == 503
+        failure = answer.json()
+    assert failure["error"]["code"] == 503
+    assert "max_request_seconds" in failure["error"]["message"]
+
+
+@pytest.mark.services
+async def test_the_engine_is_asked_for_openais_defaults_and_the_apps_stops(stuck):
+    for extra, stops in (({}, [5]), ({"stop_token_ids": [7]}, [7, 5]), ({"ignore_eos": True}, [])):
+        await asked_of_stuck(stuck, "chat/completions", messages=GREETING, **extra)
+        parameters = stuck.asked[-1]
+        assert parameters.stop_token_ids == stops
+        sampling = {name: getattr(parameters, name) for name in SAMPLING_DEFAULTS}
+        assert sampling == SAMPLING_DEFAULTS
+
+
+@pytest.mark.services
+async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
+    before = len(stuck.asked)
+    asked = (
+        (401, {"messages": GREETING, "token": "another-token-of-this-length"}),
+        (413, {"messages": [{"role": "user", "content": "x" * 10_000}]}),
+        (400, {"messages": GREETING, "n": 5}),
+        (404, {"messages": GREETING, "model": "another"}),
+    )
+    for status, fields in asked:
+        answer = await asked_of_stuck(stuck, "chat/completions", **fields)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
+    answer = await asked_of_stuck(stuck, "completions", prompt=["a"] * 3, n=2)
+    assert answer.status_code == 400
+    assert len(stuck.asked) == before
 
 
 @pytest.fixture(scope="module")
