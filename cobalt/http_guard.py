@@ -104,7 +104,7 @@ class Guard:
             Refused: 403 for a request of a web page, or of another machine if no token is set; 401 for a missing or
                 wrong token; 413 for a body that is too long; 400 for one that is not strict UTF-8 JSON.
         """
-        self._admit(request)
+        self.admit(request)
         body = await self._body(request)
         try:
             return decode_json(body.decode("utf-8"))
@@ -113,7 +113,12 @@ class Guard:
         except UserError as error:
             raise Refused(400, f"the body is {error}") from None
 
-    def _admit(self, request: Request) -> None:
+    def admit(self, request: Request) -> None:
+        """Check only who sends a request.
+
+        Raises:
+            Refused: 403 or 401, as for `read`.
+        """
         # A browser sends at least one of the two headers with a page's POST; programs send neither.
         if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
             raise Refused(403, "requests from web pages are not answered")

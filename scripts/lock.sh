@@ -5,19 +5,22 @@ case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && e
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv
 
-compile() {  # compile PROFILE EXTRA-FLAGS...
-  local profile=$1 lock
-  shift
-  # With api first: it has the narrower needs (openai below 3), and the profile alone then takes the same versions.
-  for lock in "$profile+api" "$profile"; do
-    "$uv" pip compile pyproject.toml --quiet --extra "$profile" --extra dev --extra docs \
-      $([ "$lock" = "$profile" ] && echo --constraint "requirements/$profile+api.lock" || echo --extra api) \
-      --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
-      --output-file "requirements/$lock.lock" "$@"
-    echo "requirements/$lock.lock: $(wc -l < "requirements/$lock.lock") packages"
-  done
+compile() {  # compile NAME EXTRAS FLAGS...
+  local name=$1 extra extras=()
+  for extra in $2 dev docs; do extras+=(--extra "$extra"); done
+  shift 2
+  "$uv" pip compile pyproject.toml --quiet "${extras[@]}" --python-version 3.11 \
+    --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --output-file "requirements/$name.lock" "$@"
+  echo "requirements/$name.lock: $(wc -l < "requirements/$name.lock") packages"
 }
 
-compile cpu requirements/torch.in --override requirements/overrides.txt
-compile eval
-compile gpu
+# The largest set of a profile comes first: it has the narrowest needs (openai below 3, one version of mcp), and the smaller
+# ones then take the same versions.
+for_cpu=(requirements/torch.in --override requirements/overrides.txt)
+compile cpu+recipes "cpu api recipes" "${for_cpu[@]}"
+compile cpu+api "cpu api" --constraint requirements/cpu+recipes.lock "${for_cpu[@]}"
+compile cpu "cpu" --constraint requirements/cpu+api.lock "${for_cpu[@]}"
+for profile in eval gpu; do
+  compile "$profile+api" "$profile api"
+  compile "$profile" "$profile" --constraint "requirements/$profile+api.lock"
+done

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Make .venv with one profile's exact packages, and install bubblewrap. Safe to run again: what is there is kept.
-#   scripts/setup.sh [--profile cpu|gpu|eval] [--with api] [--flash_attn WHEEL|none] [--dry_run]
+#   scripts/setup.sh [--profile cpu|gpu|eval] [--with api|recipes] [--flash_attn WHEEL|none] [--dry_run]
 # The default profile is the one that .venv has, and cpu if there is none. An environment has one profile for good.
-# --with api adds what proprietary models need (LiteLLM, openai, boto3).
+# --with api adds what proprietary models need (LiteLLM, openai, boto3); --with recipes, for the profile cpu, adds that and what
+# docs/recipes needs (TRL, verifiers).
 # --flash_attn is for the profile gpu: a wheel of flash-attn, as a file or an address, with #sha256=DIGEST after it where the
 # digest is known; none: do without. The default is the wheel of requirements/flash-attn.txt, if that has a digest.
 # --dry_run checks everything, says what would be installed, and stops.
@@ -24,7 +25,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --profile) [ $# -ge 2 ] || fail "--profile needs a value: cpu, gpu or eval"; profile=$2; shift 2 ;;
     --profile=*) profile=${1#*=}; shift ;;
-    --with) [ $# -ge 2 ] || fail "--with needs a value: api"; extra=$2; shift 2 ;;
+    --with) [ $# -ge 2 ] || fail "--with needs a value: api or recipes"; extra=$2; shift 2 ;;
     --with=*) extra=${1#*=}; shift ;;
     --flash_attn) [ $# -ge 2 ] || fail "--flash_attn needs a value: a wheel, or none"; flash_attn=$2; shift 2 ;;
     --flash_attn=*) flash_attn=${1#*=}; shift ;;
@@ -55,7 +56,7 @@ profile=${profile:-${held:-cpu}}
 # A later set-up without --with, as the other scripts run it, keeps what is there.
 [ -n "$extra" ] || [ "${holds%+*}" != "$profile" ] || [ "$holds" = "$profile" ] || extra=${holds#*+}
 lock=requirements/$profile${extra:++$extra}.lock
-[ -f "$lock" ] || fail "there is no '$extra' to add: give --with api"
+[ -f "$lock" ] || fail "the profile $profile has no '$extra' to add: give --with api, or for the profile cpu --with recipes"
 
 find_python() {
   local candidate

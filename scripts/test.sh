@@ -13,7 +13,9 @@ if [ "${1:-}" = --fast ]; then
   shift
 fi
 unset PYTHONDONTWRITEBYTECODE # hundreds of processes import the same packages
-bash scripts/setup.sh --with api
+# The libraries of docs/recipes are locked for the profile cpu alone.
+case $(head -n 1 .venv/.cobalt-setup 2>/dev/null || true) in *' gpu'* | *' eval'*) extra=api ;; *) extra=recipes ;; esac
+bash scripts/setup.sh --with "$extra"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .

@@ -298,6 +298,11 @@ def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_the_judge_of_the_readme_is_that_of_the_recipes():
+    recipe = (ROOT / "docs" / "recipes" / "local_judge.py").read_text()
+    assert recipe.partition('"""\n\n')[2] == blocks(ROOT / "README.md", "python")[0]
+
+
 def test_the_figures_of_the_readme_are_those_of_the_results():
     results = " ".join((ROOT / "docs" / "RESULTS.md").read_text().replace("+", "").replace("\\*", "").split())
     figures = re.findall(r"[-+\d.]+ \([-\d.]+ to [-\d.]+", (ROOT / "README.md").read_text())

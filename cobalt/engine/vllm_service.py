@@ -6,6 +6,7 @@ special token is added twice. The module imports Ray, and vLLM only inside a rep
 """
 
 import asyncio
+import copy
 import hashlib
 import itertools
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from ray import serve
 from ray.serve.schema import LoggingConfig
@@ -24,6 +25,7 @@ from cobalt import cluster
 from cobalt.conversation import Message, TemplateThinking
 from cobalt.conversation.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.engine.openai_routes import OpenAIRoutes
 from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, check_token, guarded_api
@@ -56,8 +58,10 @@ class VllmSettings(BaseModel):
             from the machine itself need no token, and all others are refused.
         allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
             manifest of every run, then has `"private": false`.
+        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`); None: the hub name, or
+            the name of the model's folder.
         max_request_bytes: Longest body of an HTTP request.
-        max_completions: Largest number of completions (`n`) of an HTTP request.
+        max_completions: Largest number of completions of an HTTP request (`n`, for each prompt).
         max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
             answered 503.
     """
@@ -80,6 +84,7 @@ class VllmSettings(BaseModel):
     max_ongoing_requests: int = Field(4096, ge=1)
     token: SecretStr | None = None
     allow_open_cluster: bool = False
+    served_model_name: str | None = Field(None, min_length=1)
     max_request_bytes: int = Field(16 * 2**20, ge=1024)
     max_completions: int = Field(1024, ge=1)
     max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
@@ -155,7 +160,8 @@ class VllmEngineActor:
         )
         self._settings = settings
         self._device = "gpu" if on_gpu else "cpu"
-        self._tokenizer = self._engine.get_tokenizer()
+        # vLLM's own is used by the thread that renders the prompts of OpenAI's routes.
+        self._tokenizer = copy.deepcopy(self._engine.get_tokenizer())
         # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
         # have the token with which the template ends a turn.
         end = end_of_turn(self._tokenizer, {})
@@ -167,6 +173,14 @@ class VllmEngineActor:
         self._numbers = itertools.count()
         # A thread, so that rendering does not block the event loop; only one, because the tokenizer is not shared.
         self._renderer = ThreadPoolExecutor(max_workers=1)
+        self._openai = OpenAIRoutes(
+            self._engine,
+            settings.served_model_name or _served_name(settings.model),
+            self._stops,
+            self._guard,
+            settings.max_completions,
+            settings.max_request_seconds,
+        )
 
     async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Continue one conversation; returns `n` completions as mappings (see `Completion`)."""
@@ -267,6 +281,21 @@ class VllmEngineActor:
             raise UserError(f"field 'n': more than {self._settings.max_completions} (max_completions)")
         return await self.generate(body.messages, settings.model_dump())  # type: ignore[arg-type]
 
+    @_api.get("/v1/models")
+    async def models_over_http(self, request: Request) -> Response:
+        """The one model that is served, in OpenAI's form."""
+        return await self._openai.models(request)
+
+    @_api.post("/v1/completions")
+    async def completions_over_http(self, request: Request) -> Response:
+        """Continue prompts, in OpenAI's form."""
+        return await self._openai.completions(request)
+
+    @_api.post("/v1/chat/completions")
+    async def chat_over_http(self, request: Request) -> Response:
+        """Continue a conversation, in OpenAI's form."""
+        return await self._openai.chat(request)
+
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None:
@@ -285,6 +314,10 @@ def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinki
     )
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return tokens, opened_thinking(text)
+
+
+def _served_name(model: str) -> str:
+    return Path(model).name if Path(model).is_dir() else model
 
 
 def _fingerprint(folder: Path) -> str:

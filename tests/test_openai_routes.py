@@ -1,0 +1,368 @@
+"""OpenAI's routes of the engine: first the rules that need no engine, then the real engine with the `openai` client."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+
+import httpx
+import pytest
+from support import ROOT, needs_api
+
+from cobalt.engine.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of, until
+from cobalt.errors import UserError
+from cobalt.http_guard import Guard, guarded_api
+
+GREETING = [{"role": "user", "content": "Print the square of a number."}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "samples", "expected"),
+    [
+        (None, None, 1),
+        (None, 3, 3),
+        ("text", 2, 2),
+        ([1, 2, 3], 2, 2),
+        (["a", "b"], 2, 4),
+        ([[1], [2, 3]], 1, 2),
+        ([], 5, 5),
+    ],
+)
+def test_a_requests_completions_are_its_samples_of_every_prompt(prompt, samples, expected):
+    assert completions_of(prompt, samples) == expected
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "image_url", "image_url": {"url": "http://x"}}, {"image_url": "http://x"}, "text"]
+)
+def test_a_message_with_anything_but_text_is_refused_before_it_is_fetched(part):
+    check_text({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, *GREETING]})
+    with pytest.raises(UserError, match=r"messages\.1"):
+        check_text({"messages": [*GREETING, {"role": "user", "content": [part]}]})
+
+
+@pytest.mark.parametrize("payload", [{}, {"messages": None}, {"messages": [3, None, {"content": 5}]}])
+def test_malformed_messages_are_left_to_their_own_check(payload):
+    check_text(payload)
+
+
+class Stream:
+    """A stream of events that remembers whether it was ended; after its events it hangs."""
+
+    def __init__(self, events, hang):
+        self.ended = False
+        self._events, self._hang = events, hang
+
+    async def run(self):
+        try:
+            for event in self._events:
+                yield event
+            if self._hang:
+                await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+
+async def test_a_stream_is_passed_on_as_it_is():
+    stream = Stream(["a", "b"], hang=False)
+    later = asyncio.get_running_loop().time() + 60
+    assert [event async for event in until(later, stream.run(), {})] == ["a", "b"]
+    assert stream.ended
+
+
+async def test_a_stream_that_takes_too_long_ends_with_an_error_in_the_events_form():
+    stream = Stream(["data: 1\n\n"], hang=True)
+    soon = asyncio.get_running_loop().time() + 0.1
+    failure = {"error": {"message": "late", "code": 503}}
+    first, error, end = [event async for event in until(soon, stream.run(), failure)]
+    assert first == "data: 1\n\n" and end == "data: [DONE]\n\n"
+    assert error.startswith("data: ") and error.endswith("\n\n") and json.loads(error[6:]) == failure
+    assert stream.ended
+
+
+async def test_a_stream_whose_reader_goes_away_is_ended():
+    stream = Stream(["a", "b"], hang=True)
+    reader = until(asyncio.get_running_loop().time() + 60, stream.run(), {})
+    assert await anext(reader) == "a"
+    await reader.aclose()
+    assert stream.ended
+
+
+TOKEN = "a-token-of-decent-length"
+
+
+class StuckEngine:
+    """As much of an engine as the serving classes of vLLM use: a real configuration, and generations that never end."""
+
+    def __init__(self, folder):
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.renderers import renderer_from_config
+
+        arguments = AsyncEngineArgs(model=str(folder), max_model_len=512, dtype="float32", enforce_eager=True)
+        self.vllm_config = arguments.create_engine_config()
+        self.model_config = self.vllm_config.model_config
+        self.renderer = renderer_from_config(self.vllm_config)
+        self.input_processor = None
+        self.errored = False
+        self.asked, self.ended = [], 0
+
+    async def generate(self, prompt, parameters, request_id, **_):
+        self.asked.append(parameters)
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            self.ended += 1
+
+
+@pytest.fixture(scope="module")
+def stuck(seed_model):
+    return StuckEngine(seed_model)
+
+
+async def asked_of_stuck(engine, path, token=TOKEN, **fields):
+    """The answer to a request of an app with a token and a limit of half a second, and with a stop token of its own."""
+    routes = OpenAIRoutes(engine, "m", [5], Guard(TOKEN, 10_000, "X_TOKEN"), max_completions=4, max_seconds=0.5)
+    api = guarded_api()
+    api.post("/v1/chat/completions")(routes.chat)
+    api.post("/v1/completions")(routes.completions)
+    transport, headers = httpx.ASGITransport(app=api), {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=headers) as client:
+        return await client.post(f"/v1/{path}", json={"model": "m"} | fields)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("path", "fields"), [("chat/completions", {"messages": GREETING}), ("completions", {"prompt": "a"})]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, path, fields, stream):
+    before = stuck.ended
+    answer = await asked_of_stuck(stuck, path, stream=stream, **fields)
+    assert stuck.ended == before + 1
+    if stream:
+        *_, error, end = [line for line in answer.text.split("\n\n") if line]
+        assert (answer.status_code, end) == (200, "data: [DONE]")
+        failure = json.loads(error.removeprefix("data: "))
+    else:
+        assert answer.status_code == 503
+        failure = answer.json()
+    assert failure["error"]["code"] == 503
+    assert "max_request_seconds" in failure["error"]["message"]
+
+
+@pytest.mark.services
+async def test_the_engine_is_asked_for_openais_defaults_and_the_apps_stops(stuck):
+    for extra, stops in (({}, [5]), ({"stop_token_ids": [7]}, [7, 5]), ({"ignore_eos": True}, [])):
+        await asked_of_stuck(stuck, "chat/completions", messages=GREETING, **extra)
+        parameters = stuck.asked[-1]
+        assert parameters.stop_token_ids == stops
+        sampling = {name: getattr(parameters, name) for name in SAMPLING_DEFAULTS}
+        assert sampling == SAMPLING_DEFAULTS
+
+
+@pytest.mark.services
+async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
+    before = len(stuck.asked)
+    asked = (
+        (401, {"messages": GREETING, "token": "another-token-of-this-length"}),
+        (413, {"messages": [{"role": "user", "content": "x" * 10_000}]}),
+        (400, {"messages": GREETING, "n": 5}),
+        (404, {"messages": GREETING, "model": "another"}),
+    )
+    for status, fields in asked:
+        answer = await asked_of_stuck(stuck, "chat/completions", **fields)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
+    answer = await asked_of_stuck(stuck, "completions", prompt=["a"] * 3, n=2)
+    assert answer.status_code == 400
+    assert len(stuck.asked) == before
+
+
+@pytest.fixture(scope="module")
+def url(services):
+    return services["COBALT_HTTP"] + "/vllm_actor"
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    from openai import OpenAI
+
+    with OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def name(client):
+    [model] = client.models.list().data
+    return model.id
+
+
+def marked(test):
+    """Marks a test that asks the real engine with the `openai` client."""
+    return pytest.mark.services(needs_api(test))
+
+
+@marked
+def test_the_model_is_named_after_its_folder_and_no_path_is_told(client, name, seed_model):
+    [model] = client.models.list().data
+    assert model.id == seed_model.name
+    assert model.max_model_len == 1024
+    assert str(seed_model) not in model.model_dump_json()
+
+
+@marked
+def test_a_greedy_chat_says_what_the_apps_own_route_says(client, name, url):
+    own = httpx.post(url, json={"messages": GREETING, "temperature": 0, "max_tokens": 48}, timeout=120).json()
+    answer = client.chat.completions.create(model=name, messages=GREETING, temperature=0, max_tokens=48)
+    [mine], [theirs] = own["completions"], answer.choices
+    assert theirs.message.content == mine["text"]
+    assert theirs.finish_reason == mine["finish_reason"]
+    assert answer.usage.prompt_tokens == mine["prompt_tokens"]
+    assert answer.usage.completion_tokens == mine["completion_tokens"]
+
+
+@marked
+def test_samples_with_a_seed_are_those_of_the_apps_own_route(client, name, url):
+    sampling = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 24, "n": 2, "seed": 7}
+    own = httpx.post(url, json={"messages": GREETING} | sampling, timeout=120).json()
+    answer = client.chat.completions.create(model=name, messages=GREETING, **sampling)
+    assert [choice.message.content for choice in answer.choices] == own["responses"]
+    assert [choice.index for choice in answer.choices] == [0, 1]
+
+
+@marked
+def test_a_streamed_chat_is_the_same_in_pieces(client, name):
+    sampling = {"model": name, "messages": GREETING, "temperature": 1.0, "n": 2, "seed": 3, "max_tokens": 24}
+    whole = client.chat.completions.create(**sampling)
+    texts, reasons, pieces, usage = ["", ""], [None, None], 0, None
+    for chunk in client.chat.completions.create(**sampling, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+            pieces += 1
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert usage.completion_tokens == whole.usage.completion_tokens
+    assert pieces > 4
+
+
+@marked
+def test_a_completion_of_the_rendered_prompt_continues_as_the_chat_does(client, name, seed_model):
+    from transformers import AutoTokenizer
+
+    prompt = AutoTokenizer.from_pretrained(seed_model).apply_chat_template(
+        GREETING, tokenize=False, add_generation_prompt=True
+    )
+    chat = client.chat.completions.create(model=name, messages=GREETING, temperature=0, max_tokens=32)
+    sampling = {"model": name, "temperature": 0, "max_tokens": 32}
+    both = client.completions.create(prompt=[prompt, prompt], **sampling)
+    assert [choice.text for choice in both.choices] == [chat.choices[0].message.content] * 2
+    streamed = client.completions.create(prompt=prompt, stream=True, **sampling)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == both.choices[0].text
+
+
+@marked
+def test_stop_and_logprobs_are_honoured(client, name):
+    sampling = {"model": name, "messages": GREETING, "temperature": 0, "max_tokens": 32}
+    whole = client.chat.completions.create(**sampling, logprobs=True, top_logprobs=2).choices[0]
+    assert "".join(token.token for token in whole.logprobs.content).startswith(whole.message.content)
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in whole.logprobs.content)
+    text = whole.message.content
+    stop = text[len(text) // 2 :][:3]
+    cut = client.chat.completions.create(**sampling, stop=[stop]).choices[0]
+    assert cut.message.content == text[: text.index(stop)]
+    assert cut.finish_reason == "stop"
+    scored = client.completions.create(model=name, prompt="print(1)", max_tokens=1, echo=True, logprobs=1).choices[0]
+    assert scored.text.startswith("print(1)")
+    assert scored.logprobs.token_logprobs[0] is None and scored.logprobs.token_logprobs[1] <= 0
+
+
+@marked
+def test_an_error_has_openais_form_and_the_clients_class(client, name):
+    import openai
+
+    def ask(**fields):
+        return client.chat.completions.create(**{"model": name, "messages": GREETING, "max_tokens": 1} | fields)
+
+    with pytest.raises(openai.NotFoundError) as missing:
+        ask(model="no-such-model")
+    assert missing.value.param == "model"
+    for fields in (
+        {"messages": 3},
+        {"messages": [5]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        {"temperature": -1},
+        {"n": 10**9},
+        {"n": 0},
+        {"max_tokens": 10**9},
+        {"logprobs": True, "top_logprobs": 10**6},
+        {"messages": [{"role": "user", "content": "word " * 4096}]},
+        {"extra_body": {"chat_template": "{{ 1 }}"}},
+        {"extra_body": {"stop_token_ids": ["x"]}},
+        {"extra_body": {"top_k": 10**30}},
+        {"extra_body": {"structured_outputs": 5}},
+        {"stream": True, "temperature": "hot"},
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(**fields)
+        assert refused.value.body["message"] and refused.value.body["code"] == 400, fields
+    for prompt in (None, [["x"]], 5, ["a"] * 2000):
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model=name, prompt=prompt, max_tokens=1)
+
+
+@marked
+def test_openais_routes_have_the_guards_of_the_apps_own(url):
+    chat = url + "/v1/chat/completions"
+    body = {"messages": GREETING, "max_tokens": 1}
+    page = {"Origin": "http://example.org"}
+    answers = [
+        httpx.post(chat, json=body, headers=page, timeout=60),
+        httpx.get(url + "/v1/models", headers=page, timeout=60),
+        httpx.post(url + "/v1/completions", content=(b" " * (1 << 20) for _ in range(17)), timeout=60),
+        httpx.post(chat, content=b"not json", timeout=60),
+        httpx.post(chat, content=b"[1]", timeout=60),
+    ]
+    assert [answer.status_code for answer in answers] == [403, 403, 413, 400, 400]
+    assert all(answer.json()["error"]["message"] and answer.json()["error"]["code"] for answer in answers)
+    assert httpx.get(chat, timeout=60).status_code == 405
+    assert httpx.post(url + "/v1/embeddings", json={}, timeout=60).status_code == 404
+
+
+@marked
+def test_the_examples_of_the_page_run_as_they_are_shown(services):
+    page = (ROOT / "docs" / "openai_api.md").read_text()
+    [curl] = re.findall(r"^```bash\n(curl .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    [code] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    options = {"env": os.environ | services, "capture_output": True, "text": True, "timeout": 120, "check": True}
+    answer = json.loads(subprocess.run(["bash", "-c", curl], **options).stdout)
+    assert len(answer["choices"]) == 2
+    assert subprocess.run([sys.executable, "-c", code], **options).stdout.startswith("['")
+
+
+async def answered(client, chat, within):
+    """Whether a request for one token is answered in this many seconds; 256 completions are generated at a time."""
+    try:
+        answer = await client.post(chat, json={"messages": GREETING, "max_tokens": 1}, timeout=within)
+    except httpx.ReadTimeout:
+        return False
+    assert answer.status_code == 200, answer.text
+    return True
+
+
+@marked
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_ends_its_generation(url, stream):
+    chat = url + "/v1/chat/completions"
+    body = {"messages": GREETING, "n": 1024, "max_tokens": 900, "ignore_eos": True, "stream": stream}
+    async with httpx.AsyncClient(timeout=120) as client:
+        long = asyncio.create_task(client.post(chat, json=body))
+        while await answered(client, chat, within=3):
+            assert not long.done(), "the engine never had more to do than it can do at once"
+        assert not long.done()
+        long.cancel()  # closes the connection
+        await asyncio.wait([long])
+        assert await answered(client, chat, within=20), "the engine goes on for nobody"

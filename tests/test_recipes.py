@@ -1,0 +1,148 @@
+"""The files of docs/recipes, run as they are, with the libraries that they are for and the real judge."""
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+from provider import answer, serve
+from support import ROOT, square_problem, write_lines
+
+from cobalt.errors import InfrastructureError
+from cobalt.judge.sandbox import Sandbox
+from cobalt.problem import Problem
+
+RECIPES = ROOT / "docs" / "recipes"
+needs_recipes = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("trl", "verifiers")),
+    reason="the recipes extra is not installed (scripts/setup.sh --with recipes)",
+)
+GOOD, WRONG, NONE = (
+    "```python\nprint(int(input()) ** 2)\n```",
+    "```python\nprint(int(input()) * 3)\n```",
+    "I do not know.",
+)
+TESTS = Problem.parse(square_problem(0)).tests.to_json()
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    """Imports a file of docs/recipes by its name, as a program beside it would."""
+    monkeypatch.syspath_prepend(RECIPES)
+    return importlib.import_module
+
+
+@pytest.fixture
+def broken_sandboxes(monkeypatch):
+    async def fail(self, *arguments):
+        raise InfrastructureError("the sandbox broke")
+
+    monkeypatch.setattr(Sandbox, "open_program", fail)
+
+
+@pytest.mark.sandbox
+def test_the_local_judge_in_five_lines_prints_its_verdicts():
+    finished = subprocess.run(
+        [sys.executable, RECIPES / "local_judge.py"], capture_output=True, text=True, timeout=60, check=True
+    )
+    first, *feedback = finished.stdout.splitlines()
+    assert first.startswith("0.5 ") and "passed" in first and "wrong_answer" in first
+    assert feedback[-1] == "9"
+    lines = (RECIPES / "local_judge.py").read_text().partition("async def main")[2].strip().splitlines()
+    assert len([line for line in lines if line]) <= 6
+
+
+def rewards_of(code_reward, *responses):
+    """What the trainer asks for: every argument by name, the data set's columns repeated for each completion."""
+    count = len(responses)
+    completions = [[{"role": "assistant", "content": response}] for response in responses]
+    return asyncio.run(
+        code_reward(
+            prompts=[[{"role": "user", "content": "p"}]] * count,
+            completions=completions,
+            completion_ids=[[1]] * count,
+            tests=[TESTS] * count,
+            trainer_state=None,
+            log_extra=None,
+            log_metric=None,
+        )
+    )
+
+
+@needs_recipes
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(recipe):
+    from trl.trainer.utils import is_async_callable
+
+    code_reward = recipe("trl_reward").code_reward
+    assert is_async_callable(code_reward), "the trainer would call it as a plain function"
+    good, wrong, none = rewards_of(code_reward, GOOD, WRONG, NONE)
+    assert -1 == none < wrong < good <= 1
+
+
+@needs_recipes
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_trl_gets_an_error_and_no_reward_from_a_judge_that_fails(recipe, broken_sandboxes):
+    with pytest.raises(InfrastructureError):
+        rewards_of(recipe("trl_reward").code_reward, GOOD, NONE)
+
+
+@needs_recipes
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_trl_trains_a_step_on_the_judges_rewards(seed_model, tmp_path):
+    problems = write_lines(tmp_path / "problems.jsonl", [square_problem(number) for number in range(4)])
+    flags = ["--output_dir", tmp_path / "run", "--max_steps", "1", "--per_device_train_batch_size", "4"]
+    flags += ["--num_generations", "4", "--max_completion_length", "32", "--report_to", "none", "--logging_steps", "1"]
+    flags += ["--use_cpu", "--bf16", "false"]
+    command = [sys.executable, RECIPES / "trl_reward.py", problems, seed_model, *flags]
+    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    state = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text())
+    [reward] = [entry["rewards/code_reward/mean"] for entry in state["log_history"] if "loss" in entry]
+    assert -1 <= reward <= 1
+
+
+def rollout(recipe, folder, response):
+    """A rollout of verifiers' own agent, with a model that gives one answer, on the one problem of a file."""
+    import verifiers.v1 as vf
+
+    taskset = recipe("verifiers_taskset")
+    problems = write_lines(folder / "problems.jsonl", [square_problem(0)])
+    [task] = taskset.CodeTaskset(taskset.CodeConfig(id="verifiers_taskset", problems=problems))
+    with serve(answer(response)) as provider:
+        agent = vf.Agent(
+            vf.AgentConfig(
+                model="m",
+                client=vf.EvalClientConfig(base_url=provider.url, api_key_var="NONE"),
+                harness={"id": "one_call_harness"},
+                runtime=vf.SubprocessConfig(),
+            )
+        )
+        trace = asyncio.run(agent.run(task))
+    assert len(provider.requests) == 1
+    return trace
+
+
+@needs_recipes
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_verifiers_gives_the_better_program_the_higher_reward(recipe, tmp_path):
+    traces = [rollout(recipe, tmp_path, response) for response in (GOOD, WRONG, NONE)]
+    assert all(trace.ok for trace in traces), [trace.errors for trace in traces]
+    good, wrong, none = (trace.rewards["judged"].value for trace in traces)
+    assert -1 == none < wrong < good <= 1
+
+
+@needs_recipes
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_verifiers_records_a_judge_that_fails_as_an_error_without_a_reward(recipe, tmp_path, broken_sandboxes):
+    trace = rollout(recipe, tmp_path, GOOD)
+    assert not trace.ok
+    assert trace.last_error.type == "TaskError" and "InfrastructureError" in trace.last_error.message
+    assert trace.rewards == {"judged": None}
