@@ -32,7 +32,7 @@ PAGES = sorted(
 )
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
-OTHERS = {"cd", "curl", "docker", "export", "git", "kubectl", "mkdocs", "source"}
+OTHERS = {"cd", "curl", "docker", "export", "git", "inspect", "kubectl", "lm_eval", "mkdocs", "source", "vf-eval"}
 """Programs of other projects, whose arguments are not checked here."""
 NUMBERED = re.compile(r"^\w+=\S+$")
 
@@ -128,6 +128,9 @@ def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows
             assert any((ROOT / word).is_file() for word in words), words
         elif words[0] == "pytest":
             assert all((ROOT / word.partition("::")[0]).is_file() for word in words if word.startswith("tests/"))
+        elif words[:2] == ["python", "docs/recipes/trl_reward.py"]:
+            trl = pytest.importorskip("trl", reason="needs scripts/setup.sh --with recipes")
+            trl.TrlParser(trl.GRPOConfig).parse_args_and_config([*words[4:], "--use_cpu", "--bf16", "false"])
         elif words[0] in {"python", "bash", "cobalt"} or words[0].startswith("scripts/"):
             program, arguments = program_of(words)
             if not parsed_by_its_own_parser(words):
