@@ -12,7 +12,7 @@ from cobalt.cli import run_script
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make one HTML file that shows every trajectory of one or two evaluated runs; it opens from disk, without a server."""
+    """Make one HTML file that shows every trajectory of one or two evaluated runs; it needs no server."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, or evaluated

@@ -152,7 +152,7 @@ def _write_run(
     difference = problem_difference(*index.first, name, problems)
     if difference:
         raise UserError(
-            f"{index.first[0]} and {name} cannot be shown side by side: {difference}. Give two runs on the same problems"
+            f"{index.first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
         )
 
 

@@ -66,9 +66,10 @@ function drawChanges(before, after) {
     }
     flush();
     const tokens = sign === "-" ? old[oldNumber - 1] : now[newNumber - 1];
+    const found = hitMarks(tokens);
     const numbers = { "data-number": sign === "+" ? "" : oldNumber, "data-new": sign === "-" ? "" : newNumber };
     block.append(make({ "-": "del", "+": "ins", " ": "span" }[sign], { class: "line", ...numbers }, `${sign} `,
-      ...drawLine(tokens, sign === " " ? hitMarks(tokens) : marks[place])));
+      ...drawLine(tokens, found.length > 0 ? found : marks[place])));
   });
   flush();
   return block;

@@ -1,7 +1,7 @@
 // Three plots of the trajectories that match the filters, as SVG: Pass@1 by turn, verdicts, tokens. The second run has
 // dashes, square marks and hatched bars, so that colours are not needed.
 
-const WIDTH = 340;
+const WIDTH = 320;
 const HEIGHT = 190;
 const LEFT = 34;
 const BOTTOM = 160;
@@ -26,11 +26,11 @@ function drawKey(runs) {
     make("span", {}, index.runs[run])]));
 }
 
-// A plot with a heading, and a sentence with its values for those who do not see it.
-function plot(title, description, ...children) {
-  return make("figure", {}, make("figcaption", {}, title),
+// A plot with a heading, a note, and a sentence with its values for those who do not see it.
+function plot(name, title, note, description, ...children) {
+  return make("figure", { id: `figure-${name}` }, make("figcaption", {}, title),
     makeSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}. ${description}` },
-      hatching(title.split(" ")[0].toLowerCase()), ...children));
+      hatching(name), ...children), make("p", { class: "note" }, note));
 }
 
 function hatching(name) {
@@ -50,13 +50,16 @@ function mark(x, y, run) {
     : makeSvg("rect", { x: x - 3, y: y - 3, width: 6, height: 6, class: "mark run-1" });
 }
 
-// Lines of a scale from 0 to `top`, with numbers.
-function scale(top, shown) {
-  return [0, 0.25, 0.5, 0.75, 1].flatMap((share) => {
-    const y = BOTTOM - share * (BOTTOM - TOP);
+// A scale in per cent for shares up to `most`: its largest share, and its lines with numbers.
+function scale(most) {
+  const step = niceSize(Math.max(1, 20 * most));
+  const lines = Math.max(1, Math.ceil((100 * most) / step));
+  const nodes = [...Array(lines + 1).keys()].flatMap((line) => {
+    const y = BOTTOM - (line / lines) * (BOTTOM - TOP);
     return [makeSvg("path", { d: `M${LEFT} ${y}H${WIDTH - 4}`, class: "grid-line" }),
-      label(LEFT - 4, y + 3.5, shown(share * top), "end")];
+      label(LEFT - 4, y + 3.5, String(line * step), "end")];
   });
+  return [(lines * step) / 100, nodes];
 }
 
 // Pass@1 at a turn: the mean over problems of the share of their samples that are solved; null without such a turn.
@@ -72,11 +75,10 @@ function passAt(problems, run, turn) {
 function drawCurve(problems, runs) {
   const places = [...Array(filters.to - filters.from + 1).keys()].map((step) => filters.from + step);
   const curves = runs.map((run) => places.map((turn) => passAt(problems, run, turn)));
-  const top = Math.max(0.04, ...curves.flat()) > 0.5 ? 1 : Math.max(0.04, Math.ceil(Math.max(...curves.flat()) * 10) / 10);
+  const [top, lines] = scale(Math.max(...curves.flat()));
   const x = (step) => (places.length === 1 ? (LEFT + WIDTH) / 2 : LEFT + 10 + (step * (WIDTH - LEFT - 24)) / (places.length - 1));
   const y = (share) => BOTTOM - (share / top) * (BOTTOM - TOP);
-  const children = [...scale(top, (share) => `${Math.round(100 * share)}`),
-    ...places.map((turn, step) => label(x(step), BOTTOM + 14, String(turn))), label((LEFT + WIDTH) / 2, HEIGHT - 3, "turn")];
+  const children = [...lines, ...places.map((turn, step) => label(x(step), BOTTOM + 14, String(turn))), label((LEFT + WIDTH) / 2, HEIGHT - 3, "turn")];
   const words = [];
   curves.forEach((curve, place) => {
     const run = runs[place];
@@ -91,7 +93,7 @@ function drawCurve(problems, runs) {
     }
     words.push(`${index.runs[run]}: ${points.map(([, , share]) => percent(share)).join(", ")}`);
   });
-  return plot("Pass@1 by turn, % of hidden tests all passed", words.join("; "), ...children);
+  return plot("curve", "Pass@1 on hidden tests by turn, %", "The mean over problems.", words.join("; "), ...children);
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
@@ -124,18 +126,18 @@ function drawVerdicts(problems, runs) {
   const step = Math.min(34, (HEIGHT - 8) / Math.max(1, rows.length));
   const children = [];
   rows.forEach(([name, shares], row) => {
-    children.push(label(104, 4 + (row + 0.5) * step + 3.5, name, "end"));
+    children.push(label(110, 4 + (row + 0.5) * step + 3.5, name, "end"));
     const thick = (step - 4) / shares.length;
     shares.forEach((share, place) => {
       const y = 6 + row * step + place * thick;
-      const bar = makeSvg("rect", { x: 110, y, width: Math.max(1, share * 180), height: Math.max(2, thick - 1),
+      const bar = makeSvg("rect", { x: 116, y, width: Math.max(1, share * 150), height: Math.max(2, thick - 1),
         class: `bar run-${runs[place]}`, ...fillOf(runs[place], "verdicts") },
       makeSvg("title", {}, `${index.runs[runs[place]]}, ${name}: ${percent(share)}`));
-      children.push(bar, makeSvg("text", { x: 114 + share * 180, y: y + thick / 2 + 3, class: "small" }, percent(share)));
+      children.push(bar, makeSvg("text", { x: 120 + share * 150, y: y + thick / 2 + 3, class: "small" }, percent(share)));
     });
   });
   const words = rows.map(([name, shares]) => `${name}: ${shares.map(percent).join(" and ")}`).join("; ");
-  return plot("Verdicts, % of programs with such a test", words, ...children);
+  return plot("verdicts", "Verdicts, % of programs", "A program counts once for each kind among its tests.", words, ...children);
 }
 
 function drawTokens(problems, runs) {
@@ -156,9 +158,8 @@ function drawTokens(problems, runs) {
     for (const tokens of own) bars[Math.floor(tokens / size)] += 1 / own.length;
     return bars;
   });
-  const top = Math.max(...shares.flat());
+  const [top, children] = scale(Math.max(...shares.flat()));
   const width = (WIDTH - LEFT - 6) / bins;
-  const children = scale(top, (share) => (100 * share).toFixed(top < 0.1 ? 1 : 0));
   shares.forEach((bars, place) => bars.forEach((share, bin) => {
     const height = (share / top) * (BOTTOM - TOP);
     const thick = (width - 2) / shares.length;
@@ -172,8 +173,7 @@ function drawTokens(problems, runs) {
   }
   const words = counts.map((own, place) => (own.length === 0 ? "" : `${index.runs.length > 1 ? `${index.runs[runs[place]]}: ` : ""}`
     + `median ${own[Math.floor(own.length / 2)].toLocaleString("en")}, most ${own.at(-1).toLocaleString("en")}`)).filter(Boolean).join("; ");
-  children.push(label((LEFT + WIDTH) / 2, HEIGHT - 3, words));
-  return plot("Tokens of a response, % of responses", words, ...children);
+  return plot("tokens", "Generated tokens, % of responses", `${words}.`, words, ...children);
 }
 
 // The next number of 1, 2, 5, 10, 20 and so on.

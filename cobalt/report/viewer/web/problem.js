@@ -86,8 +86,8 @@ function drawTable(run) {
   const samples = pieces[run].samples;
   const most = Math.max(...samples.map((sample) => sample.length));
   const narrowed = filtersNarrow();
-  const head = make("tr", {}, make("th", { scope: "col" }, "sample"),
-    ...Array.from({ length: most }, (_, turn) => make("th", { scope: "col" }, `turn ${turn}`)));
+  const head = make("tr", {}, make("th", { scope: "col" }, "sample / turn"),
+    ...Array.from({ length: most }, (_, turn) => make("th", { scope: "col", "aria-label": `turn ${turn}` }, String(turn))));
   const rows = samples.map((entries, sample) => {
     const match = narrowed && matches(chosen.problem, run, sample);
     const found = hits === null ? [] : hitTurns(chosen.problem, run, sample);
@@ -136,9 +136,12 @@ function choose(run, sample, turn) {
   remember();
 }
 
-// Bring the chosen turn into view.
+// Bring the chosen turn into view, below the bar that stays at the top.
 function reveal() {
-  byId(idOf(chosen.run, chosen.turn))?.scrollIntoView();
+  const section = byId(idOf(chosen.run, chosen.turn));
+  if (!section) return;
+  section.style.setProperty("scroll-margin-top", `${document.querySelector(".views").offsetHeight}px`);
+  section.scrollIntoView();
 }
 
 // Go to another turn (0, 1) or sample (1, 0) of the chosen run, if there is one.
