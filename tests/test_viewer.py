@@ -484,7 +484,7 @@ def test_model_text_is_shown_and_never_run(page):
     opened = ("#problem-title", "#problem > details pre", "#tables pre", "#turn-0-0 pre", "#turn-0-0 details pre")
     for place in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
         shown = browser.evaluate(f"document.querySelector({json.dumps(place)}).textContent")
-        assert visible[:200] in shown.replace(": ", ":"), place
+        assert visible in shown, place
     browser.evaluate("setView('responses'); document.querySelectorAll('#turn-0-0 .tests button')[1].click()")
     for place in ("#turn-0-0 .test pre:last-of-type", "#turn-0-0 > details pre", "#turn-0-0 > .block pre"):
         assert browser.evaluate(f"document.querySelector({json.dumps(place)}) !== null"), place

@@ -75,7 +75,7 @@ def write_viewer(
     if output.suffix not in (".html", ".htm"):
         raise UserError(f"viewer {output}: give a file that ends in .html")
     check_replaceable(output, "viewer", [])
-    digests: dict[str, Digest] = {name: hashlib.sha256() for name in runs}  # of files that are read once
+    digests = {name: hashlib.sha256() for name in runs}  # of files that are read once
     with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
         index = _Index()
         for name, path in evaluations.items():

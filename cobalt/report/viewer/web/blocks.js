@@ -22,7 +22,9 @@ function whenRead(id) {
 async function decode(id) {
   const block = await whenRead(id);
   if (!block) throw new Error("the data block is missing");
-  const bytes = Uint8Array.from(atob(block.textContent), (character) => character.charCodeAt(0));
+  const characters = atob(block.textContent);
+  const bytes = new Uint8Array(characters.length);
+  for (let place = 0; place < bytes.length; place++) bytes[place] = characters.charCodeAt(place);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
