@@ -2,7 +2,8 @@
 
     PYTHONPATH=tests python tests/recorded_run.py tests/data/recorded_run
 
-wrote the files there with the code at commit 824951e. `test_recorded_run.py` makes them again and compares.
+wrote the files there with the code at commit 824951e, and `viewer.json` when the viewer's data got their present form.
+`test_recorded_run.py` makes them again and compares.
 """
 
 import asyncio

@@ -170,7 +170,7 @@ def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
     assert read.usage[0].completion_tokens == 28
     report = write_report({name: tmp_path / name for name in ("a", "b")}, tmp_path / "report")
     assert "50.0" in report.read_text()
-    assert write_viewer(tmp_path / "a", tmp_path / "view.html") == 2
+    assert write_viewer({"a": tmp_path / "a"}, tmp_path / "view.html") == 2
 
 
 def test_the_script_prints_and_writes_the_figures(tmp_path):

@@ -218,7 +218,7 @@ async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path,
     with pytest.raises(bug, match="planted"):
         read_run("run", path)
     with pytest.raises(bug, match="planted"):
-        write_viewer(path, tmp_path / "view.html")
+        write_viewer({"run": path}, tmp_path / "view.html")
     with pytest.raises(bug, match="planted"):
         await extract_events(path, path, tmp_path / "events.jsonl", NoJudge())
     with pytest.raises(bug, match="planted"):

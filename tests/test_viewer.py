@@ -5,6 +5,8 @@ import json
 import random
 import re
 import zlib
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from chromium import CHROMIUM, Chromium
@@ -12,17 +14,21 @@ from support import square_problem, trajectories_of, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
+import cobalt.report.viewer.page
+from cobalt.conversation import program_of, split_thinking
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.manifest import file_digest
 from cobalt.records import read_records
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
-from cobalt.report.viewer.page import write_viewer
+from cobalt.report.viewer.page import hacking_files, write_viewer
 from cobalt.rollout.evaluate import run_evaluation
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
+WEB = Path(cobalt.report.viewer.page.__file__).parent / "web"
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nnumber = int(input())\nprint(number * 2)\n```"  # right for 2 only
 TRIPLE = "<think>triple it</think>\n```python\nnumber = int(input())\nprint(number * 3)\n```"
@@ -79,17 +85,24 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         assert await run_multi_turn(run, ReplayEngine(recorded, 2), judge) == 0
         assert await run_evaluation(run.output_file, tmp_path / "evaluation.jsonl", judge) == 0
-    assert write_viewer(tmp_path, tmp_path / "view.html") == 1
+    assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
     [record] = read_records(tmp_path / "evaluation.jsonl")
-    [summary] = decoded(tmp_path / "view.html", "index")["problems"]
-    assert summary["levels"] == ["0S", "S0"]
-    piece = decoded(tmp_path / "view.html", "piece-0")
+    index = decoded(tmp_path / "view.html", "index")
+    [figures] = index["problems"][0]["runs"]
+    assert index["runs"] == ["run"]
+    assert figures["levels"] == ["0S", "S0"]
+    piece = decoded(tmp_path / "view.html", "piece-0-0")
     assert piece["public"] == [["2\n", "4\n"], ["3\n", "9\n"]]
     for sample in (0, 1):
         for turn in (0, 1):
             shown = piece["samples"][sample][turn]
             result = record["public_exec_results"][turn][sample]
-            assert piece["texts"][shown["response"]] == record["raw_responses"][turn][sample]
+            parts = [piece["texts"][shown[name]] for name in ("thinking", "response") if name in shown]
+            assert "".join(parts) == record["raw_responses"][turn][sample]
+            assert figures["tokens"][sample][turn] == record["completion_tokens"][turn][sample]
+            kinds = {verdict["kind"] for verdict in result["verdicts"]} | set(record["hidden_verdicts"][sample][turn])
+            digits = figures["kinds"][sample][2 * turn : 2 * turn + 2]
+            assert {kind for place, kind in enumerate(KINDS) if int(digits, 36) >> place & 1} == kinds
             assert piece["texts"][shown["feedback"]] == record["conversations"][sample][3 + 2 * turn]["content"]
             assert [KINDS[int(digit)] for digit in shown["hidden"]] == record["hidden_verdicts"][sample][turn]
             assert [KINDS[int(digit)] for digit in shown["public"]] == [v["kind"] for v in result["verdicts"]]
@@ -98,6 +111,9 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
             assert shown["tokens"] == record["completion_tokens"][turn][sample]
     assert piece["texts"][piece["samples"][0][1]["program"]] == "print(int(input()) ** 2)"
     assert piece["samples"][1][1]["program"] is None
+    assert [[(role, piece["texts"][text]) for role, text in opening] for opening in piece["openings"]] == [
+        [(message["role"], message["content"]) for message in record["conversations"][0][:2]]
+    ]
 
 
 def test_each_kind_of_verdict_has_one_digit():
@@ -105,16 +121,46 @@ def test_each_kind_of_verdict_has_one_digit():
 
 
 def test_texts_that_repeat_are_held_once():
-    _, piece = problem_data(trajectories_of(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4)), [], with_responses=True)
+    group = trajectories_of(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4))
+    piece = problem_data(group, [], with_responses=True).piece
     assert len(piece["texts"]) == len(set(piece["texts"]))
-    assert piece["texts"].count(DOUBLE) == 1
+    assert piece["texts"].count("<think>double it</think>\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "thinking"),
+    [
+        (DOUBLE, "<think>double it</think>\n"),
+        ("  <think>\na</think> </think>\n\n b \n", "  <think>\na</think> </think>\n\n "),
+        ("no tag but a close</think>x", "no tag but a close</think>"),
+        ("<think>cut off \U0001f600 ", "<think>cut off \U0001f600"),
+        ("<think></think>print(1)", ""),
+        ("print(1)", ""),
+        ("", ""),
+    ],
+)
+def test_thinking_and_the_rest_are_the_response(response, thinking):
+    piece = problem_data(trajectories_of(evaluated(0, [[response]], [[0.0]])), [], with_responses=True).piece
+    entry = piece["samples"][0][0]
+    shown = piece["texts"][entry["thinking"]] if "thinking" in entry else ""
+    rest = piece["texts"][entry["response"]]
+    assert (shown, shown + rest) == (thinking, response)
+    if thinking:
+        assert rest.strip() == split_thinking(response)[1]
+
+
+def test_first_messages_that_differ_between_samples_are_kept_for_each():
+    record = evaluated(0, [[DOUBLE], [RIGHT]], [[0.5], [1.0]])
+    record["conversations"][1][0]["content"] = "other"
+    piece = problem_data(trajectories_of(record), [], with_responses=True).piece
+    assert [[piece["texts"][text] for _, text in opening] for opening in piece["openings"]] == [["go"], ["other"]]
 
 
 def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     record = evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])
     for name in ("raw_responses", "hidden_verdicts", "completion_tokens"):
         del record[name]
-    _, piece = problem_data(trajectories_of(record), [], with_responses=True)
+    piece = problem_data(trajectories_of(record), [], with_responses=True).piece
     first, second = piece["samples"][0]
     assert piece["texts"][second["program"]] == "print(int(input()) ** 2)"
     assert first["public"] == "01"  # the kind is inferred from the feedback
@@ -135,17 +181,17 @@ TRUE = json.dumps({"inputs": ["1\n", "2\n", "3\n"], "outputs": ["1\n", "4\n", "9
 )
 def test_a_run_on_perturbed_tests_shows_those_and_which_are_impossible(fields, first, impossible):
     tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED}
-    _, piece = problem_data(
+    piece = problem_data(
         trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields)), [], with_responses=True
-    )
+    ).piece
     assert (piece["public"][0], piece["impossible"]) == (first, impossible)
 
 
 def test_long_tests_are_cut_and_say_so():
     suite = {"inputs": ["x" * (SHOWN_CHARACTERS + 10)], "outputs": ["1"]}
-    _, piece = problem_data(
+    piece = problem_data(
         trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite)), [], with_responses=True
-    )
+    ).piece
     assert piece["hidden"][0][0].endswith("... (10 more characters)")
 
 
@@ -165,7 +211,7 @@ def test_long_tests_are_cut_and_say_so():
 def test_malformed_records_are_named(tmp_path, fields, message):
     path = write_lines(tmp_path / "evaluation.jsonl", [evaluated("x", [[DOUBLE, RIGHT]], [[0.5, 1.0]], **fields)])
     with pytest.raises(UserError, match=f"record 'x'.*{message}"):
-        write_viewer(path, tmp_path / "view.html")
+        write_viewer({"run": path}, tmp_path / "view.html")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["evaluation.jsonl"]
 
 
@@ -181,14 +227,16 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):
-        write_viewer(tmp_path, tmp_path / "view.html", hacking=events)
+        write_viewer({"run": tmp_path}, tmp_path / "view.html", hacking={"run": events})
+    with pytest.raises(UserError, match="hacking events are given for run 'other'"):
+        write_viewer({"run": tmp_path}, tmp_path / "view.html", hacking={"other": events})
 
 
 def test_the_same_run_gives_the_same_page(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])])
-    write_viewer(tmp_path, tmp_path / "a.html")
-    write_viewer(tmp_path, tmp_path / "b.html")
-    write_viewer(tmp_path, tmp_path / "b.html")
+    write_viewer({"run": tmp_path}, tmp_path / "a.html")
+    write_viewer({"run": tmp_path}, tmp_path / "b.html")
+    write_viewer({"run": tmp_path}, tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert (tmp_path / "a.html.run.json").exists()
 
@@ -197,11 +245,11 @@ def test_no_text_of_a_run_is_markup_in_the_page(tmp_path):
     folder = tmp_path / "<img src=x onerror=alert(1)>{{pieces}}{{script}}"
     folder.mkdir()
     write_lines(folder / "evaluation.jsonl", [evaluated(HOSTILE[:-1], [[HOSTILE]], [[0.0]], question=HOSTILE)])
-    write_viewer(folder, tmp_path / "view.html")
+    write_viewer({folder.name: folder}, tmp_path / "view.html")
     page = (tmp_path / "view.html").read_text(encoding="ascii")
     assert "onerror='" not in page and "onload='" not in page
     assert "<img" not in page
-    assert page.count("<script") == page.count("</script") == 3  # index, the page's own, one piece
+    assert page.count("<script") == page.count("</script") == 4  # index, libraries, the page's own, one piece
 
 
 def test_mistakes_get_one_sentence(tmp_path):
@@ -209,11 +257,13 @@ def test_mistakes_get_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     page = tmp_path / "view.html"
     cases = [
-        ({"run": tmp_path / "none", "output": page}, "there is no run"),
-        ({"run": tmp_path / "empty", "output": page}, "has no evaluation"),
-        ({"run": tmp_path, "output": tmp_path / "view.txt"}, "ends in .html"),
-        ({"run": tmp_path, "output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
-        ({"run": tmp_path, "output": page, "hacking": tmp_path / "absent"}, "cannot read"),
+        ({"runs": {"run": tmp_path / "none"}, "output": page}, "there is no run"),
+        ({"runs": {"run": tmp_path / "empty"}, "output": page}, "has no evaluation"),
+        ({"runs": {"run": tmp_path}, "output": tmp_path / "view.txt"}, "ends in .html"),
+        ({"runs": {"run": tmp_path}, "output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
+        ({"runs": {"run": tmp_path}, "output": page, "hacking": {"run": tmp_path / "absent"}}, "cannot read"),
+        ({"runs": {}, "output": page}, "one run or two"),
+        ({"runs": dict.fromkeys("abc", tmp_path), "output": page}, "one run or two"),
     ]
     for arguments, message in cases:
         with pytest.raises(UserError, match=message):
@@ -226,7 +276,65 @@ def test_the_command_writes_the_page(tmp_path):
     finished = run_script("-m", "cobalt.report.viewer", tmp_path, "-o", tmp_path / "view.html", "--programs_only")
     assert finished.returncode == 0, finished.stderr
     assert "1 problems" in finished.stdout
-    assert "response" not in decoded(tmp_path / "view.html", "piece-0")["samples"][0][0]
+    assert "response" not in decoded(tmp_path / "view.html", "piece-0-0")["samples"][0][0]
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([evaluated("b", [[RIGHT]], [[1.0]])], "1 of the 2 problems of one are not in two, such as 'a'"),
+        ([evaluated(name, [[RIGHT]], [[1.0]]) for name in "abc"], "1 of the 3 problems of two are not in one"),
+        ([evaluated(name, [[RIGHT]], [[1.0]], question="?") for name in "ab"], "differ, such as 'a'"),
+    ],
+)
+def test_two_runs_on_other_problems_are_refused_in_one_sentence(tmp_path, records, message):
+    one = write_lines(tmp_path / "one.jsonl", [evaluated(name, [[RIGHT]], [[1.0]]) for name in "ab"])
+    two = write_lines(tmp_path / "two.jsonl", records)
+    with pytest.raises(UserError, match=f"one and two cannot be shown side by side: .*{message}"):
+        write_viewer({"one": one, "two": two}, tmp_path / "view.html")
+    assert not (tmp_path / "view.html").exists()
+
+
+def test_two_runs_may_list_their_problems_in_another_order(tmp_path):
+    one = write_lines(tmp_path / "one.jsonl", [evaluated(name, [[RIGHT]], [[1.0]]) for name in "ab"])
+    two = write_lines(tmp_path / "two.jsonl", [evaluated(name, [[DOUBLE]], [[0.5]]) for name in "ba"])
+    assert write_viewer({"one": one, "two": two}, tmp_path / "view.html") == 2
+    index = decoded(tmp_path / "view.html", "index")
+    assert [problem["id"] for problem in index["problems"]] == ["a", "b"]
+    assert [[run["levels"] for run in problem["runs"]] for problem in index["problems"]] == [[["S"], ["5"]]] * 2
+    for run, response in enumerate((RIGHT, DOUBLE)):
+        piece = decoded(tmp_path / "view.html", f"piece-{run}-0")
+        assert piece["texts"][piece["samples"][0][0]["program"]] == program_of(response)
+
+
+def test_hacking_events_belong_to_the_run_that_they_name(tmp_path):
+    file = write_lines(tmp_path / "events.jsonl", [])
+    two = {"one": tmp_path, "two": tmp_path}
+    assert hacking_files({"one": tmp_path}, [str(file)]) == {"one": file}
+    assert hacking_files({"one": tmp_path}, [f"one={file}"]) == {"one": file}
+    assert hacking_files(two, [f"two={file}"]) == {"two": file}
+    assert hacking_files(two, []) == {}
+
+
+def test_the_libraries_are_the_published_files_and_come_with_their_licences(tmp_path):
+    notes = (WEB / "vendor/README.md").read_text()
+    scripts = sorted((WEB / "vendor").glob("*.js"))
+    assert len(scripts) == 3
+    for script in scripts:
+        assert f"| `{script.name}` |" in notes
+        assert file_digest(script) in notes
+    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
+    write_viewer({"run": tmp_path}, tmp_path / "view.html")
+    page = (tmp_path / "view.html").read_text()
+    assert (WEB / "vendor/LICENSES.txt").read_text() in page
+    assert (WEB / "vendor/diff.min.js").read_text() in page
+
+
+def test_every_script_of_the_page_is_in_it(tmp_path):
+    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
+    write_viewer({"run": tmp_path}, tmp_path / "view.html")
+    page = (tmp_path / "view.html").read_text()
+    assert all(script.read_text() in page for script in WEB.glob("*.js"))
 
 
 # ---- the page
@@ -244,10 +352,12 @@ def browser(tmp_path_factory):
 def page(browser, tmp_path):
     """Writes records into a page, opens it and gives the browser."""
 
-    def open_page(records, events=(), fragment="", **options):
-        write_lines(tmp_path / "evaluation.jsonl", records)
-        hacking = write_lines(tmp_path / "h.jsonl", events) if events else None
-        write_viewer(tmp_path, tmp_path / "view.html", hacking=hacking, **options)
+    def open_page(records, events=(), fragment="", other=None, **options):
+        runs = {"run": write_lines(tmp_path / "evaluation.jsonl", records)}
+        if other is not None:
+            runs["other"] = write_lines(tmp_path / "other.jsonl", other)
+        hacking = {"run": write_lines(tmp_path / "h.jsonl", events)} if events else None
+        write_viewer(runs, tmp_path / "view.html", hacking=hacking, **options)
         browser.open(tmp_path / "view.html", fragment)
         return browser
 
@@ -276,7 +386,15 @@ def problems_in_console(browser):
 
 
 def open_problem(browser, position, sample=0):
-    browser.evaluate(f"openProblem({position}, {sample}, 0)")
+    browser.evaluate(f"openProblem({position}, {{ run: 0, samples: [{sample}], turn: 0 }})")
+
+
+PLACE = "[index.problems[chosen.problem].id, chosen.run, chosen.samples[chosen.run], chosen.turn]"
+
+
+def set_control(browser, name, value):
+    field = f"byId({json.dumps(name)})"
+    browser.evaluate(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('input'))")
 
 
 @needs_chromium
@@ -293,7 +411,7 @@ def open_problem(browser, position, sample=0):
 )
 def test_filters_list_the_problems_with_such_a_trajectory(page, name, expected):
     browser = page(four_problems(), [{"id": "hard", "sample": 1, "turn": 1, "category": "Hard Coding"}])
-    browser.evaluate(f"byId('filter').value = '{name}'; byId('filter').dispatchEvent(new Event('change'))")
+    set_control(browser, "outcome", name)
     assert listed(browser) == expected
     assert text_of(browser, "#count").startswith(f"{len(expected)} of 4 problems")
 
@@ -302,39 +420,39 @@ def test_filters_list_the_problems_with_such_a_trajectory(page, name, expected):
 def test_search_finds_ids_and_words_of_questions(page):
     browser = page(four_problems())
     for words, expected in (("apple", ["repaired", "easy"]), ("PIE apple", ["easy"]), ("lost", ["lost"]), ("zz", [])):
-        browser.evaluate(f"byId('search').value = '{words}'; byId('search').dispatchEvent(new Event('input'))")
+        set_control(browser, "search", words)
         assert listed(browser) == expected
 
 
 @needs_chromium
 def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hacking(page):
     events = [{"id": "hard", "sample": 0, "turn": 1, "category": "Logic Overfitting"}]
-    browser = page(four_problems(), events, "#problem=2&sample=0&turn=0")
-    first, second = (text_of(browser, f"#turn-{turn}") for turn in (0, 1))
+    browser = page(four_problems(), events, "#problem=hard&sample=0&turn=0")
+    first, second = (text_of(browser, f"#turn-0-{turn}") for turn in (0, 1))
     assert "number = int(input())\nprint(number * 2)" in first
     assert "50 % of hidden tests passed · 7 tokens" in first
     assert "retry 0" in first and "retry 1" in second
     assert "hacking event: logic overfitting" in second
-    signs = "[...document.querySelectorAll('#turn-1 .tests button')].map((node) => node.textContent)"
+    signs = "[...document.querySelectorAll('#turn-0-1 .tests button')].map((node) => node.textContent)"
     assert browser.evaluate(signs) == ["0 \u2713", "1 \u00d7", "0 \u00d7", "1 L"]
-    changed = "[...document.querySelectorAll('#turn-1 .diff > *')].map((node) => [node.tagName, node.textContent])"
+    changed = "[...document.querySelectorAll('#turn-0-1 .diff > *')].map((node) => [node.tagName, node.textContent])"
     assert browser.evaluate(changed) == [
         ["SPAN", "  number = int(input())"],
         ["DEL", "- print(number * 2)"],
         ["INS", "+ print(number * 3)"],
     ]
-    browser.evaluate("document.querySelectorAll('#turn-1 .tests button')[1].click()")
-    shown = text_of(browser, "#turn-1 .test")
+    browser.evaluate("document.querySelectorAll('#turn-0-1 .tests button')[1].click()")
+    shown = text_of(browser, "#turn-0-1 .test")
     assert "public test 1: wrong answer" in shown and "3" in shown and "Expected Output: 9" in shown
     browser.evaluate("setView('responses')")
-    assert "<think>triple it</think>" in text_of(browser, "#turn-1")
+    assert "print(number * 3)\n```" in text_of(browser, "#turn-0-1")
     open_problem(browser, 2, sample=1)
     browser.evaluate("setView('changes')")
-    assert "no program in this response" in text_of(browser, "#turn-1")
+    assert "no program in this response" in text_of(browser, "#turn-0-1")
     open_problem(browser, 0, sample=1)
-    assert "The same program as at turn 0" in text_of(browser, "#turn-1")
+    assert "The same program as at turn 0" in text_of(browser, "#turn-0-1")
     open_problem(browser, 1)
-    assert "regressed" in text_of(browser, "#turn-title-1")
+    assert "regressed" in text_of(browser, "#title-0-1")
     assert problems_in_console(browser) == []
 
 
@@ -346,25 +464,104 @@ def test_an_impossible_test_is_marked(page):
     open_problem(browser, 0)
     marks = []
     for test in (0, 2):
-        browser.evaluate(f"document.querySelectorAll('#turn-0 .tests button')[{test}].click()")
-        marks.append("made wrong on purpose" in text_of(browser, "#turn-0 .test"))
+        browser.evaluate(f"document.querySelectorAll('#turn-0-0 .tests button')[{test}].click()")
+        marks.append("made wrong on purpose" in text_of(browser, "#turn-0-0 .test"))
     assert marks == [True, False]
 
 
 @needs_chromium
 def test_model_text_is_shown_and_never_run(page):
     program = f"```python\n{HOSTILE}\n```"
-    record = evaluated(HOSTILE, [[program, program + "x"]], [[0.0, 0.5]], question=HOSTILE, difficulty=HOSTILE)
+    thinking = f"<think>{HOSTILE}</think>"
+    texts = [[thinking + program, thinking + program + "x", f"```python\n{HOSTILE}2\n```"]]
+    record = evaluated(HOSTILE, texts, [[0.0, 0.5, 0.5]], question=HOSTILE, difficulty=HOSTILE)
     record["conversations"][0][2]["content"] = HOSTILE
+    record["conversations"][0][0]["content"] = HOSTILE
     record["public_exec_results"][0][0] = {"passing": [True, False], "feedback": ["", HOSTILE]}
-    browser = page([record])
+    browser = page([record], other=[record], fragment=f"#search={quote(HOSTILE[:40])}&inside={quote(HOSTILE[:40])}")
+    browser.wait("filters.inside !== ''")
     visible = HOSTILE.encode("utf-16", "surrogatepass").decode("utf-16")
-    for place in ("h2", "#main details pre", "#turn-0 > pre", "#turn-0 details pre"):
+    opened = ("#problem-title", "#problem > details pre", "#tables pre", "#turn-0-0 pre", "#turn-0-0 details pre")
+    for place in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
         shown = browser.evaluate(f"document.querySelector({json.dumps(place)}).textContent")
-        assert visible in shown
-    browser.evaluate("setView('responses'); document.querySelectorAll('#turn-0 .tests button')[1].click()")
+        assert visible in shown, place
+    browser.evaluate("setView('responses'); document.querySelectorAll('#turn-0-0 .tests button')[1].click()")
+    for place in ("#turn-0-0 .test pre:last-of-type", "#turn-0-0 > details pre", "#turn-0-0 > .block pre"):
+        assert browser.evaluate(f"document.querySelector({json.dumps(place)}) !== null"), place
     assert browser.evaluate("window.stolen") is None
-    assert browser.evaluate("document.querySelectorAll('main img, main script, main svg, nav img').length") == 0
+    injected = "#problem svg, nav svg, body img, main script, nav script, #figures script, [onerror], [onload]"
+    assert browser.evaluate(f"document.querySelectorAll({json.dumps(injected)}).length") == 0
+    assert problems_in_console(browser) == []
+
+
+@needs_chromium
+def test_the_name_of_a_run_is_never_markup(browser, tmp_path):
+    write_lines(tmp_path / "evaluation.jsonl", four_problems())
+    write_viewer({HOSTILE: tmp_path, "<b>two": tmp_path}, tmp_path / "view.html")
+    browser.open(tmp_path / "view.html")
+    browser.evaluate("setView('programs')")
+    for place in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
+        assert "onerror='window.stolen = 1'" in browser.evaluate(f"document.querySelector('{place}').textContent")
+    assert browser.evaluate("window.stolen") is None
+    assert browser.evaluate("document.querySelectorAll('body img, #problem svg, nav svg, h1 *, .key b').length") == 0
+
+
+@needs_chromium
+def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
+    pieces = [
+        "<img src=x onerror=window.stolen=1>",
+        "</span>",
+        "</pre><script>window.stolen=1</script>",
+        "<svg/onload=1>",
+    ]
+    pieces += [
+        "&lt;script&gt;",
+        "&#60;img&#62;",
+        "javascript:window.stolen=1",
+        "\u2028",
+        "\u202e",
+        "\x00",
+        "\r",
+        "\t",
+        "\ud83d\ude00",
+    ]
+    frames = [
+        "{}",
+        "# {}",
+        "'{}'",
+        '"""{}\n{}"""',
+        "f'{{ {} }}'",
+        "def {}(): pass",
+        "class {}({}): {}",
+        "@{}",
+        ">>> {}",
+        "0x{}",
+        "import {}",
+    ]
+    generator = random.Random(0)
+    programs = [
+        frame.replace("{}", piece).replace("{{", "{").replace("}}", "}") for frame in frames for piece in pieces
+    ]
+    programs += ["".join(generator.choices([*pieces, *"'\"#\\\n(){}[]:@=f"], k=60)) for _ in range(200)]
+    programs += ["", "\n", "\n\n", "(" * 5000, "'" * 5001, "a" * 100_000, "f'{" * 500]
+    browser = page(four_problems())
+    drawn = browser.evaluate(f"""{json.dumps(programs)}.map((program, place, all) => {{
+      const code = drawProgram(program);
+      const changes = drawChanges(all[place - 1] ?? "", program);
+      document.body.append(code, changes);
+      const lines = [...code.querySelectorAll('.line')].map((line) => line.textContent).join('\\n');
+      const names = [code, changes].flatMap((node) => [...node.querySelectorAll('*')]).flatMap((node) => (
+        [node.tagName, ...[...node.attributes].map((one) => one.name), ...node.classList]));
+      code.remove(); changes.remove();
+      return [lines === program, [...new Set(names)]];
+    }})""")
+    assert [program for program, (same, _) in zip(programs, drawn, strict=True) if not same] == []
+    names = {name for _, found in drawn for name in found}
+    assert names <= {
+        "PRE", "DIV", "SPAN", "INS", "DEL", "B", "class", "data-number", "data-new", "line", "code", "diff", "skipped",
+        "code-keyword", "code-name", "code-string", "code-number", "code-comment",
+    }  # fmt: skip
+    assert browser.evaluate("window.stolen") is None
     assert problems_in_console(browser) == []
 
 
@@ -374,9 +571,9 @@ def test_lone_surrogates_reach_the_page_without_breaking_it(browser, tmp_path, m
     group = trajectories_of(evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]]))
     (tmp_path / "evaluation.jsonl").write_text("{}")
     monkeypatch.setattr("cobalt.report.viewer.page.read_trajectories", lambda path, digest: iter([group]))
-    write_viewer(tmp_path, tmp_path / "view.html")
+    write_viewer({"run": tmp_path}, tmp_path / "view.html")
     browser.open(tmp_path / "view.html")
-    shown = "document.querySelector('#turn-0 > pre').textContent"
+    shown = "document.querySelector('#turn-0-0 .code').textContent"
     assert browser.evaluate(f'{shown}.charCodeAt({shown}.indexOf("\'") + 1)') == 0xD800
 
 
@@ -408,33 +605,319 @@ def test_the_keyboard_reaches_everything(page):
     browser = page(four_problems())
     for key, title in (("j", "lost"), ("j", "hard"), ("k", "lost")):
         browser.press(key)
-        browser.wait(f"piece && document.querySelector('h2')?.textContent.startsWith('{title}')")
+        browser.wait(f"pieces && document.querySelector('h2')?.textContent.startsWith('{title}')")
     browser.evaluate("document.querySelector('.grid button[tabindex=\"0\"]').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowDown")
-    assert browser.evaluate("[chosen.sample, chosen.turn]") == [1, 1]
-    assert browser.evaluate("document.activeElement.dataset.place") == "1,1"
-    assert browser.evaluate("location.hash") == "#problem=1&sample=1&turn=1"
+    assert browser.evaluate(PLACE) == ["lost", 0, 1, 1]
+    assert browser.evaluate("document.activeElement.dataset.place") == "0,1,1"
+    assert browser.evaluate("location.hash") == "#problem=lost&sample=1&turn=1"
     browser.press("ArrowDown")  # there is no third sample
-    assert browser.evaluate("chosen.sample") == 1
+    assert browser.evaluate(PLACE) == ["lost", 0, 1, 1]
+    browser.evaluate("document.activeElement.blur()")
+    for key, place in (("p", [1, 0]), ("n", [1, 1]), ("S", [0, 1]), ("s", [1, 1])):
+        browser.press(key)
+        assert browser.evaluate(PLACE)[2:] == place
     browser.press("v")
     assert browser.evaluate("chosen.view") == "programs"
     browser.press("/")
     assert browser.evaluate("document.activeElement.id") == "search"
     browser.press("j")
     assert browser.evaluate("byId('search').value") == "j"
-    browser.evaluate("document.activeElement.blur()")
+    for key, field in (("i", "inside"), ("f", "outcome")):
+        browser.press("Escape")  # leaves the field
+        browser.press(key)
+        assert browser.evaluate("document.activeElement.id") == field
+    browser.press("Escape")
+    browser.press("g")
+    assert browser.evaluate("byId('figures-box').open") is False
     browser.press("?")
     assert browser.evaluate("byId('help').open") is True
 
 
 @needs_chromium
-def test_an_address_opens_its_turn_and_a_wrong_one_the_first(page):
-    browser = page(four_problems(), fragment="#problem=1&sample=1&turn=1")
-    assert browser.evaluate("[chosen.problem, chosen.sample, chosen.turn]") == [1, 1, 1]
-    for wrong in ("#problem=99&sample=0&turn=0", "#problem=x", "#%%%", "#problem=0&sample=__proto__&turn=0"):
-        browser = page(four_problems(), fragment=wrong)
-        assert browser.evaluate("[chosen.problem, chosen.sample, chosen.turn]") == [0, 0, 0]
+def test_an_address_opens_the_turn_it_names_and_shows_it(page):
+    long = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
+    for identifier, written in (("b c&d", "b+c%26d"), (7, "7")):
+        browser = page(long, fragment=f"#problem={written}&sample=2&turn=6")
+        assert browser.evaluate(PLACE) == [identifier, 0, 2, 6]
+        assert browser.evaluate("document.activeElement.id") == "title-0-6"
+        seen = "[byId('title-0-6').getBoundingClientRect().top, document.querySelector('.views').offsetHeight]"
+        top, bar = browser.evaluate(seen)
+        assert bar <= top < 300
+    browser.evaluate("location.hash = '#problem=a&sample=1&turn=5'")  # a link that is followed in the open page
+    browser.wait("document.activeElement.id === 'title-0-5'")
+    assert browser.evaluate(PLACE) == ["a", 0, 1, 5]
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "#problem=99&sample=0&turn=0",
+        "#problem=lost&sample=2&turn=0",
+        "#problem=lost&sample=0&turn=-1",
+        "#problem=lost&sample=__proto__&turn=0",
+        "#problem=lost&run=none",
+        "#problem=<img src=x onerror='window.stolen=1'>",
+    ],
+)
+def test_an_address_that_names_nothing_opens_the_first_problem_and_says_so(page, wrong):
+    browser = page(four_problems(), fragment=wrong)
+    assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
+    assert browser.evaluate("byId('alert').hidden") is False
+    assert browser.evaluate("window.stolen") is None
+
+
+@needs_chromium
+def test_an_address_without_a_problem_opens_the_first_one_in_silence(page):
+    for fragment in ("", "#", "#%%%"):
+        browser = page(four_problems(), fragment=fragment)
+        assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
+        assert browser.evaluate("byId('alert').hidden") is True
+
+
+@needs_chromium
+def test_an_address_keeps_filters_searches_order_and_view(page):
+    browser = page(four_problems())
+    for name, value in (("outcome", "unsolved"), ("to", "1"), ("from", "1"), ("sort", "id"), ("search", "p")):
+        set_control(browser, name, value)
+    browser.evaluate("byId('descending').click()")
+    browser.evaluate("searchInside('NUMBER')")
+    browser.evaluate("openProblem(2)")
+    browser.press("v")
+    before = browser.evaluate("[location.hash, { ...filters }, chosen.view]")
+    assert listed(browser) == ["repaired", "lost", "hard"]
+    again = page(four_problems(), fragment=before[0])
+    again.wait("filters.inside !== ''")
+    assert again.evaluate("[location.hash, { ...filters }, chosen.view]") == before
+    assert listed(again) == ["repaired", "lost", "hard"]
+    assert again.evaluate(PLACE)[0] == "hard"
+    assert again.evaluate("[byId('outcome').value, byId('inside').value, byId('search').value]") == [
+        "unsolved", "NUMBER", "p",
+    ]  # fmt: skip
+
+
+@needs_chromium
+def test_filters_by_verdict_difficulty_and_turns(page):
+    kinds = [[["passed", "memory_limit"], ["passed", "wrong_answer"]], [["passed", "passed"]] * 2]
+    records = four_problems()
+    records[0] |= {"hidden_verdicts": kinds, "difficulty": "HARD"}
+    records[1] |= {"difficulty": "MEDIUM"}
+    browser = page(records)
+    names = "[...byId('difficulty').options].map((option) => option.value)"
+    assert browser.evaluate(names) == ["any", "EASY", "MEDIUM", "HARD"]
+    for control, value, expected in (
+        ("verdict", "memory_limit", ["repaired"]),
+        ("from", "1", []),
+        ("verdict", "time_limit", ["lost", "hard"]),
+        ("outcome", "solved", []),
+        ("verdict", "any", ["repaired", "lost", "easy"]),
+        ("difficulty", "MEDIUM", ["lost"]),
+        ("to", "0", ["lost"]),
+    ):
+        set_control(browser, control, value)
+        assert listed(browser) == expected, (control, value)
+    assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
+    browser.evaluate("byId('clear').click()")
+    assert len(listed(browser)) == 4
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("file", ["p10", "p9", "p2", "p1"]),
+        ("id", ["p1", "p2", "p9", "p10"]),
+        ("difficulty", ["p1", "p10", "p9", "p2"]),
+        ("first", ["p10", "p2", "p9", "p1"]),
+        ("last", ["p9", "p2", "p10", "p1"]),
+        ("gain", ["p9", "p1", "p2", "p10"]),
+    ],
+)
+def test_the_list_is_sorted(page, order, expected):
+    # Solved at the first and last turn, of two samples: p10 0 and 1, p9 1 and 0, p2 0 and 0 (no gain), p1 2 and 2.
+    def record(name, first, last, difficulty):
+        rates = [[1.0 if sample < turns else 0.0 for turns in (first, last)] for sample in (0, 1)]
+        return evaluated(name, [[DOUBLE, RIGHT]] * 2, rates, difficulty=difficulty)
+
+    records = [
+        record("p10", 0, 1, "MEDIUM"),
+        record("p9", 1, 0, "HARD"),
+        record("p2", 0, 0, "VERY_HARD"),
+        record("p1", 2, 2, "EASY"),
+    ]
+    browser = page(records)
+    set_control(browser, "sort", order)
+    shown = listed(browser)
+    values = {"p10": (0, 1, 1), "p9": (1, 0, -1), "p2": (0, 0, 0), "p1": (2, 2, 0)}
+    if order in ("first", "last", "gain"):
+        place = ("first", "last", "gain").index(order)
+        numbers = [values[name][place] for name in shown]
+        assert numbers == sorted(numbers)
+        browser.evaluate("byId('descending').click()")
+        numbers = [values[name][place] for name in listed(browser)]
+        assert numbers == sorted(numbers, reverse=True)
+    else:
+        assert shown == expected
+
+
+@needs_chromium
+def test_a_search_inside_programs_lists_and_marks_where_the_text_is(page):
+    browser = page(four_problems())
+    browser.evaluate("searchInside('NUMBER * 3)')")  # capitals do not matter, and nothing is a pattern
+    assert listed(browser) == ["lost", "hard"]
+    browser.evaluate("openProblem(2)")
+    assert browser.evaluate(PLACE) == ["hard", 0, 0, 1]
+    marks = "[...document.querySelectorAll('#turn-0-1 mark')].map((node) => node.textContent)"
+    assert browser.evaluate(marks) == ["number * 3)"]
+    assert browser.evaluate("document.querySelector('[data-place=\"0,0,1\"]').textContent").endswith("*")
+    set_control(browser, "to", "0")
+    assert listed(browser) == []
+    set_control(browser, "to", "1")
+    browser.evaluate("searchInside('triple')")  # in responses only
+    assert listed(browser) == []
+    browser.evaluate("searchInside('')")
+    assert len(listed(browser)) == 4
+
+
+@needs_chromium
+def test_a_search_inside_programs_can_be_cancelled_and_changes_nothing_then(page):
+    browser = page(four_problems())
+    browser.evaluate(
+        "const whole = decode;"
+        "decode = async (id) => { await new Promise((go) => { window.go = go; }); return whole(id); };"
+        "byId('inside').value = 'triple'; byId('inside-form').requestSubmit()"
+    )
+    assert browser.evaluate("[byId('inside-button').textContent, byId('inside-progress').hidden]") == ["Cancel", False]
+    browser.evaluate("byId('inside-form').requestSubmit(); window.go()")
+    assert browser.evaluate("[searching, hits, byId('inside').value, byId('inside-progress').hidden]") == [
+        None, None, "", True,
+    ]  # fmt: skip
+    assert len(listed(browser)) == 4
+
+
+@needs_chromium
+def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
+    browser = page(four_problems())
+    label = "document.querySelector('#figure-{} svg').getAttribute('aria-label')"
+    assert "run: 37.5 %, 50.0 %" in browser.evaluate(label.format("curve"))
+    # 16 programs: 7 pass everything that is hidden, but the second public test fails for all of them.
+    assert "wrong answer: 100.0 %" in browser.evaluate(label.format("verdicts"))
+    assert "median 7, most 7" in browser.evaluate(label.format("tokens"))
+    set_control(browser, "outcome", "solved")
+    assert "100.0 %" in browser.evaluate(label.format("curve"))
+    assert text_of(browser, "#figures-title").startswith("Figures of the 4 trajectories")
+    set_control(browser, "search", "nothing has this")
+    assert browser.evaluate("document.querySelectorAll('#figures svg').length") == 0
+    assert problems_in_console(browser) == []
+
+
+@needs_chromium
+def test_two_runs_are_side_by_side(page):
+    other = [
+        evaluated(record["id"], [[TRIPLE, RIGHT, RIGHT]], [[0.0, 1.0, 1.0]], question=record["question"])
+        for record in four_problems()
+    ]
+    browser = page(four_problems(), other=other, fragment="#problem=hard&run=other&sample=0&turn=2&beside=1")
+    assert browser.evaluate(PLACE) == ["hard", 1, 0, 2]
+    assert browser.evaluate("chosen.samples") == [1, 0]
+    rows = "[...document.querySelectorAll('#trajectory .turn')].map((node) => node.id)"
+    assert browser.evaluate(rows) == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
+    assert "print(int(input()) ** 2)" in text_of(browser, "#turn-1-1")
+    assert "no program in this response" in text_of(browser, "#turn-0-1")
+    corner = "[...document.querySelectorAll('#trajectory .turn')].map((node) => node.getBoundingClientRect())"
+    for width, beside in ((1280, True), (420, False)):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        one, two = browser.evaluate(f"{corner}.slice(0, 2).map(({{ left, top }}) => [left, top])")
+        assert (one[0] < two[0], one[1] < two[1]) == (beside, not beside)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.call("Emulation.clearDeviceMetricsOverride")
+    browser.press("r")
+    assert browser.evaluate(PLACE) == ["hard", 0, 1, 1]  # this run has two turns only
+    browser.evaluate("setOnly(1)")
+    assert browser.evaluate(rows) == ["turn-1-0", "turn-1-1", "turn-1-2"]
+    set_control(browser, "run", "0")
+    set_control(browser, "outcome", "solved")
+    assert listed(browser) == ["repaired", "lost", "easy"]
+    set_control(browser, "run", "-1")
+    set_control(browser, "sort", "ahead")
+    assert listed(browser) == ["easy", "repaired", "lost", "hard"]
+    assert browser.evaluate("document.querySelectorAll('#figure-curve path.curve').length") == 2
+    assert problems_in_console(browser) == []
+
+
+@needs_chromium
+def test_programs_have_line_numbers_colours_and_changed_words(page):
+    text = 'def f(x):\n\n    s = """a\n    b"""  # note\n    return 12, s\n'
+    changed = text.replace("12", "15")
+    records = [evaluated(0, [[f"```python\n{text}```", f"```python\n{changed}```"]], [[0.0, 0.5]])]
+    browser = page(records)
+    shown = browser.evaluate("[...document.querySelectorAll('#turn-0-0 .line')].map((node) => node.textContent)")
+    assert shown == text.rstrip("\n").split("\n")
+    numbers = "[...document.querySelectorAll('#turn-0-0 .line')].map((node) => node.dataset.number)"
+    assert browser.evaluate(numbers) == ["1", "2", "3", "4", "5"]
+    spans = "[...document.querySelectorAll('#turn-0-0 .line span')].map((node) => [node.textContent, node.className])"
+    coloured = dict(browser.evaluate(spans))
+    assert coloured["def"] == coloured["return"] == "code-keyword"
+    assert coloured["12"] == "code-number"
+    assert coloured['"""a'] == coloured['    b"""'] == "code-string"  # a string of two lines
+    assert coloured["# note"] == "code-comment"
+    words = "[...document.querySelectorAll('#turn-0-1 b')].map((node) => node.textContent)"
+    assert browser.evaluate(words) == ["12", "15"]
+
+
+@needs_chromium
+def test_copy_buttons_give_the_exact_text(page):
+    browser = page(four_problems(), fragment="#problem=hard&sample=0&turn=1")
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    texts = [
+        ("document.querySelector('#turn-0-1 .block > .copy').click()", program_of(TRIPLE)),
+        ("document.querySelector('#turn-0-1 details .copy').click()", "retry 1"),
+        ("document.querySelector('#tables details .copy').click()", "go"),
+        (
+            "setView('responses'); document.querySelector('#turn-0-1 details .copy').click()",
+            "<think>triple it</think>\n",
+        ),
+    ]
+    for click, text in texts:
+        browser.evaluate(click)
+        browser.wait(f"window.copied === {json.dumps(text)}")
+    browser.press("c")
+    browser.wait(f"window.copied === {json.dumps(program_of(TRIPLE))}")
+    browser.press("l")
+    browser.wait("window.copied.endsWith('view.html#problem=hard&sample=0&turn=1&view=responses')")
+
+
+@needs_chromium
+def test_first_messages_and_thinking_are_folded_and_there(page):
+    record = evaluated(0, [[DOUBLE]], [[0.5]])
+    record["conversations"][0].insert(0, {"role": "system", "content": "You repair programs."})
+    browser = page([record])
+    shown = browser.evaluate("[...document.querySelectorAll('#tables details pre')].map((node) => node.textContent)")
+    assert shown == ["You repair programs.", "go"]
+    browser.evaluate("setView('responses')")
+    assert browser.evaluate("document.querySelector('#turn-0-0 details').open") is False
+    assert (
+        browser.evaluate("document.querySelector('#turn-0-0 details pre').textContent") == "<think>double it</think>\n"
+    )
+
+
+@needs_chromium
+def test_single_turn_results_open_as_trajectories_of_one_turn(page):
+    records = four_problems()[:2]
+    for record in records:
+        del record["conversations"]
+        for name in ("raw_responses", "public_exec_results", "completion_tokens"):
+            record[name] = record[name][:1]
+        for name in ("all_pass_rates", "hidden_verdicts"):
+            record[name] = [row[:1] for row in record[name]]
+    browser = page(records)
+    assert browser.evaluate("[...document.querySelectorAll('.turn')].map((node) => node.id)") == ["turn-0-0"]
+    assert browser.evaluate("byId('range').hidden") is True
+    assert browser.evaluate("[...document.querySelectorAll('.change')].map((n) => n.textContent)") == ["0/2", "1/2"]
+    assert browser.evaluate("document.querySelectorAll('#figure-curve circle').length") == 1
+    assert problems_in_console(browser) == []
 
 
 @needs_chromium
@@ -452,11 +935,17 @@ def test_every_control_has_a_name_and_no_id_occurs_twice(page):
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_stands_out_from_its_background(page, dark):
-    browser = page(four_problems(), [{"id": "repaired", "sample": 0, "turn": 1}], "#problem=0&sample=0&turn=0")
+    browser = page(four_problems(), [{"id": "repaired", "sample": 0, "turn": 1}], "#problem=repaired&sample=0&turn=0")
     scheme = "dark" if dark else "light"
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     browser.evaluate("document.querySelector('.tests button').click()")
-    worst = browser.evaluate("""(() => {
+    for view in ("changes", "programs", "responses"):
+        browser.evaluate(f"setView('{view}')")
+        worst = browser.evaluate(WORST_CONTRAST)
+        assert worst[0] >= 4.5, worst  # WCAG 2.2, level AA
+
+
+WORST_CONTRAST = """(() => {
       const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
       const rgb = (color) => {
         canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
@@ -478,8 +967,7 @@ def test_text_stands_out_from_its_background(page, dark):
         if (contrast < worst[0]) worst = [contrast, node.outerHTML.slice(0, 200)];
       }
       return worst;
-    })()""")
-    assert worst[0] >= 4.5, worst  # WCAG 2.2, level AA
+    })()"""
 
 
 @needs_chromium
@@ -498,8 +986,8 @@ def test_a_browser_without_decompression_is_shown_which_browsers_have_it(browser
     "damage",
     [
         lambda text: text.replace('id="index">', 'id="index">AAAA'),
-        lambda text: text[: text.index('<script type="text/plain" id="piece-0">')],
-        lambda text: text[: text.index('id="piece-0">') + 40],
+        lambda text: text[: text.index('<script type="text/plain" id="piece-0-0">')],
+        lambda text: text[: text.index('id="piece-0-0">') + 40],
     ],
     ids=["index changed", "pieces missing", "piece torn"],
 )
@@ -558,4 +1046,4 @@ def test_250_problems_of_16_samples_and_9_turns_open_within_three_seconds(browse
         "(async () => { const start = performance.now(); await openProblem(249); return performance.now() - start })()"
     )
     assert browser.evaluate(opening) < 3000
-    assert "print(8)" in text_of(browser, "#turn-8")
+    assert "print(8)" in text_of(browser, "#turn-0-8")

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cobalt.errors import UserError
 from cobalt.manifest import companion_path, manifest_path
 from cobalt.metrics import bootstrap_interval
-from cobalt.problem import ProblemId
+from cobalt.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.trajectory import ProblemTrajectories, Turn
 from cobalt.trajectory_codec import feedback_tests, read_trajectories
@@ -166,7 +166,7 @@ def read_run(name: str, path: Path) -> Run:
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         except UserError as error:
             raise UserError(f"{evaluation}: record {problem.id!r}: {error}") from None
-        problems[problem.id] = _digest([problem.question, problem.hidden_tests.to_record()])
+        problems[problem.id] = problem_digest(problem)
         usage = _usage(group)
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
         numbers_of_samples.add(len(group.trajectories))
@@ -209,7 +209,7 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
     accepted: list[str] = []
     for other in runs[1:]:
         base = runs[0]
-        difference = _problem_difference(base, other)
+        difference = problem_difference(base.name, base.problems, other.name, other.problems)
         if difference:
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
@@ -243,6 +243,38 @@ def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Ch
     mean = sum(differences) / len(differences)
     start = base.metrics[base_turn].pass_at_1
     return Change(mean, bootstrap_interval(differences), mean / start if start > 0 else None)
+
+
+def problem_digest(problem: Problem) -> str:
+    """What a problem is compared by: the SHA-256 of its question and hidden tests."""
+    return _digest([problem.question, problem.hidden_tests.to_record()])
+
+
+def problem_difference(
+    name: str, problems: Mapping[ProblemId, str], other_name: str, other_problems: Mapping[ProblemId, str]
+) -> str:
+    """What differs between the problems of two runs, in words; "" if nothing does.
+
+    Args:
+        name: The first run.
+        problems: The digest of each of its problems.
+        other_name: The second run.
+        other_problems: The digest of each of its problems.
+    """
+    parts = []
+    for whole, owner, lacking, lacker in (
+        (problems, name, other_problems, other_name),
+        (other_problems, other_name, problems, name),
+    ):
+        absent = [problem for problem in whole if problem not in lacking]
+        if absent:
+            parts.append(
+                f"{len(absent)} of the {len(whole)} problems of {owner} are not in {lacker}, such as {absent[0]!r}"
+            )
+    changed = [p for p in problems if p in other_problems and problems[p] != other_problems[p]]
+    if changed:
+        parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
+    return "; ".join(parts)
 
 
 def _digest(content: Any) -> str:
@@ -337,19 +369,3 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def _is_allowed(setting: str, allowed: Sequence[str]) -> bool:
     return any(f".{name}." in f".{setting.removesuffix(' (digest)')}." for name in allowed)
-
-
-def _problem_difference(base: Run, other: Run) -> str:
-    """What differs between the problems of two runs, in words; "" when nothing does."""
-    missing = [problem for problem in base.problems if problem not in other.problems]
-    extra = [problem for problem in other.problems if problem not in base.problems]
-    parts = [
-        f"{len(absent)} of the {len(whole.problems)} problems of {whole.name} are not in {lacking.name}, such as"
-        f" {absent[0]!r}"
-        for absent, whole, lacking in ((missing, base, other), (extra, other, base))
-        if absent
-    ]
-    changed = [p for p in base.problems if p in other.problems and base.problems[p] != other.problems[p]]
-    if changed:
-        parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
-    return "; ".join(parts)

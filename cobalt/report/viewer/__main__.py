@@ -1,4 +1,4 @@
-"""`python -m cobalt.report.viewer RUN -o view.html`: flags in, one call of `write_viewer`."""
+"""`python -m cobalt.report.viewer RUN [OTHER_RUN] -o view.html`: flags in, one call of `write_viewer`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +12,30 @@ from cobalt.cli import run_script
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make one HTML file that shows every trajectory of an evaluated run; it opens from disk, without a server."""
+    """Make one HTML file that shows every trajectory of one or two evaluated runs; it needs no server."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder that scripts/multi_turn.sh wrote, or an evaluated file."""
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, or evaluated
+    files; NAME=PATH names a run."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("view.html")
     """The HTML file to write."""
-    hacking: Path | None = None
-    """Hacking events of the run, from extract_turn_level_errors.py or run_llm_judge.py."""
+    hacking: tuple[str, ...] = ()
+    """Hacking events, from extract_turn_level_errors.py or run_llm_judge.py: FILE, or NAME=FILE with two runs."""
     programs_only: bool = False
     """Show only the programs of responses, without thinking and explanations; the page gets smaller."""
 
 
 def main(arguments: Arguments) -> int:
     """Write the page; the exit code."""
-    from cobalt.report.viewer.page import write_viewer
+    from cobalt.report.runs import named_paths
+    from cobalt.report.viewer.page import hacking_files, write_viewer
 
+    runs = named_paths(arguments.runs)
     problems = write_viewer(
-        arguments.run, arguments.output_file, hacking=arguments.hacking, programs_only=arguments.programs_only
+        runs,
+        arguments.output_file,
+        hacking=hacking_files(runs, arguments.hacking),
+        programs_only=arguments.programs_only,
     )
     size = arguments.output_file.stat().st_size / 2**20
     Console().print(

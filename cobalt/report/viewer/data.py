@@ -1,12 +1,13 @@
-"""What the page shows of each problem: a summary for the list, and a piece with all of its trajectories.
+"""What the page shows of each problem in a run: figures for the list, and a piece with all of its trajectories.
 
 Both can be written as JSON and hold text as it is: the page escapes it. Texts that repeat within a problem (programs,
 responses, feedback) are held once and referred to by their index. Nothing is judged here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from cobalt.conversation import split_thinking
 from cobalt.errors import UserError
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
@@ -15,10 +16,32 @@ from cobalt.trajectory import ProblemTrajectories, Turn
 from cobalt.trajectory_codec import feedback_tests
 
 KINDS = tuple(kind.value for kind in VerdictKind)
+_BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 SHOWN_CHARACTERS = 4000
 """How much of a test's input or output the page holds; real tests can have megabytes."""
 OPENING_CHARACTERS = 1000
 """How much of a question the list can be searched by."""
+
+
+class ProblemData(NamedTuple):
+    """What the page has of one problem in one run; all of it can be written as JSON.
+
+    Attributes:
+        facts: `{id, opening, difficulty, tests}`: the same in every run on the problem.
+        figures: `{levels, kinds, tokens, hacked}`, for the list, the filters and the plots. `levels` has one string for
+            each sample, with one character for each turn: "S" where all hidden tests pass, otherwise the tenths of them
+            that do (0 to 9). `kinds` has one string for each sample, with two digits of base 36 for each turn: the sum
+            of 2 to the power of the place in `KINDS` of each verdict that the program got on a public or hidden test.
+            `tokens` is [sample][turn], or None if no turn has them. `hacked` lists [sample, turn].
+        piece: `{question, public, impossible, hidden, texts, openings, samples}` with `samples` [sample][turn].
+            `public` are the tests that the feedback came from, `impossible` the positions of those whose expected
+            output was made wrong. `openings` are the messages before the first program, as [role, text]: one list for
+            each sample, or a single one if all samples have the same.
+    """
+
+    facts: dict[str, Any]
+    figures: dict[str, Any]
+    piece: dict[str, Any]
 
 
 class _Texts:
@@ -37,22 +60,13 @@ class _Texts:
         return self._index[text]
 
 
-def problem_data(
-    group: ProblemTrajectories, events: Sequence[HackingEvent], *, with_responses: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the piece of one evaluated problem.
+def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, with_responses: bool) -> ProblemData:
+    """What the page has of one evaluated problem in one run.
 
     Args:
-        group: The problem and its trajectories, from a result of eval_multi_turn.py.
+        group: The problem and its trajectories, from a result of eval_multi_turn.py or eval_single_turn.py.
         events: The hacking events of this problem.
         with_responses: Whether the piece holds whole responses, thinking included, or programs only.
-
-    Returns:
-        The summary `{id, opening, difficulty, tests, levels, hacked}`: `levels` has one string for each sample, with
-        one character for each turn: "S" where all hidden tests pass, otherwise the tenths of them that do (0 to 9).
-        `hacked` lists [sample, turn]. The piece `{question, public, impossible, hidden, texts, samples}` with
-        `samples` [sample][turn]; `public` are the tests that the feedback came from, `impossible` the positions of
-        those whose expected output was made wrong.
 
     Raises:
         UserError: the problem is not evaluated, or an event is not of this run.
@@ -80,30 +94,42 @@ def problem_data(
                 f"the hacking event of sample {event.sample}, turn {event.turn} has another program: give the events"
                 " of this run"
             )
-    summary = {
-        "id": problem.id,
-        "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
-        "difficulty": str(problem.record.get("difficulty", "")),
-        "tests": len(problem.hidden_tests),
-        "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
-        "hacked": sorted(map(list, categories)),
-    }
-    piece = {
-        "question": problem.question,
-        "public": _tests(public),
-        "impossible": [place for place, pair in enumerate(_pairs(public)) if pair not in true_pairs],
-        "hidden": _tests(problem.hidden_tests),
-        "texts": texts.texts,
-        "samples": samples,
-    }
-    return summary, piece
+    tokens = [[turn.completion_tokens for turn in trajectory.turns] for trajectory in group.trajectories]
+    openings = [
+        [[message["role"], texts(message["content"])] for message in (trajectory.messages and trajectory.context(0))]
+        for trajectory in group.trajectories
+    ]
+    return ProblemData(
+        facts={
+            "id": problem.id,
+            "opening": " ".join(problem.question.split())[:OPENING_CHARACTERS],
+            "difficulty": str(problem.record.get("difficulty") or ""),
+            "tests": len(problem.hidden_tests),
+        },
+        figures={
+            "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
+            "kinds": ["".join(map(_kinds, trajectory.turns)) for trajectory in group.trajectories],
+            "tokens": None if all(count is None for row in tokens for count in row) else tokens,
+            "hacked": sorted(map(list, categories)),
+        },
+        piece={
+            "question": problem.question,
+            "public": _tests(public),
+            "impossible": [place for place, pair in enumerate(_pairs(public)) if pair not in true_pairs],
+            "hidden": _tests(problem.hidden_tests),
+            "openings": openings[:1] if all(opening == openings[0] for opening in openings) else openings,
+            "texts": texts.texts,
+            "samples": samples,
+        },
+    )
 
 
 def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[str, Any]:
     """One turn: indices into `texts`, a digit of `KINDS` for each test, tokens and times; absent fields left out."""
     entry: dict[str, Any] = {"rate": rate, "program": texts(turn.program)}
     if with_responses:
-        entry["response"] = texts(turn.response)
+        thinking, answer = _parts(turn.response)
+        entry |= {"response": texts(answer)} | ({"thinking": texts(thinking)} if thinking else {})
     if turn.feedback is not None:
         entry["feedback"] = texts(turn.feedback)
     if turn.public_result is not None:
@@ -126,6 +152,27 @@ def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[
 def _hacking(categories: Mapping[tuple[int, int], str], sample: int, turn: int) -> dict[str, str]:
     category = categories.get((sample, turn))
     return {} if category is None else {"hacked": category}
+
+
+def _parts(response: str) -> tuple[str, str]:
+    """The thinking of a response, with its tags and the space around it, and the rest; together they are the response.
+
+    The thinking is "" if there is none. The rest is the answer of `split_thinking` with the space after it.
+    """
+    thinking, answer = split_thinking(response)
+    if not thinking:
+        return "", response
+    start = len(response.rstrip()) - len(answer)
+    return response[:start], response[start:]
+
+
+def _kinds(turn: Turn) -> str:
+    """The kinds of verdicts of one turn, as `ProblemData.figures` has them."""
+    verdicts = list(turn.hidden_verdicts or ())
+    if turn.public_result is not None:
+        verdicts += [verdict.kind for verdict in turn.public_result.verdicts]
+    total = sum(1 << KINDS.index(kind) for kind in set(verdicts))
+    return _BASE_36[total // 36] + _BASE_36[total % 36]
 
 
 def _digits(kinds: Sequence[VerdictKind]) -> str:

@@ -1,20 +1,22 @@
-"""Write the viewer's page: shell, index, script and compressed pieces in one file.
+"""Write the viewer's page: shell, index, scripts and compressed pieces in one file.
 
-The pieces lie in data blocks as base64 of zlib streams, one for each problem, which the page's script decodes when a
-problem is opened; base64 holds no `<`, so that no text of a model can end a block. They come last, so that the page
-can be used while the browser still reads them. A content security policy allows only the script written here to run
-(by its digest), and nothing to be loaded. The run is read one record at a time.
+The pieces lie in data blocks as base64 of zlib streams, one for each problem and run, which the page's script decodes
+when a problem is opened; base64 holds no `<`, so that no text of a model can end a block. They come last, so that the
+page can be used while the browser still reads them. A content security policy allows only the scripts written here to
+run (by their digests), and nothing to be loaded. Each run is read one record at a time. The scripts are the files in
+`web/`: the libraries of `web/vendor/` are one script, and the page's own files, in the order of `_SCRIPTS`, another.
 """
 
 import base64
 import hashlib
 import html
 import json
+import re
 import shutil
 import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,90 +25,166 @@ from cobalt.errors import UserError
 from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
-from cobalt.problem import ProblemId
-from cobalt.report.runs import evaluation_file
+from cobalt.problem import Digest, ProblemId
+from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest
 from cobalt.report.viewer.data import KINDS, problem_data
-from cobalt.trajectory import ProblemTrajectories
 from cobalt.trajectory_codec import read_trajectories
 
-_FOLDER = Path(__file__).parent
+MOST_RUNS = 2
+_FOLDER = Path(__file__).parent / "web"
+_SCRIPTS = (
+    "dom.js",
+    "blocks.js",
+    "state.js",
+    "filters.js",
+    "figures.js",
+    "inside.js",
+    "code.js",
+    "changes.js",
+    "trajectory.js",
+    "problem.js",
+    "list.js",
+    "start.js",
+)
 
 
-def write_viewer(run: Path, output: Path, *, hacking: Path | None = None, programs_only: bool = False) -> int:
-    """Write one HTML file that shows every trajectory of an evaluated run, replacing one that is there.
+def write_viewer(
+    runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str, Path] | None = None, programs_only: bool = False
+) -> int:
+    """Write one HTML file that shows every trajectory of one or two evaluated runs, replacing one that is there.
 
     Args:
-        run: Folder that scripts/multi_turn.sh wrote, or an evaluated file.
+        runs: By name, folders that scripts/multi_turn.sh wrote, or evaluated files; two must have the same problems.
         output: The page; what made it goes beside it, as `.run.json`.
-        hacking: Hacking events of the run.
+        hacking: Files of hacking events, by the name of the run.
         programs_only: Show only the programs of responses, without thinking and explanations; the page gets smaller.
 
     Returns:
         How many problems it holds.
 
     Raises:
-        UserError: the run is not evaluated or malformed, or the page cannot be written.
+        UserError: a run is not evaluated or malformed, the runs have different problems, or the page cannot be written.
     """
-    evaluation = evaluation_file(run)
+    hacking = hacking or {}
+    if not 1 <= len(runs) <= MOST_RUNS:
+        raise UserError(f"the viewer shows one run or two side by side: {len(runs)} are named")
+    unknown = [name for name in hacking if name not in runs]
+    if unknown:
+        raise UserError(f"hacking events are given for run {unknown[0]!r}: the runs are {', '.join(runs)}")
+    evaluations = {name: evaluation_file(path) for name, path in runs.items()}
     if output.suffix not in (".html", ".htm"):
         raise UserError(f"viewer {output}: give a file that ends in .html")
     check_replaceable(output, "viewer", [])
-    events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
-    for event in read_events(hacking) if hacking else ():
-        events[event.problem].append(event)
-    digest = hashlib.sha256()  # of the evaluation, which is read once
+    digests = {name: hashlib.sha256() for name in runs}  # of files that are read once
     with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
-        groups = read_trajectories(evaluation, digest=digest)
-        problems = _write_pieces(pieces, evaluation, groups, events, with_responses=not programs_only)
-        _write_page(page, evaluation.resolve().parent.name, problems, pieces)
+        index = _Index()
+        for name, path in evaluations.items():
+            events = read_events(hacking[name]) if name in hacking else []
+            _write_run(pieces, index, name, path, events, digests[name], with_responses=not programs_only)
+        _write_page(page, list(runs), list(index.problems.values()), pieces)
         page.flush()  # what a full disk refuses shows while the earlier page is still there
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         arguments = {
             "stage": "viewer",
-            "evaluation": digest.hexdigest(),
-            "hacking": file_digest(hacking) if hacking else None,
+            "evaluations": {name: digest.hexdigest() for name, digest in digests.items()},
+            "hacking": {name: file_digest(path) for name, path in hacking.items()},
             "programs_only": programs_only,
         }
         open_manifest(output, arguments)
-    return len(problems)
+    return len(index.problems)
 
 
-def _write_pieces(
+def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, Path]:
+    """Files of hacking events by the name of their run: NAME=FILE, or FILE alone if there is one run.
+
+    Raises:
+        UserError: two files for one run, or a FILE alone with several runs.
+    """
+    if len(runs) == 1 and len(texts) == 1 and (Path(texts[0]).exists() or "=" not in texts[0]):
+        return {next(iter(runs)): Path(texts[0])}
+    return named_paths(tuple(texts))
+
+
+class _Index:
+    """What the page's list holds of each problem, and the first run's problems, which the second run must have."""
+
+    def __init__(self) -> None:
+        self.problems: dict[ProblemId, dict[str, Any]] = {}
+        self.first: tuple[str, dict[ProblemId, str]] | None = None
+
+
+def _write_run(
     pieces: IO[bytes],
+    index: _Index,
+    name: str,
     evaluation: Path,
-    groups: Iterable[ProblemTrajectories],
-    events: dict[ProblemId, list[HackingEvent]],
+    all_events: Sequence[HackingEvent],
+    digest: Digest,
     *,
     with_responses: bool,
-) -> list[dict[str, Any]]:
-    """Write each problem's piece, and return the problems' summaries."""
-    summaries = []
-    for number, group in enumerate(groups):
+) -> None:
+    """Write each problem's piece of one run, and add its figures to the index."""
+    events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
+    for event in all_events:
+        events[event.problem].append(event)
+    number = 0 if index.first is None else 1
+    problems: dict[ProblemId, str] = {}
+    positions = {identifier: position for position, identifier in enumerate(index.problems)}
+    for group in read_trajectories(evaluation, digest=digest):
         identifier = group.problem.id
+        problems[identifier] = problem_digest(group.problem)
         try:
-            summary, piece = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
+            data = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
         except UserError as error:
             raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
-        summaries.append(summary)
-        pieces.write(_block(f"piece-{number}", piece).encode("ascii"))
+        if index.first is None:
+            positions[identifier] = len(index.problems)
+            index.problems[identifier] = data.facts | {"runs": []}
+        elif identifier not in positions:
+            continue  # a difference, which is named when all problems are known
+        index.problems[identifier]["runs"].append(data.figures)
+        pieces.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
-    return summaries
+    if index.first is None:
+        index.first = (name, problems)
+        return
+    difference = problem_difference(*index.first, name, problems)
+    if difference:
+        raise UserError(
+            f"{index.first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
+        )
 
 
-def _write_page(page: IO[bytes], name: str, problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
-    script, style, shell = (_asset(file) for file in ("page.js", "page.css", "page.html"))
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
-    title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
+def _write_page(page: IO[bytes], runs: list[str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
+    libraries, script = _libraries(), "\n".join(_asset(name) for name in _SCRIPTS)
+    style, shell = _asset("page.css"), _asset("page.html")
+    policy = f"default-src 'none'; script-src '{_digest(libraries)}' '{_digest(script)}'; style-src '{_digest(style)}'"
+    title = html.escape(" and ".join(runs)).encode("ascii", "xmlcharrefreplace").decode()
     head, _, rest = shell.partition("{{index}}")
     middle, _, tail = rest.partition("{{pieces}}")
-    # The run's name comes last: nothing in it is substituted.
+    # The runs' names come last: nothing in them is substituted.
     head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
-    index = _block("index", {"kinds": KINDS, "problems": problems})
-    page.write((head + index + middle.replace("{{script}}", script)).encode("ascii"))
+    index = _block("index", {"kinds": KINDS, "runs": runs, "problems": problems})
+    before, _, after = middle.partition("{{libraries}}")
+    page.write((head + index + before + libraries + after.replace("{{script}}", script)).encode("ascii"))
     pieces.seek(0)
     shutil.copyfileobj(pieces, page)
     page.write(tail.encode("ascii"))
+
+
+def _libraries() -> str:
+    """The libraries as one script that defines `hljs` and `Diff`, with their licences."""
+    # The core of highlight.js is published as a module, which an inline script cannot import.
+    core = re.sub(r"export\{(\w+) as default\};?\s*$", r"return \1", _asset("vendor/highlight.core.min.js"))
+    return "\n".join(
+        (
+            f"/*!\n{_asset('vendor/LICENSES.txt')}*/",
+            f"const hljs = (() => {{{core}}})();",
+            _asset("vendor/highlight.python.min.js"),
+            _asset("vendor/diff.min.js"),
+        )
+    )
 
 
 def _block(identifier: str, content: Any) -> str:
