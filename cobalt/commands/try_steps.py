@@ -75,7 +75,7 @@ def main(arguments: Arguments) -> int:
     plot_turns({arguments.output_dir.name: metrics}, arguments.result("pass_at_1.png"))
     report = write_report({arguments.output_dir.name: evaluation}, arguments.result("report"))
     page = arguments.result("view.html")
-    write_viewer(evaluation, page)
+    write_viewer({arguments.output_dir.name: evaluation}, page)
     console = Console(highlight=False)
     console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.model}"))
     console.print(
