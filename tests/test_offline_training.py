@@ -510,7 +510,7 @@ def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_
     from cobalt.training.memory import estimate
     from cobalt.training.offline import Arguments, compose, main
 
-    given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, dry_run=True)
+    given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)
     assert main(given) == 0
     printed = capsys.readouterr().out
     assert "estimator: rloo" in printed
