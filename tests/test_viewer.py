@@ -787,10 +787,10 @@ def test_a_search_inside_programs_can_be_cancelled_and_changes_nothing_then(page
     browser.evaluate(
         "const whole = decode;"
         "decode = async (id) => { await new Promise((go) => { window.go = go; }); return whole(id); };"
-        "byId('inside').value = 'triple'; byId('inside-form').requestSubmit()"
+        "byId('inside').value = 'triple'; window.ended = searchInside('triple'); 0"
     )
     assert browser.evaluate("[byId('inside-button').textContent, byId('inside-progress').hidden]") == ["Cancel", False]
-    browser.evaluate("byId('inside-form').requestSubmit(); window.go()")
+    browser.evaluate("byId('inside-form').requestSubmit(); decode = whole; window.go(); window.ended")
     assert browser.evaluate("[searching, hits, byId('inside').value, byId('inside-progress').hidden]") == [
         None, None, "", True,
     ]  # fmt: skip
@@ -805,6 +805,8 @@ def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
     # 16 programs: 7 pass everything that is hidden, but the second public test fails for all of them.
     assert "wrong answer: 100.0 %" in browser.evaluate(label.format("verdicts"))
     assert "median 7, most 7" in browser.evaluate(label.format("tokens"))
+    kinds = "[...byId('figures').childNodes].map((node) => node.nodeName)"
+    assert browser.evaluate(kinds) == ["FIGURE"] * 3
     set_control(browser, "outcome", "solved")
     assert "100.0 %" in browser.evaluate(label.format("curve"))
     assert text_of(browser, "#figures-title").startswith("Figures of the 4 trajectories")

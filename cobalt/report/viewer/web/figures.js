@@ -13,8 +13,9 @@ function drawFigures(problems) {
   byId("figures-title").textContent = "Figures of the "
     + `${count(trajectories, "trajectory", "trajectories")} that match`;
   const runs = index.runs.map((_, run) => run).filter((run) => filters.run < 0 || filters.run === run);
-  byId("figures").replaceChildren(...(trajectories === 0 ? [] : [
-    drawKey(runs), drawCurve(problems, runs), drawVerdicts(problems, runs), drawTokens(problems, runs)]));
+  const figures = trajectories === 0 ? []
+    : [drawKey(runs), drawCurve(problems, runs), drawVerdicts(problems, runs), drawTokens(problems, runs)];
+  byId("figures").replaceChildren(...figures.filter((figure) => figure !== null));
 }
 
 function drawKey(runs) {
