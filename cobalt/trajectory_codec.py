@@ -26,8 +26,9 @@ from cobalt.conversation import Message
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, VerdictKind
 from cobalt.judge.verdict import read_passed
-from cobalt.problem import Digest, Problem, TestSuite
+from cobalt.problem import Problem, TestSuite
 from cobalt.records import iterate_records
+from cobalt.rows import Digest
 from cobalt.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 
 PublicTests = Literal["benign", "perturbed"]

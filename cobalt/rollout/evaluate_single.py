@@ -15,9 +15,10 @@ from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest
 from cobalt.metrics import pass_at_k
-from cobalt.problem import Digest, Problem
+from cobalt.problem import Problem
 from cobalt.records import iterate_records, write_whole
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
+from cobalt.rows import Digest
 from cobalt.trajectory import ProblemTrajectories, Trajectory
 from cobalt.trajectory_codec import decode_first_turns, decode_results, encode_evaluated_single_turn, read_trajectories
 
