@@ -8,11 +8,13 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from cobalt import hub
 from cobalt.cli import run_script
 from cobalt.files import check_files
 from cobalt.judge import ServeJudge
 from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.protocol_tables import protocol_figures, protocols_for_terminal
+from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.turns import turn_table
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
 from cobalt.rollout.protocols import Outcomes, check_k, collecting
@@ -35,6 +37,11 @@ class Arguments:
     """Draw Pass@1 by turn into this PNG or SVG file."""
     k: tuple[int, ...] = ()
     """The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k."""
+    push_to_hub: str | None = None
+    """Also upload the result, its manifest and its figures to this repository of the Hugging Face Hub (owner/name;
+    created as private), or copy them into a folder that begins with / or ./"""
+    wandb: bool = False
+    """Log the figures to Weights & Biases too; WANDB_PROJECT names the project, by default cobalt."""
     concurrency: int = 64
     """Problems worked on at a time."""
 
@@ -42,6 +49,10 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     check_k(arguments.k)
+    if arguments.push_to_hub:
+        hub.check_target(arguments.push_to_hub)
+    if arguments.wandb:
+        check_wandb()
     if arguments.plot:
         check_plot_path(arguments.plot)
     check_files([arguments.input_file], [arguments.output_file, *([arguments.plot] if arguments.plot else [])])
@@ -59,6 +70,11 @@ def main(arguments: Arguments) -> int:
         Console().print(protocols_for_terminal(figures, title="Other measures, in per cent (docs/measures.md)"))
     if arguments.plot:
         plot_turns({arguments.output_file.stem: metrics}, arguments.plot)
+    if arguments.wandb:
+        log_evaluation(arguments.output_file, metrics, figures)
+    if arguments.push_to_hub:
+        place = push_trajectories(arguments.output_file, arguments.push_to_hub)
+        Console().print(f"the trajectories are at {place}", soft_wrap=True)
     return 1 if failed else 0
 
 
