@@ -489,7 +489,6 @@ def test_bad_input_gets_one_sentence(tmp_path):
         (["-i", tmp_path / "absent.parquet"], "cannot read"),
         (["-i", tmp_path], "cannot read"),
         (["-i", tmp_path / "taco.csv"], "cannot read"),
-        (["-i", good.rename(tmp_path / "good.txt")], "give a file that ends in .jsonl"),
         (["-i", truncated], "line 3: not valid JSON"),
         (["-i", parquet], "not a whole Parquet file"),
         (["-i", other], "line 2: field 'solutions' is missing"),
