@@ -16,7 +16,8 @@ from typing import Any
 from cobalt.cli import run_script
 from cobalt.conversation import extract_code
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, read_json_lines
+from cobalt.problem import TestSuite
+from cobalt.rows import read_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper_guard=true": {"paper_guard": True},
@@ -63,7 +64,7 @@ async def _judge(programs: list[Program], settings: dict[str, Any]) -> Passing:
 
 
 def _programs(path: Path) -> Iterator[Program]:
-    for number, record in read_json_lines(path):
+    for row, record in read_rows(path):
         if "test_list" in record:
             parts = [record["test_setup_code"], record["code"], *record["test_list"]]
             yield f"{path.name}, task {record['task_id']}", "\n".join(parts) + "\n", TestSuite(("",), ("",))
@@ -72,7 +73,7 @@ def _programs(path: Path) -> Iterator[Program]:
         texts = [extract_code(record.get("recorded_response", "")), *record.get("human_solutions", [])]
         texts += [item["code"] for item in record.get("generated_solutions", [])]
         for place, code in enumerate(text for text in texts if text is not None):
-            yield f"{path.name}, line {number}, program {place}", code, suite
+            yield f"{path.name}, {row}, program {place}", code, suite
 
 
 if __name__ == "__main__":

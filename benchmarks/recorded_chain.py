@@ -19,9 +19,10 @@ from cobalt.cli import run_script
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, read_json_lines
+from cobalt.problem import TestSuite
 from cobalt.rollout.evaluate import run_evaluation
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rows import read_rows
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def main(arguments: Arguments) -> int:
     rng = random.Random(arguments.seed)
     problems, recorded = [], []
     for name in ("taco5_recorded.jsonl", "apps_train3.jsonl"):
-        for _, record in read_json_lines(arguments.data_dir / name):
+        for _, record in read_rows(arguments.data_dir / name):
             pool = _responses(record)
             problems.append(_with_public_tests(record))
             draw = [[rng.choice(pool) for _ in range(arguments.samples)] for _ in range(arguments.turns)]

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.problem import decode_json
+from cobalt.rows import decode_json
 
 _SHORTEST_TOKEN = 16
 # Headers that proxies set: the visible address is then not the sender's.

@@ -1,4 +1,4 @@
-"""Metrics over problems (unbiased pass@k, bootstrap intervals) and agreement of raters (kappa)."""
+"""Metrics over problems (unbiased pass@k, best of k, bootstrap intervals) and agreement of raters (kappa)."""
 
 import math
 from collections import Counter
@@ -29,6 +29,35 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     if not 1 <= k <= samples:
         raise ValueError(f"k={k} must lie between 1 and samples={samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def best_of_k(scores: Sequence[float], correct: Sequence[bool], k: int) -> float:
+    """Exact probability that the best of k programs of one problem is correct, if a score chooses the best.
+
+    The k programs are drawn without replacement. Of those with the highest score among them, one is chosen by lot. With
+    g(s) programs of score s, and l(s) of a lower one, the highest score drawn is s with probability
+    (C(l(s) + g(s), k) - C(l(s), k)) / C(n, k); then each program of that score is as likely as the others.
+
+    Args:
+        scores: Score of each program that was drawn for the problem, for example its share of public tests passed.
+        correct: Whether each program is correct, in the same order.
+        k: Number of programs to choose from; 1 <= k <= n.
+
+    Raises:
+        ValueError: the lists differ in length, or k is out of range.
+    """
+    samples = len(scores)
+    if len(correct) != samples:
+        raise ValueError(f"{samples} scores and {len(correct)} programs")
+    if not 1 <= k <= samples:
+        raise ValueError(f"k={k} must lie between 1 and samples={samples}")
+    probability, lower = 0.0, 0
+    for score in sorted(set(scores)):
+        equal = [right for own, right in zip(scores, correct, strict=True) if own == score]
+        ways = math.comb(lower + len(equal), k) - math.comb(lower, k)
+        probability += ways / math.comb(samples, k) * (sum(equal) / len(equal))
+        lower += len(equal)
+    return probability
 
 
 def bootstrap_interval(

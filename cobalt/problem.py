@@ -1,30 +1,25 @@
 """Problems and their tests, in the schema of the TACO-Cobalt data set.
 
-A file has one problem in each line (JSONL), and each is checked. The authors' released files load as they are. So do
-files without `instruction` or without the public/hidden split; the scripts then build the prompt from the question and
-treat every test as hidden. Fields that this module does not know are kept in `Problem.record`, because result files
-carry a problem's fields through every stage. This module judges no programs and builds no prompts.
+A file has one problem in each row (JSONL, or another form of `cobalt.rows`), and each is checked. The authors' released
+files load as they are. So do files without `instruction` or without the public/hidden split; the scripts then build the
+prompt from the question and treat every test as hidden. Fields that this module does not know are kept in
+`Problem.record`, because result files carry a problem's fields through every stage. This module judges no programs and
+builds no prompts.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.rows import decode_json, read_rows
 
 ProblemId = str | int
 
 PERTURBED_TESTS = "perturbed_public_test_cases"
 """The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
-
-
-class Digest(Protocol):
-    """An object that takes the bytes of a file while they are read, such as `hashlib.sha256()`."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,72 +193,6 @@ def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
         raise UserError(f"field {field!r}: {error}") from None
 
 
-def decode_json(text: str | bytes) -> Any:
-    """Decode one JSON value from an untrusted source.
-
-    Raises:
-        UserError: the text is not JSON or not UTF-8, is nested too deeply, has a number too long to read, or holds half
-            of a surrogate pair, which is not a character and which models, pipes and files do not accept.
-    """
-    try:
-        # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
-        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(text)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        raise UserError(f"not valid JSON ({error.msg})") from None
-    except UnicodeDecodeError:
-        raise UserError("not UTF-8 text") from None
-    except UnicodeEncodeError:
-        raise UserError("not Unicode text (it holds half of a surrogate pair, such as \\ud800)") from None
-    except RecursionError:
-        raise UserError("not valid JSON (nested too deeply)") from None
-    except ValueError as error:
-        raise UserError(f"not valid JSON ({error})") from None
-    return value
-
-
-def read_json_lines(
-    path: Path, *, ignore_last_bytes: int = 0, digest: Digest | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield `(line number, object)` for every non-blank line of a JSONL file.
-
-    Args:
-        path: The file.
-        ignore_last_bytes: Number of bytes at the file's end to ignore.
-        digest: Updated with every line that is read.
-
-    Raises:
-        UserError: the file cannot be read, or a line is not a JSON object; the message names the line's number.
-    """
-    try:
-        handle = path.open("rb")
-        remaining = path.stat().st_size - ignore_last_bytes
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    with handle:
-        try:
-            for number, line in enumerate(handle, 1):
-                remaining -= len(line)
-                if remaining < 0:
-                    return
-                if digest is not None:
-                    digest.update(line)
-                if not line.strip():
-                    continue
-                try:
-                    value = decode_json(line)
-                except UserError as error:
-                    cut = "" if line.endswith(b"\n") else "; the file seems to be cut off there: get or make it whole"
-                    raise UserError(f"{path}, line {number}: {error}{cut}") from None
-                if not isinstance(value, dict):
-                    raise UserError(f"{path}, line {number}: not a JSON object")
-                yield number, value
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
-
-
 def load_problems(path: Path) -> list[Problem]:
     """Read a whole problem file.
 
@@ -272,17 +201,15 @@ def load_problems(path: Path) -> list[Problem]:
             the field), or an id is used twice.
     """
     problems: list[Problem] = []
-    first_seen: dict[ProblemId, int] = {}
-    for number, record in read_json_lines(path):
+    first_seen: dict[ProblemId, str] = {}
+    for place, record in read_rows(path):
         try:
             problem = Problem.parse(record)
         except UserError as error:
-            raise UserError(f"{path}, line {number}: {error}") from None
+            raise UserError(f"{path}, {place}: {error}") from None
         if problem.id in first_seen:
-            raise UserError(
-                f"{path}, line {number}: id {problem.id!r} is already used on line {first_seen[problem.id]}"
-            )
-        first_seen[problem.id] = number
+            raise UserError(f"{path}, {place}: id {problem.id!r} is already used on {first_seen[problem.id]}")
+        first_seen[problem.id] = place
         problems.append(problem)
     if not problems:
         raise UserError(f"{path}: the file holds no problem")

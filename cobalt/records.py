@@ -20,7 +20,8 @@ from typing import Any
 from cobalt.atomic import lock, replacing
 from cobalt.errors import UserError
 from cobalt.files import check_result_path
-from cobalt.problem import Digest, ProblemId, read_json_lines
+from cobalt.problem import ProblemId
+from cobalt.rows import Digest, read_rows
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
@@ -44,17 +45,16 @@ def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | No
     `digest` is updated with the bytes of the file while they are read, so that the file is read only once.
     """
     torn = _torn_bytes(path) if unfinished else 0
-    first_seen: dict[ProblemId, int] = {}
-    for number, record in read_json_lines(path, ignore_last_bytes=torn, digest=digest):
+    first_seen: dict[ProblemId, str] = {}
+    for place, record in read_rows(path, ignore_last_bytes=torn, digest=digest):
         identifier = record.get("id")
         if not isinstance(identifier, str | int):
-            raise UserError(f"{path}, line {number}: field 'id' is missing or neither a string nor an integer")
+            raise UserError(f"{path}, {place}: field 'id' is missing or neither a string nor an integer")
         if identifier in first_seen:
             raise UserError(
-                f"{path}, line {number}: id {identifier!r} is already used on line {first_seen[identifier]};"
-                " remove one of the two lines"
+                f"{path}, {place}: id {identifier!r} is already used on {first_seen[identifier]}; remove one of the two"
             )
-        first_seen[identifier] = number
+        first_seen[identifier] = place
         yield record
 
 

@@ -26,8 +26,9 @@ from cobalt.conversation import Message
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, VerdictKind
 from cobalt.judge.verdict import read_passed
-from cobalt.problem import Digest, Problem, TestSuite
+from cobalt.problem import Problem, TestSuite
 from cobalt.records import iterate_records
+from cobalt.rows import Digest
 from cobalt.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 
 PublicTests = Literal["benign", "perturbed"]
@@ -136,7 +137,11 @@ def _without_unknown_costs(fields: dict[str, Any], turns: Sequence[Turn]) -> dic
 
 
 def read_trajectories(
-    path: Path, *, unfinished: bool = False, digest: Digest | None = None
+    path: Path,
+    *,
+    unfinished: bool = False,
+    digest: Digest | None = None,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Iterator[ProblemTrajectories]:
     """Read the records of a multi-turn or evaluated file, one at a time.
 
@@ -144,6 +149,7 @@ def read_trajectories(
         path: A file of this project or of the authors.
         unfinished: As for `cobalt.records.iterate_records`.
         digest: Updated with the bytes of the file while they are read.
+        prepare: Changes each record before it is decoded; its errors name the file and the record themselves.
 
     Raises:
         UserError: the file cannot be read or holds no record, or a record is malformed; the message names the record
@@ -152,6 +158,7 @@ def read_trajectories(
     empty = True
     for record in iterate_records(path, unfinished=unfinished, digest=digest):
         empty = False
+        record = record if prepare is None else prepare(record)
         try:
             problem = Problem.parse(record)
             group = ProblemTrajectories(problem, decode_trajectories(problem, record))

@@ -20,12 +20,13 @@ export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .
 mypy
-# Tests without services and sandboxes share nothing but the machine, and run side by side; the others have it to themselves.
-alone="services or sandbox"
-beside="not services and not sandbox"
-[ "$fast" = no ] || beside="$beside and not slow"
+# Tests without services share nothing but the machine, and run side by side; the others have it to themselves.
+alone="services"
+beside="not services"
+[ "$fast" = no ] || beside="$beside and not sandbox and not slow"
 status=0
-pytest -m "$beside" -n "$(nproc)" --dist worksteal --timeout 300 "$@" || status=$?
+# One thread for each: threads of several tests on the same cores wait for each other.
+OMP_NUM_THREADS=1 pytest -m "$beside" -n "$(nproc)" --dist worksteal --timeout 300 "$@" || status=$?
 if [ "$fast" = no ] && { [ "$status" = 0 ] || [ "$status" = 5 ]; }; then # 5: no test was chosen
   none=$status status=0
   pytest -m "$alone" --timeout 900 --durations 12 "$@" || status=$?

@@ -20,7 +20,10 @@ _SET_UP = """
 set -e
 hostname "$1"
 mount --bind "$2" /etc/hosts
+exec 3<"$3" # a checkout below /tmp stays where it is
 mount -t tmpfs -o size=4g tmpfs /tmp
+[ -e "$3" ] || { mkdir -p "$3" && mount --no-canonicalize --bind /proc/self/fd/3 "$3"; }
+exec 3<&-
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 echo ready
@@ -45,7 +48,7 @@ class Machine:
         self._home = home
         self._inside = inside
         hosts = str(home / "hosts")
-        command = [*inside, *_ALONE, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts]
+        command = [*inside, *_ALONE, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts, str(ROOT)]
         self._outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None
         assert self._outer.stdout.readline() == _READY, f"{host} was not made"

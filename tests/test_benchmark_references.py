@@ -17,7 +17,8 @@ from cobalt.datasets.assertions import parsed
 from cobalt.datasets.humaneval import HumanEvalSettings, read_tasks, recorded_suite
 from cobalt.datasets.mbpp import MbppSettings, preprocess_mbpp
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import load_problems, read_json_lines
+from cobalt.problem import load_problems
+from cobalt.rows import read_rows
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -77,7 +78,7 @@ def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
     preprocess_mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all", challenge_tests=True))
     problems = load_problems(tmp_path / "mbpp.jsonl")
     assert len(problems) == 974
-    references = {row["task_id"]: row["code"] for _, row in read_json_lines(MBPP)}
+    references = {row["task_id"]: row["code"] for _, row in read_rows(MBPP)}
     cases = []
     for problem in problems[::STEP]:
         program = references[problem.record["task_id"]]

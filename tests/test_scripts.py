@@ -58,7 +58,7 @@ def test_flags_take_underscores_and_dashes(tmp_path):
         ([json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))], "the test suite is empty"),
         ([json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))], "1 inputs but 0 outputs"),
         ([], "the file holds no problem"),
-        (["[" * 100_000], "line 1: not valid JSON (nested too deeply)"),
+        (['{"id":' + "[" * 100_000], "line 1: not valid JSON (nested too deeply)"),
         ([f'{{"id": {"9" * 5000}}}'], "line 1: not valid JSON (Exceeds the limit"),
         ([json.dumps(square_problem(1, question="half a \ud800 pair"))], "line 1: not Unicode text"),
     ],

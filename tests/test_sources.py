@@ -1,12 +1,18 @@
 """Rows of data sets: local files and data sets by name give the same rows, one at a time."""
 
 import gzip
+import hashlib
+import json
 
 import pytest
-from support import write_lines
+from support import square_problem, write_lines
 
 from cobalt.datasets.sources import hub_file, hub_rows, local_rows
 from cobalt.errors import UserError
+from cobalt.manifest import file_digest
+from cobalt.problem import load_problems
+from cobalt.records import iterate_records
+from cobalt.rows import read_rows
 
 ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
 
@@ -58,3 +64,54 @@ def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
     assert next(rows) == (f"{path}, line 1", {"id": 1})
     with pytest.raises(UserError, match=rf"^{path}, line 2: not valid JSON"):
         next(rows)
+
+
+def write(path, rows):
+    """The rows in the form that the name of the file says."""
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        import pyarrow
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
+    name = path.name.removesuffix(".gz")
+    text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+FORMS = ["a.jsonl", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_a_problem_file_gives_the_same_problems(tmp_path, name):
+    records = [square_problem(number) for number in range(20)]
+    path = write(tmp_path / name, records)
+    assert [problem.record for problem in load_problems(path)] == records
+    digest = hashlib.sha256()
+    assert list(iterate_records(path, digest=digest)) == records
+    assert digest.hexdigest() == file_digest(path)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_bad_row_is_named_in_every_form(tmp_path, name):
+    path = write(tmp_path / name, [square_problem(1), square_problem(1)])
+    place = {"a.parquet": "row 2", "a.json": "item 2", "a.json.gz": "item 2"}.get(name, "line 2")
+    with pytest.raises(UserError, match=f"{name}, {place}: id 1"):
+        load_problems(path)
+
+
+@pytest.mark.parametrize("content", [b"[1, 2]", b"[{]", b"[", b'[{"id": 1}, 2]'])
+def test_an_array_of_something_else_is_refused_in_one_sentence(tmp_path, content):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.json"):
+        list(read_rows(path))
+
+
+@pytest.mark.parametrize("content", [b"plain", gzip.compress(b'{"id": 1}\n' * 1000)[:30]])
+def test_a_broken_gzip_file_is_refused_in_one_sentence(tmp_path, content):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.jsonl\.gz"):
+        list(read_rows(path))

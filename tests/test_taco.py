@@ -18,7 +18,8 @@ from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, load_problems, read_json_lines
+from cobalt.problem import TestSuite, load_problems
+from cobalt.rows import read_rows
 
 STATEMENT = "Read a number from the input and print its square. " * 3
 SQUARE = "print(int(input()) ** 2)"
@@ -488,7 +489,6 @@ def test_bad_input_gets_one_sentence(tmp_path):
         (["-i", tmp_path / "absent.parquet"], "cannot read"),
         (["-i", tmp_path], "cannot read"),
         (["-i", tmp_path / "taco.csv"], "cannot read"),
-        (["-i", good.rename(tmp_path / "good.txt")], "give a file that ends in .jsonl"),
         (["-i", truncated], "line 3: not valid JSON"),
         (["-i", parquet], "not a whole Parquet file"),
         (["-i", other], "line 2: field 'solutions' is missing"),
@@ -524,7 +524,7 @@ def test_the_script_prints_its_table_and_refuses_other_settings_in_the_same_fold
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
 def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path):
     rows, accepted = [], set()
-    for _, record in read_json_lines(REAL):
+    for _, record in read_rows(REAL):
         program = extract_code(record["recorded_response"])
         rows.append(
             row(record["id"], question=record["question"], input_output=record["test_cases"], solutions=[program])

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cobalt.errors import UserError
-from cobalt.problem import read_json_lines
+from cobalt.rows import read_rows
 
 
 @dataclass(frozen=True)
@@ -55,5 +55,5 @@ def is_single_turn(path: Path) -> bool:
     Raises:
         UserError: the file cannot be read.
     """
-    _, record = next(read_json_lines(path), (0, {}))
+    _, record = next(read_rows(path), ("", {}))
     return "responses" in record and "raw_responses" not in record

@@ -13,7 +13,8 @@ from cobalt.conversation import Message, PromptSet
 from cobalt.episode import Episode
 from cobalt.errors import UserError
 from cobalt.judge import Judge, VerdictKind
-from cobalt.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite, read_json_lines
+from cobalt.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite
+from cobalt.rows import read_rows
 
 
 def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
@@ -23,16 +24,14 @@ def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSui
         UserError: the file cannot be read, or a problem has no perturbed tests.
     """
     suites = {}
-    for number, record in read_json_lines(path):
+    for place, record in read_rows(path):
         try:
             problem = Problem.parse(record)
             perturbed = problem.perturbed_tests()
         except UserError as error:
-            raise UserError(f"{path}, line {number}: {error}") from None
+            raise UserError(f"{path}, {place}: {error}") from None
         if perturbed is None:
-            raise UserError(
-                f"{path}, line {number}: field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first"
-            )
+            raise UserError(f"{path}, {place}: field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
         suites[problem.id] = (problem.public_tests, perturbed)
     return suites
 

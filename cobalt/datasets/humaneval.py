@@ -32,9 +32,10 @@ from cobalt.errors import UserError, last_line, tally
 from cobalt.files import check_files
 from cobalt.judge import LocalJudge
 from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import TestSuite, decode_json
+from cobalt.problem import TestSuite
 from cobalt.progress import track
 from cobalt.records import write_whole
+from cobalt.rows import decode_json
 
 logger = logging.getLogger(__name__)
 

@@ -4,78 +4,28 @@
 here.
 """
 
-import gzip
 import logging
-import shutil
-import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.problem import read_json_lines
+from cobalt.rows import read_rows
 
 logger = logging.getLogger(__name__)
 
 Row = tuple[str, dict[str, Any]]
 """Where a row stands, for messages, and the row."""
 
-_BATCH_ROWS = 16
-
 
 def local_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL (also compressed by gzip) or Parquet file, in its order; at most a few are in memory.
+    """The rows of a file in any form of `cobalt.rows`, in its order.
 
     Raises:
         UserError: another kind of file, unreadable or truncated.
     """
-    if path.name.endswith(".jsonl.gz"):
-        with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
-            _decompress(path, plain)
-            try:
-                for number, row in read_json_lines(Path(plain.name)):
-                    yield f"{path}, line {number}", row
-            except UserError as error:
-                raise UserError(str(error).replace(plain.name, str(path))) from None
-        return
-    if path.suffix in (".jsonl", ".json"):
-        for number, row in read_json_lines(path):
-            yield f"{path}, line {number}", row
-    elif path.suffix == ".parquet":
-        yield from _parquet_rows(path)
-    else:
-        raise UserError(f"{path}: give a file that ends in .jsonl, .jsonl.gz or .parquet")
-
-
-def _decompress(path: Path, plain: IO[bytes]) -> None:
-    try:
-        with gzip.open(path) as compressed:
-            shutil.copyfileobj(compressed, plain)
-        plain.flush()
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot decompress {path}: {error}") from None
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError("Parquet files need pyarrow: scripts/setup.sh --profile cpu installs it") from None
-    try:
-        # With a buffer, pages are read as they are needed instead of whole row groups.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
-    except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
-        raise UserError(f"cannot read {path}: {reason}") from None
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+    for place, row in read_rows(path):
+        yield f"{path}, {place}", row
 
 
 def hub_rows(name: str, split: str, revision: str, advice: str, config: str | None = None) -> Iterator[Row]:

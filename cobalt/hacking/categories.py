@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cobalt.conversation import split_thinking
 from cobalt.errors import UserError
-from cobalt.problem import decode_json
+from cobalt.rows import decode_json
 
 CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others")
 """The paper's categories, (1) to (4)."""

@@ -25,8 +25,8 @@ from cobalt.hacking.categories import CATEGORIES, NOT_CLASSIFIED, UNKNOWN, major
 from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, replace_result
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
-from cobalt.problem import read_json_lines
 from cobalt.progress import track
+from cobalt.rows import read_rows
 from cobalt.templates import templates
 from cobalt.workers import work_on_all
 
@@ -231,16 +231,16 @@ def _summarise(
 
 def _read_labels(path: Path) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for number, record in read_json_lines(path):
+    for place, record in read_rows(path):
         key = record.get("key")
         if not isinstance(key, str):
-            raise UserError(f"{path}, line {number}: field 'key' is missing: take it from the event")
+            raise UserError(f"{path}, {place}: field 'key' is missing: take it from the event")
         try:
             label = parse_label(record.get("label"))
         except UserError as error:
-            raise UserError(f"{path}, line {number}: field 'label': {error}") from None
+            raise UserError(f"{path}, {place}: field 'label': {error}") from None
         if labels.setdefault(key, label) != label:
-            raise UserError(f"{path}, line {number}: event {key!r} has another label on an earlier line")
+            raise UserError(f"{path}, {place}: event {key!r} has another label on an earlier line")
     if not labels:
         raise UserError(f"{path}: the file holds no label")
     return labels

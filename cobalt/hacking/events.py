@@ -18,8 +18,9 @@ from cobalt.errors import UserError
 from cobalt.files import check_replaceable
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import ProblemId, read_json_lines
+from cobalt.problem import ProblemId
 from cobalt.records import encode_record
+from cobalt.rows import read_rows
 
 LOOKED_AT = "looked at"
 """Summary key with the denominators of the event rates."""
@@ -85,8 +86,8 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
 
 def _records(path: Path, fields: Mapping[str, type]) -> Iterator[tuple[str, ProblemId, dict[str, Any]]]:
     """The place, problem and record of each event, with the fields that are asked for in it."""
-    for number, record in read_json_lines(path):
-        place, problem = f"{path}, line {number}", record.get("id")
+    for row, record in read_rows(path):
+        place, problem = f"{path}, {row}", record.get("id")
         if not isinstance(problem, str | int) or isinstance(problem, bool):
             raise UserError(f"{place}: field 'id' is missing or neither a string nor an integer")
         for name, kind in fields.items():

@@ -14,7 +14,8 @@ from cobalt.conversation.extraction import extract_code
 from cobalt.errors import UserError
 from cobalt.judge.local import Judge
 from cobalt.judge.verdict import ExecResult
-from cobalt.problem import TestSuite, read_json_lines
+from cobalt.problem import TestSuite
+from cobalt.rows import read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ async def recheck(path: Path, judge: Judge) -> list[Recheck]:
         UserError: the file cannot be read, or a line has neither kind of program.
     """
     entries: list[tuple[str, bool, str | None, TestSuite]] = []
-    for number, record in read_json_lines(path):
+    for place, record in read_rows(path):
         try:
             suite = TestSuite.parse(record.get("test_cases"))
             entries.extend((name, recorded, code, suite) for name, recorded, code in _programs(record))
         except UserError as error:
-            raise UserError(f"{path}, line {number}: {error}") from None
+            raise UserError(f"{path}, {place}: {error}") from None
 
     async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Recheck:
         if code is None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ class Arguments:
     """Make tables (markdown, CSV, LaTeX) and plots (PNG, SVG) of evaluated runs; differences are to the first run."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """Folders that scripts/multi_turn.sh wrote, or evaluated files; NAME=PATH names a run in the report."""
+    """Folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; NAME=PATH names a run."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report")
     """Folder of the report; its report.md has everything."""
     hacking: tuple[str, ...] = ()
@@ -26,12 +27,19 @@ class Arguments:
     """Also show the paper's published figures, marked as quoted and with their sources."""
     allow: tuple[str, ...] = ()
     """Settings that may differ between the runs, such as generation.temperature; the report names them."""
+    k: tuple[int, ...] = ()
+    """The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k."""
+    since: date | None = None
+    """Compare problems of contests on or after this day alone (YYYY-MM-DD); they need the field contest_date."""
+    until: date | None = None
+    """Compare problems of contests on or before this day alone."""
 
 
 def main(arguments: Arguments) -> int:
     """Write the report and show it; the exit code."""
     from cobalt.report.runs import named_paths
     from cobalt.report.write import write_report
+    from cobalt.rollout.protocols import DateWindow
 
     report = write_report(
         named_paths(arguments.runs),
@@ -39,6 +47,8 @@ def main(arguments: Arguments) -> int:
         hacking=named_paths(arguments.hacking),
         published=arguments.published,
         allowed=arguments.allow,
+        ks=arguments.k,
+        window=DateWindow(arguments.since, arguments.until),
     )
     text = re.sub(r"^!\[.*\n", "", report.read_text(encoding="utf-8"), flags=re.MULTILINE)  # a terminal shows no plots
     Console().print(Markdown(text))

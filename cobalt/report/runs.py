@@ -1,9 +1,9 @@
 """Read evaluated runs for a report, and refuse to compare what cannot be compared.
 
-A run is the folder that `scripts/multi_turn.sh` leaves. Of each record only its figures are kept, so that files
-larger than memory can be read. Settings come from the manifests of the whole chain (evaluation, multi turn, single
-turn) as far as they lie in the folder. Engine and seed are not compared: engines are what reports compare, and a seed
-does not change any distribution.
+A run is the folder that `scripts/multi_turn.sh` leaves, an evaluated file, or a single-turn result. Of each record only
+its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the whole chain
+(evaluation, multi turn, single turn) as far as they lie in the folder. Engine and seed are not compared: engines are
+what reports compare, and a seed does not change any distribution.
 """
 
 import hashlib
@@ -20,8 +20,10 @@ from cobalt.manifest import companion_path, manifest_path
 from cobalt.metrics import bootstrap_interval
 from cobalt.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
+from cobalt.rollout.evaluate_single import read_evaluated
+from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.trajectory import ProblemTrajectories, Turn
-from cobalt.trajectory_codec import feedback_tests, read_trajectories
+from cobalt.trajectory_codec import feedback_tests
 
 EVALUATION = "evaluation.jsonl"
 _COMPARED = ("engine", "seed", "stage")
@@ -74,6 +76,7 @@ class Run:
         problems: Digest of question and hidden tests of each problem.
         metrics: Pass@1 by turn.
         pass_at_1: Pass@1 of each problem, by turn.
+        outcomes: What each problem's programs reached, for the measures of `cobalt.rollout.protocols`.
         usage: Tokens and costs by turn.
         failed: Problems whose evaluation failed, so that they are missing here.
     """
@@ -86,6 +89,7 @@ class Run:
     problems: Mapping[ProblemId, str]
     metrics: Sequence[TurnMetrics]
     pass_at_1: Mapping[ProblemId, Sequence[float]]
+    outcomes: Mapping[ProblemId, Outcomes]
     usage: Sequence[TurnUsage]
     failed: int
 
@@ -125,7 +129,7 @@ def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
 
 
 def evaluation_file(run: Path) -> Path:
-    """The evaluated records of a run: `run` itself, or the evaluation in its folder.
+    """The records of a run: `run` itself, or the evaluation in its folder, or the single-turn result if it is all.
 
     Raises:
         UserError: there is none; the message has the command that makes it.
@@ -136,7 +140,9 @@ def evaluation_file(run: Path) -> Path:
         raise UserError(f"there is no run {run}: give the folder that scripts/multi_turn.sh wrote")
     path = run / EVALUATION
     if not path.exists():
-        trajectories = run / "multi_turn.jsonl"
+        trajectories, single = run / "multi_turn.jsonl", run / "single_turn.jsonl"
+        if single.exists() and not trajectories.exists():
+            return single
         command = (
             f"python eval_multi_turn.py -i {trajectories} -o {path}"
             if trajectories.exists()
@@ -146,12 +152,19 @@ def evaluation_file(run: Path) -> Path:
     return path
 
 
-def read_run(name: str, path: Path) -> Run:
+def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     """Read one evaluated run; its file is read once.
 
+    Args:
+        name: Its name in tables and plots.
+        path: Its folder, or its file.
+        window: Leave out the problems whose contest is not in this window.
+
     Raises:
-        UserError: no evaluation, or records that are not evaluated or malformed; the record is named.
+        UserError: no evaluation, or records that are not evaluated or malformed, or without a date if there is a
+            window; the record is named. Or no problem is in the window.
     """
+    window = window or DateWindow()
     evaluation = evaluation_file(path)
     digest = hashlib.sha256()
     scores: dict[ProblemId, ProblemScore] = {}
@@ -159,10 +172,14 @@ def read_run(name: str, path: Path) -> Run:
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
     numbers_of_samples: set[int] = set()
-    for group in read_trajectories(evaluation, digest=digest):
+    outcomes: dict[ProblemId, Outcomes] = {}
+    for group in read_evaluated(evaluation, digest=digest):
         problem = group.problem
         try:
+            if not window.holds(problem.id, problem.record):
+                continue
             scores[problem.id] = problem_score(group)
+            outcomes[problem.id] = outcomes_of(group)
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         except UserError as error:
             raise UserError(f"{evaluation}: record {problem.id!r}: {error}") from None
@@ -170,6 +187,8 @@ def read_run(name: str, path: Path) -> Run:
         usage = _usage(group)
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
         numbers_of_samples.add(len(group.trajectories))
+    if not scores:
+        raise UserError(f"{evaluation} has no problem in the window {window}: choose other dates")
     metrics = average(scores, str(evaluation))
     settings, model = _settings(evaluation)
     samples = sorted(numbers_of_samples)
@@ -188,6 +207,7 @@ def read_run(name: str, path: Path) -> Run:
         problems=problems,
         metrics=metrics,
         pass_at_1={identifier: score.pass_at_1 for identifier, score in scores.items()},
+        outcomes=outcomes,
         usage=totals,
         failed=len(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else 0,
     )

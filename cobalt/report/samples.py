@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from cobalt.rollout.evaluate_single import Mean, SampleMetrics
+from cobalt.rollout.evaluate_single import SampleMetrics
+from cobalt.rollout.protocols import Mean
 
 
 def samples_table(metrics: Sequence[SampleMetrics], title: str) -> Table:

@@ -8,12 +8,14 @@ from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.report.plots import plot_categories, plot_turns
+from cobalt.report.protocol_tables import difficulty_table, protocols_table
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
+from cobalt.rollout.protocols import DateWindow
 
-_NOT_IN_EVERY_REPORT = ("differences", "hacking", "published_pass_at_1", "published_hacking")
+_NOT_IN_EVERY_REPORT = ("differences", "protocols", "difficulty", "hacking", "published_pass_at_1", "published_hacking")
 
 
 def write_report(
@@ -23,6 +25,8 @@ def write_report(
     hacking: Mapping[str, Path] | None = None,
     published: bool = False,
     allowed: Sequence[str] = (),
+    ks: Sequence[int] = (),
+    window: DateWindow | None = None,
 ) -> Path:
     """Compare runs, and write `report.md`, its tables (`.csv`, `.tex`) and its plots (`.png`, `.svg`) into `folder`.
 
@@ -34,6 +38,8 @@ def write_report(
         hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
         published: Show the paper's published figures, too.
         allowed: Settings that may differ between the runs.
+        ks: The k of pass@k and of the best of k; empty: see `cobalt.report.protocol_tables.protocol_figures`.
+        window: Compare the problems of this window of dates alone.
 
     Returns:
         The markdown file.
@@ -47,13 +53,18 @@ def write_report(
     result = folder / "report.md"
     check_replaceable(result, "report", [])
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
-    read = [read_run(name, path) for name, path in runs.items()]
+    window = window or DateWindow()
+    read = [read_run(name, path, window) for name, path in runs.items()]
     differing = check_comparable(read, allowed)
     for run in read:
         _check_events(run, events.get(run.name, ()))
-    tables = [turns_table(read), usage_table(read)]
-    if len(read) > 1:
-        tables.insert(1, differences_table(read))
+    measures = [table for table in (protocols_table(read, ks), difficulty_table(read)) if table is not None]
+    tables = [
+        turns_table(read),
+        *([differences_table(read)] if len(read) > 1 else []),
+        *measures,
+        usage_table(read),
+    ]
     if events:
         tempted = {name: tempted_turns(path) for name, path in (hacking or {}).items()}
         tables.append(hacking_table(events, tempted))
@@ -71,6 +82,8 @@ def write_report(
             "hacking": {name: file_digest(path) for name, path in (hacking or {}).items()},
             "published": published,
             "allow": list(allowed),
+            "k": list(ks),
+            "window": str(window),
         }
         open_manifest(result, arguments)
         for table in tables + quoted:
@@ -80,7 +93,7 @@ def write_report(
         if any(events.values()):
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
-        result.write_text(_markdown(read, differing, tables, events, quoted), encoding="utf-8")
+        result.write_text(_markdown(read, window, differing, tables, events, quoted), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
@@ -104,6 +117,7 @@ def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
 
 def _markdown(
     runs: Sequence[Run],
+    window: DateWindow,
     differing: Sequence[str],
     tables: Sequence[Table],
     events: Mapping[str, Sequence[HackingEvent]],
@@ -111,10 +125,15 @@ def _markdown(
 ) -> str:
     by_name = {table.name: to_markdown(table) for table in tables}
     parts = ["# Report\n", *(_about(run) for run in runs), ""]
+    parts += [f"Problems of contests {window} alone.\n"] if window else []
     parts += [f"Setting that differs: {escape_markdown(phrase)}.\n" for phrase in differing]
     parts += ["## Pass@1 by turn\n", by_name["pass_at_1"], "![Pass@1 by turn](pass_at_1.png)\n"]
     if "differences" in by_name:
         parts += ["## Differences\n", by_name["differences"]]
+    if "protocols" in by_name:
+        parts += ["## Other measures\n", by_name["protocols"]]
+    if "difficulty" in by_name:
+        parts += ["## By difficulty\n", by_name["difficulty"]]
     parts += ["## Tokens and costs\n", by_name["usage"]]
     if events:
         parts += ["## Hacking events\n", by_name["hacking"]]

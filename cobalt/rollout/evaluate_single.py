@@ -5,7 +5,7 @@ is one of trajectories with a single turn, which reports and the viewer read lik
 program passes every hidden test.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,15 @@ from cobalt.diversity import Names, distinct_programs
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest
-from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.metrics import pass_at_k
 from cobalt.problem import Problem
 from cobalt.records import iterate_records, write_whole
+from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
+from cobalt.rows import Digest
 from cobalt.trajectory import ProblemTrajectories, Trajectory
-from cobalt.trajectory_codec import decode_first_turns, decode_results, encode_evaluated_single_turn
+from cobalt.trajectory_codec import decode_first_turns, decode_results, encode_evaluated_single_turn, read_trajectories
 
 USUAL_K = (1, 10)
-EVERY_PROBLEM = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over problems, and its 95 % bootstrap interval over problems."""
-
-    value: float
-    interval: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +105,24 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
     return record | encode_evaluated_single_turn(trajectories)
 
 
+def read_evaluated(path: Path, *, digest: Digest | None = None) -> Iterator[ProblemTrajectories]:
+    """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
+
+    Args:
+        path: A result of eval_multi_turn.py, eval_single_turn.py or run_single_turn_*.py.
+        digest: As for `read_trajectories`.
+
+    Raises:
+        UserError: as for `read_trajectories`.
+    """
+    return read_trajectories(path, digest=digest, prepare=lambda record: _evaluated_if_single(path, record))
+
+
+def _evaluated_if_single(source: Path, record: dict[str, Any]) -> dict[str, Any]:
+    single = "responses" in record and "raw_responses" not in record and "conversations" not in record
+    return _evaluated(source, record) if single else record
+
+
 def sample_score(group: ProblemTrajectories, names: Names = "renamed") -> SampleScore:
     """The figures of one evaluated problem, from the first turn of its trajectories.
 
@@ -145,9 +156,8 @@ def sample_metrics(scores: Sequence[SampleScore], ks: Sequence[int] | None = Non
     fewest = min(score.samples for score in scores)
     if ks is None:
         ks = [k for k in USUAL_K if k <= fewest]
+    check_k(ks)
     for k in ks:
-        if k < 1:
-            raise UserError(f"k is {k}: it must be 1 or more")
         if k > fewest:
             raise UserError(f"pass@{k} needs at least {k} samples of each problem: a problem has {fewest}")
     difficulties = list(dict.fromkeys(score.difficulty for score in scores if score.difficulty))
@@ -163,12 +173,7 @@ def _metrics(group: str, scores: Sequence[SampleScore], ks: Sequence[int]) -> Sa
         group=group,
         problems=len(scores),
         samples=(min(samples), max(samples)),
-        pass_at={k: _mean(pass_at_k(score.samples, score.correct, k) for score in scores) for k in ks},
-        distinct=_mean(float(score.distinct) for score in scores),
-        distinct_correct=_mean(float(score.distinct_correct) for score in scores),
+        pass_at={k: mean_over_problems(pass_at_k(score.samples, score.correct, k) for score in scores) for k in ks},
+        distinct=mean_over_problems(float(score.distinct) for score in scores),
+        distinct_correct=mean_over_problems(float(score.distinct_correct) for score in scores),
     )
-
-
-def _mean(values: Iterable[float]) -> Mean:
-    of_problems = list(values)
-    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems))

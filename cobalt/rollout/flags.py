@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from cobalt import hub
 from cobalt.conversation import TemplateThinking, TruncatedThinking
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
@@ -33,7 +34,8 @@ class InferenceFlags:
     """Flags of single-turn and multi-turn inference; names and defaults are the paper's where it has them."""
 
     input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """Problems (JSONL, one a line)."""
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip), or a data set of the Hub as
+    owner/name:split, such as osunlp/TACO-Cobalt:validation."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
@@ -81,7 +83,7 @@ class InferenceFlags:
     def single_turn_settings(self) -> SingleTurnSettings:
         """The settings that the flags ask for."""
         return SingleTurnSettings(
-            self.input_file,
+            hub.input_file(self.input_file),
             self.output_file,
             self.generation(),
             prompts=self.prompts,
@@ -102,7 +104,7 @@ class MultiTurnFlags(InferenceFlags):
     def multi_turn_settings(self) -> MultiTurnSettings:
         """The settings that the flags ask for."""
         return MultiTurnSettings(
-            self.input_file,
+            hub.input_file(self.input_file),
             self.output_file,
             self.generation(),
             turns=self.turns,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cobalt import hub
 from cobalt.cli import run_script
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, run_folder
@@ -31,6 +32,9 @@ class Arguments:
     """The checkpoint's step; the last whole one by default."""
     best: bool = False
     """Take the checkpoint whose validation solved most, in place of the last one."""
+    push_to_hub: str | None = None
+    """Also upload the folder to this repository of the Hugging Face Hub (owner/name; created as private), or copy it
+    into a folder that begins with / or ./"""
 
 
 logger = logging.getLogger(__name__)
@@ -105,8 +109,25 @@ def _has_adapters(config: Any) -> bool:
 
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    export(arguments.run_dir, chosen_step(arguments), arguments.output_dir)
+    if arguments.push_to_hub:
+        hub.check_target(arguments.push_to_hub)
+    step = chosen_step(arguments)
+    export(arguments.run_dir, step, arguments.output_dir)
+    if arguments.push_to_hub:
+        place = push_policy(arguments.run_dir, step, arguments.output_dir, arguments.push_to_hub)
+        logger.info("the policy is at %s", place)
     return 0
+
+
+def push_policy(run: Path, step: int, model: Path, target: str) -> str:
+    """Upload an exported policy; see `cobalt.hub.push`."""
+    from omegaconf import OmegaConf
+
+    config = _config(run)
+    base = OmegaConf.select(config, "actor_rollout_ref.model.path") or OmegaConf.select(config, "model.path")
+    estimator = OmegaConf.select(config, "algorithm.adv_estimator")
+    how = f"Step {step} of a training run" + (f" with the advantages of `{estimator}`." if estimator else ".")
+    return hub.push(target, hub.policy_files(model), hub.policy_card(str(base), how), "model")
 
 
 def chosen_step(arguments: Arguments) -> int:

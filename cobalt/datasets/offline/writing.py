@@ -25,8 +25,8 @@ from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.offline_groups import OfflineGroup, Status
-from cobalt.problem import read_json_lines
 from cobalt.records import encode_record
+from cobalt.rows import read_rows
 
 Summary = dict[str, dict[str, int]]
 
@@ -199,13 +199,14 @@ def _split(settings: GroupSettings, name: str) -> str:
 
 
 def _evaluation_statements(path: Path) -> Iterable[str]:
-    number = 0
-    for number, record in read_json_lines(path):
+    empty = True
+    for place, record in read_rows(path):
+        empty = False
         found = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
         if found is None:
-            raise UserError(f"{path}, line {number}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
+            raise UserError(f"{path}, {place}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
         yield found
-    if not number:
+    if empty:
         raise UserError(f"{path}: the evaluation file holds no problem")
 
 

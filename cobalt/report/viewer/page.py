@@ -25,7 +25,8 @@ from cobalt.errors import UserError
 from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
-from cobalt.problem import Digest, ProblemId
+from cobalt.problem import ProblemId
+from cobalt.rows import Digest
 from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.trajectory_codec import read_trajectories

@@ -1,0 +1,221 @@
+"""Measures of evaluated trajectories beside the paper's protocol: pass@k, stopping early, selection by public tests.
+
+The paper's protocol (`cobalt.rollout.evaluate`) takes the program of a fixed turn, because an episode does not stop
+when its public tests pass. The measures here say what the same trajectories give under other rules:
+
+| measure | the program at turn t |
+|---|---|
+| pass@k | any of k trajectories: at least one of their programs of turn t is right |
+| stopped | that of the first turn, up to t, whose public tests all pass; that of turn t if there is none |
+| best of k | the one of k trajectories' programs of turn t that passes most public tests; by lot between equals |
+
+Stopped and best of k choose by public tests alone, which are there when a model is used. A program is right if it
+passes every hidden test. Nothing is judged here, and no table is written.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from cobalt.errors import UserError
+from cobalt.metrics import best_of_k, bootstrap_interval, pass_at_k
+from cobalt.problem import ProblemId
+from cobalt.trajectory import ProblemTrajectories
+
+EVERY_PROBLEM = "all"
+DATE_FIELD = "contest_date"
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over problems, and its 95 % bootstrap interval over problems."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What is left of the trajectories of one problem when the programs are forgotten.
+
+    Attributes:
+        difficulty: As the problem has it; "" if it has none.
+        correct: Whether the program passes every hidden test, [sample][turn].
+        public: Share of public tests passed, 0 to 1, [sample][turn]; None if the file does not have it.
+    """
+
+    difficulty: str
+    correct: tuple[tuple[bool, ...], ...]
+    public: tuple[tuple[float, ...], ...] | None
+
+    @property
+    def samples(self) -> int:
+        """How many trajectories there are."""
+        return len(self.correct)
+
+    @property
+    def turns(self) -> int:
+        """How many programs a trajectory has."""
+        return len(self.correct[0])
+
+
+def outcomes_of(group: ProblemTrajectories) -> Outcomes:
+    """The outcomes of an evaluated problem.
+
+    Raises:
+        UserError: the problem is not evaluated.
+    """
+    judged = all(turn.public_pass_rate is not None for trajectory in group.trajectories for turn in trajectory.turns)
+    return Outcomes(
+        difficulty=str(group.problem.record.get("difficulty") or ""),
+        correct=tuple(tuple(rate == 1.0 for rate in each.hidden_pass_rates) for each in group.trajectories),
+        public=tuple(tuple(each.public_pass_rates) for each in group.trajectories) if judged else None,
+    )
+
+
+def collecting(groups: Iterable[ProblemTrajectories], into: list[Outcomes]) -> Iterator[ProblemTrajectories]:
+    """Pass evaluated problems on, and keep their outcomes, so that a file is read once."""
+    for group in groups:
+        yield group
+        into.append(outcomes_of(group))
+
+
+def stopping_turns(public: Sequence[float]) -> list[int]:
+    """For each turn t, the turn whose program is taken: the first up to t whose public tests all pass, otherwise t."""
+    first = next((turn for turn, rate in enumerate(public) if rate == 1.0), len(public))
+    return [min(turn, first) for turn in range(len(public))]
+
+
+def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
+    """Unbiased pass@k by turn.
+
+    Raises:
+        UserError: k is below 1, or a problem has fewer than k trajectories.
+    """
+    return _by_turn(outcomes, lambda one, turn: pass_at_k(_enough(one, k), sum(row[turn] for row in one.correct), k), k)
+
+
+def stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
+    """Pass@1 by turn of trajectories that stop when their public tests pass; None where public results are missing."""
+    known = list(outcomes)
+    if any(one.public is None for one in known):
+        return None
+
+    def solved(one: Outcomes, turn: int) -> float:
+        rows = zip(one.correct, one.public or (), strict=True)
+        return sum(right[stopping_turns(public)[turn]] for right, public in rows) / one.samples
+
+    return _by_turn(known, solved)
+
+
+def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
+    """Mean number of programs, by turn, that such a trajectory has written; None where public results are missing."""
+    known = list(outcomes)
+    if any(one.public is None for one in known):
+        return None
+    return _by_turn(
+        known,
+        lambda one, turn: sum(stopping_turns(row)[turn] + 1 for row in one.public or ()) / one.samples,
+    )
+
+
+def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean] | None:
+    """Pass@1 by turn of the best of k trajectories by public tests; None where public results are missing.
+
+    Raises:
+        UserError: k is below 1, or a problem has fewer than k trajectories.
+    """
+    known = list(outcomes)
+    if any(one.public is None for one in known):
+        return None
+
+    def selected(one: Outcomes, turn: int) -> float:
+        _enough(one, k)
+        assert one.public is not None
+        return best_of_k([row[turn] for row in one.public], [row[turn] for row in one.correct], k)
+
+    return _by_turn(known, selected, k)
+
+
+def by_difficulty(outcomes: Sequence[Outcomes]) -> dict[str, list[Outcomes]]:
+    """All problems under "all", and then those of each difficulty in the order in which difficulties appear."""
+    groups = {EVERY_PROBLEM: list(outcomes)}
+    for one in outcomes:
+        if one.difficulty:
+            groups.setdefault(one.difficulty, []).append(one)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class DateWindow:
+    """The problems of contests on or after `since` and on or before `until`; None: no bound.
+
+    A model that may have seen older problems in its training is evaluated on newer ones (LiveCodeBench).
+    """
+
+    since: date | None = None
+    until: date | None = None
+
+    def __post_init__(self) -> None:
+        if self.since and self.until and self.since > self.until:
+            raise UserError(f"since {self.since} is after until {self.until}: exchange them")
+
+    def __bool__(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    def __str__(self) -> str:
+        bounds = [f"from {self.since}"] * (self.since is not None) + [f"to {self.until}"] * (self.until is not None)
+        return " ".join(bounds)
+
+    def holds(self, identifier: ProblemId, record: Mapping[str, object]) -> bool:
+        """Whether a problem lies in the window.
+
+        Raises:
+            UserError: the problem has no date, or one that is not in ISO form.
+        """
+        if not self:
+            return True
+        text = record.get(DATE_FIELD)
+        if not isinstance(text, str):
+            raise UserError(
+                f"problem {identifier!r} has no {DATE_FIELD!r}: a window of dates needs problems with dates, such as"
+                " those of preproc/preproc_lcb_test6.py"
+            )
+        try:
+            day = datetime.fromisoformat(text).date()
+        except ValueError:
+            raise UserError(f"problem {identifier!r}: field {DATE_FIELD!r} is {text!r}, not an ISO date") from None
+        return (self.since is None or day >= self.since) and (self.until is None or day <= self.until)
+
+
+def check_k(ks: Sequence[int]) -> None:
+    """Raise if a k is below 1.
+
+    Raises:
+        UserError: a k is below 1.
+    """
+    for k in ks:
+        if k < 1:
+            raise UserError(f"k is {k}: it must be 1 or more")
+
+
+def _enough(one: Outcomes, k: int) -> int:
+    if one.samples < k:
+        raise UserError(f"k = {k} needs at least {k} samples of each problem: a problem has {one.samples}")
+    return one.samples
+
+
+def _by_turn(outcomes: Iterable[Outcomes], figure: Callable[[Outcomes, int], float], k: int = 1) -> list[Mean]:
+    check_k([k])
+    known = list(outcomes)
+    if not known:
+        raise UserError("there is no evaluated problem")
+    if len({one.turns for one in known}) > 1:
+        raise UserError("problems differ in their number of turns: evaluate runs with the same number together")
+    return [mean_over_problems(figure(one, turn) for one in known) for turn in range(known[0].turns)]
+
+
+def mean_over_problems(values: Iterable[float]) -> Mean:
+    """The mean of one value for each problem, with its interval."""
+    of_problems = list(values)
+    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems))

@@ -1,0 +1,171 @@
+"""The Hub: data sets by name give the problems of their files, and uploads hold what was made."""
+
+import http.server
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from support import square_problem, trajectory_record, write_lines
+from test_scripts import assert_user_error
+from test_scripts import run as run_script
+
+from cobalt import hub
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.problem import load_problems
+from cobalt.report.runs import read_run
+from cobalt.report.sharing import push_trajectories
+
+PROBLEMS = [square_problem(number) for number in range(5)]
+UNREACHABLE = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A local folder with the files of a data set of two splits."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = tmp_path / "TACO-Cobalt"
+    data.mkdir()
+    write_lines(data / "train.jsonl", PROBLEMS[:3])
+    write_lines(data / "validation.jsonl", PROBLEMS[3:])
+    return data
+
+
+@pytest.mark.slow
+def test_a_split_of_a_data_set_is_read_like_a_file_of_problems(folder):
+    file = hub.input_file(Path(f"{folder}:validation"))
+    assert [problem.record for problem in load_problems(file)] == PROBLEMS[3:]
+    with pytest.raises(UserError, match="splits train, validation"):
+        hub.input_file(folder)
+    with pytest.raises(UserError, match="no split 'test'"):
+        hub.input_file(Path(f"{folder}:test"))
+
+
+@pytest.mark.parametrize("name", ["problems.jsonl", "data/problems.parquet", "a/b/c", "tests/absent", "name"])
+def test_what_is_no_name_of_the_hub_stays_a_path(name):
+    assert hub.input_file(Path(name)) == Path(name)
+
+
+@pytest.mark.slow
+def test_without_a_network_a_name_is_refused_or_taken_from_the_cache(tmp_path):
+    """In processes of their own: huggingface_hub reads the Hub's address when it is imported."""
+    flags = ("run_single_turn_vllm.py", "-i", "osunlp/TACO-Cobalt:validation", "-o", tmp_path / "o.jsonl")
+    outside = {"HF_ENDPOINT": UNREACHABLE, "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    assert_user_error(run_script(*flags, **outside), "osunlp/TACO-Cobalt")
+    cached = tmp_path / "cobalt" / "hub" / "osunlp--TACO-Cobalt@abc" / "validation.jsonl"
+    cached.parent.mkdir(parents=True)
+    write_lines(cached, PROBLEMS)
+    finished = run_script(*flags, **outside)
+    assert finished.returncode == 1, finished.stderr  # no engine runs
+    assert str(cached) in finished.stderr
+
+
+@pytest.mark.parametrize("target", ["one", "a/b/c", "a b/c", ""])
+def test_a_target_that_is_neither_a_name_nor_a_folder_is_refused(target):
+    with pytest.raises(UserError, match="owner/name"):
+        hub.check_target(target)
+
+
+@pytest.mark.slow
+def test_uploaded_trajectories_are_an_evaluated_run_and_a_data_set(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    result = write_lines(tmp_path / "evaluation.jsonl", [trajectory_record(n, [[(2, 2)], [(1, 0)]]) for n in range(3)])
+    (tmp_path / "evaluation.metrics.json").write_text("{}")
+    place = Path(push_trajectories(result, f"{tmp_path}/uploaded"))
+    assert {path.name for path in place.iterdir()} == {"README.md", "evaluation.jsonl", "evaluation.metrics.json"}
+    assert [row.pass_at_1 for row in read_run("a", place / "evaluation.jsonl").metrics] == [0.5]
+    rows = datasets.load_dataset(str(place), split="train", streaming=True)
+    assert [row["id"] for row in rows] == [0, 1, 2]
+
+
+def test_an_uploaded_policy_is_its_folder_without_hidden_files(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors", ".cobalt-export", "README.md"):
+        (model / name).write_text(name)
+    place = Path(hub.push(f"{tmp_path}/there", hub.policy_files(model), hub.policy_card("Qwen/Qwen3-8B", "x"), "model"))
+    assert (place / "config.json").read_text() == "config.json"
+    assert not (place / ".cobalt-export").exists()
+    assert "base_model: Qwen/Qwen3-8B" in (place / "README.md").read_text()
+
+
+class StandIn(http.server.BaseHTTPRequestHandler):
+    """The three requests of the Hub that a commit of small files takes."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.seen.append((self.path, self.headers["Authorization"], body))
+        if self.server.status != 200:
+            answer = {"error": "no"}
+        elif "/preupload/" in self.path:
+            files = [file["path"] for file in json.loads(body)["files"]]
+            answer = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in files]}
+        elif "/commit/" in self.path:
+            answer = {"commitUrl": f"{self.server.address}/me/run/commit/{'a' * 40}", "commitOid": "a" * 40}
+        else:
+            answer = {"url": f"{self.server.address}/datasets/me/run", "name": "me/run"}
+        content = json.dumps(answer).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A stand-in for the Hub, which the library in this process talks to."""
+    pytest.importorskip("huggingface_hub")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as standing_in:
+        standing_in.seen, standing_in.status = [], 200
+        standing_in.address = f"http://127.0.0.1:{standing_in.server_port}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", standing_in.address)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        thread = threading.Thread(target=standing_in.serve_forever)
+        thread.start()
+        try:
+            yield standing_in
+        finally:
+            standing_in.shutdown()
+            thread.join()
+
+
+def test_an_upload_creates_a_private_repository_and_commits_every_file(tmp_path, server):
+    file = write_lines(tmp_path / "evaluation.jsonl", PROBLEMS)
+    hub.push("me/run", {"evaluation.jsonl": file}, "card", "dataset")
+    bodies = {path.partition("?")[0]: body for path, _, body in server.seen}
+    created = json.loads(bodies["/api/repos/create"])
+    assert (created["visibility"], created["type"]) == ("private", "dataset")
+    committed = [json.loads(line) for line in bodies["/api/datasets/me/run/commit/main"].splitlines()]
+    assert {line["value"]["path"] for line in committed[1:]} == {"evaluation.jsonl", "README.md"}
+    assert {token for _, token, _ in server.seen} == {"Bearer hf_secret"}
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, UserError), (403, UserError), (501, InfrastructureError)])
+def test_a_refused_upload_is_the_users_mistake_and_a_failed_one_is_not(tmp_path, server, status, kind):
+    server.status = status
+    with pytest.raises(kind, match="me/run"):
+        hub.push("me/run", {}, "card", "dataset")
+
+
+@pytest.mark.slow
+def test_figures_of_an_evaluation_are_logged_with_a_step_for_each_turn(tmp_path):
+    pytest.importorskip("wandb")
+    write_lines(tmp_path / "evaluation.jsonl", [trajectory_record(0, [[(0, 0), (2, 2)], [(0, 0), (0, 0)]])])
+    program = (
+        "import sys; from pathlib import Path; from cobalt.report.sharing import log_evaluation;"
+        "from cobalt.report.runs import read_run; from cobalt.rollout.protocols import stopped;"
+        "path = Path(sys.argv[1]); run = read_run('a', path);"
+        "log_evaluation(path, run.metrics, {'stopped': stopped(run.outcomes.values())})"
+    )
+    finished = run_script("-c", program, tmp_path / "evaluation.jsonl", WANDB_MODE="offline", WANDB_SILENT="true")
+    assert finished.returncode == 0, finished.stderr
+    [log] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    steps = re.findall(rb"evaluation/stopped[^0-9]*([0-9.]+)", log.read_bytes())
+    assert {float(value) for value in steps} >= {0.0, 0.5}

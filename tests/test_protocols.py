@@ -1,0 +1,160 @@
+"""Measures beside the paper's protocol: each agrees with its definition, counted out over all draws."""
+
+import itertools
+import json
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import square_problem, trajectories_of, trajectory_record, write_lines
+from test_scripts import assert_user_error
+from test_scripts import run as run_script
+from test_single_turn_evaluation import HALF, RIGHT, single
+
+from cobalt.errors import UserError
+from cobalt.metrics import best_of_k
+from cobalt.report.runs import evaluation_file, read_run
+from cobalt.report.write import write_report
+from cobalt.rollout.protocols import (
+    DateWindow,
+    Outcomes,
+    best_of,
+    by_difficulty,
+    outcomes_of,
+    pass_at,
+    programs_until_stopped,
+    stopped,
+    stopping_turns,
+)
+
+PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6)
+
+
+@given(PROGRAMS, st.data())
+def test_best_of_k_is_the_mean_over_all_draws_of_k_programs(programs, data):
+    k = data.draw(st.integers(1, len(programs)))
+    chances = []
+    for draw in itertools.combinations(programs, k):
+        best = [right for score, right in draw if score == max(score for score, _ in draw)]
+        chances.append(sum(best) / len(best))
+    scores, correct = zip(*programs, strict=True)
+    assert best_of_k(scores, correct, k) == pytest.approx(sum(chances) / len(chances))
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_best_of_k_refuses_a_k_that_the_programs_do_not_allow(k):
+    with pytest.raises(ValueError, match="between 1 and"):
+        best_of_k([1.0, 0.0], [True, False], k)
+
+
+@pytest.mark.parametrize(
+    ("public", "turns"),
+    [([0.5, 1.0, 0.0], [0, 1, 1]), ([1.0, 0.0, 1.0], [0, 0, 0]), ([0.0, 0.5, 0.5], [0, 1, 2])],
+)
+def test_a_stopped_trajectory_keeps_its_first_program_that_passes_the_public_tests(public, turns):
+    assert stopping_turns(public) == turns
+
+
+def outcomes(*samples, difficulty=""):
+    """Of one problem; `samples` is [sample][turn] of (share of public tests, right)."""
+    return Outcomes(
+        difficulty,
+        tuple(tuple(right for _, right in sample) for sample in samples),
+        tuple(tuple(share for share, _ in sample) for sample in samples),
+    )
+
+
+def test_each_measure_is_averaged_over_problems_by_turn():
+    unlucky = outcomes([(1.0, False), (1.0, True)], [(0.5, False), (0.5, False)])  # stops before it is right
+    repaired = outcomes([(0.0, False), (1.0, True)], [(1.0, True), (0.0, False)])  # stops before it breaks
+    both = [unlucky, repaired]
+    assert [mean.value for mean in pass_at(both, 1)] == [0.25, 0.5]
+    assert [mean.value for mean in pass_at(both, 2)] == [0.5, 1.0]
+    assert [mean.value for mean in stopped(both)] == [0.25, 0.5]  # of `repaired` both samples, of `unlucky` none
+    assert [mean.value for mean in programs_until_stopped(both)] == [1.0, 1.5]
+    assert [mean.value for mean in best_of(both, 2)] == [0.5, 1.0]
+    assert [mean.value for mean in best_of(both, 1)] == [mean.value for mean in pass_at(both, 1)]
+
+
+def test_without_public_results_the_measures_that_need_them_are_missing():
+    unknown = outcomes_of(trajectories_of(square_problem(1, raw_responses=[["a"]], all_pass_rates=[[1.0]])))
+    assert unknown.public is None
+    assert stopped([unknown]) is programs_until_stopped([unknown]) is best_of([unknown], 1) is None
+    assert [mean.value for mean in pass_at([unknown], 1)] == [1.0]
+
+
+def test_a_k_beyond_the_samples_is_refused():
+    one = [outcomes([(1.0, True)])]
+    for measure in (pass_at, best_of):
+        with pytest.raises(UserError, match="at least 2 samples"):
+            measure(one, 2)
+        with pytest.raises(UserError, match="1 or more"):
+            measure(one, 0)
+
+
+def test_problems_are_grouped_by_their_difficulty():
+    easy, hard, unknown = (outcomes([(1.0, True)], difficulty=name) for name in ("EASY", "HARD", ""))
+    assert by_difficulty([hard, easy, unknown]) == {
+        "all": [hard, easy, unknown],
+        "HARD": [hard],
+        "EASY": [easy],
+    }
+
+
+def run_of(folder, *days, samples=((0, 0), (2, 2)), **fields):
+    """An evaluated run of two samples a problem: one that repairs itself, one that stays wrong."""
+    folder.mkdir(parents=True)
+    records = [
+        trajectory_record(number, [list(samples), [(1, 0), (1, 0)]], contest_date=day, **fields)
+        for number, day in enumerate(days)
+    ]
+    write_lines(folder / "evaluation.jsonl", records)
+    return folder
+
+
+def test_a_window_of_dates_keeps_the_problems_of_its_days(tmp_path):
+    run = run_of(tmp_path / "run", "2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
+    assert set(read_run("a", run, DateWindow(since=date(2025, 2, 1))).problems) == {1, 2}
+    assert set(read_run("a", run, DateWindow(until=date(2025, 2, 1))).problems) == {0, 1}
+    with pytest.raises(UserError, match="no problem in the window"):
+        read_run("a", run, DateWindow(since=date(2026, 1, 1)))
+    with pytest.raises(UserError, match="exchange them"):
+        DateWindow(date(2025, 2, 1), date(2025, 1, 1))
+    without = run_of(tmp_path / "without", None)
+    with pytest.raises(UserError, match="contest_date"):
+        read_run("a", without, DateWindow(since=date(2025, 2, 1)))
+    assert set(read_run("a", without).problems) == {0}
+
+
+def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    records = [
+        trajectory_record(number, [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], difficulty=name, contest_date="2025-02-01")
+        for number, name in enumerate(("EASY", "HARD"))
+    ]
+    write_lines(folder / "evaluation.jsonl", records)
+    finished = run_script(
+        "-m", "cobalt.report", folder, "-o", tmp_path / "report", "--k", "1", "2", "--since", "2025-01-01"
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = (tmp_path / "report" / "protocols.csv").read_text().splitlines()
+    rows = {tuple(line.split(",")[1:3]): float(line.split(",")[3]) for line in lines[1:]}
+    assert rows["pass@2", "1"] == rows["best of 2", "1"] == 1.0
+    assert rows["stopped", "1"] == rows["pass@1", "1"] == 0.5
+    assert (tmp_path / "report" / "difficulty.csv").exists()
+    assert json.loads((tmp_path / "report" / "report.md.run.json").read_text())["arguments"]["window"]
+    assert_user_error(run_script("-m", "cobalt.report", folder, "-o", tmp_path / "other", "--k", "3"), "k = 3")
+    assert_user_error(
+        run_script("-m", "cobalt.report", folder, "-o", tmp_path / "other", "--since", "2026-01-01"), "window"
+    )
+
+
+def test_a_single_turn_result_is_reported_as_it_is(tmp_path):
+    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF]), single(1, [RIGHT, RIGHT])])
+    assert evaluation_file(tmp_path) == tmp_path / "single_turn.jsonl"
+    run = read_run("a", tmp_path)
+    assert [row.pass_at_1 for row in run.metrics] == [0.75]
+    report = write_report({"a": tmp_path}, tmp_path / "report", ks=[2])
+    assert "100.0" in report.read_text()
