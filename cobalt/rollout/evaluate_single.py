@@ -14,7 +14,7 @@ from cobalt.diversity import Names, distinct_programs
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest
-from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.metrics import RATES, bootstrap_interval, pass_at_k
 from cobalt.problem import Problem
 from cobalt.records import iterate_records, write_whole
 from cobalt.trajectory import ProblemTrajectories, Trajectory
@@ -163,12 +163,12 @@ def _metrics(group: str, scores: Sequence[SampleScore], ks: Sequence[int]) -> Sa
         group=group,
         problems=len(scores),
         samples=(min(samples), max(samples)),
-        pass_at={k: _mean(pass_at_k(score.samples, score.correct, k) for score in scores) for k in ks},
+        pass_at={k: _mean((pass_at_k(score.samples, score.correct, k) for score in scores), RATES) for k in ks},
         distinct=_mean(float(score.distinct) for score in scores),
         distinct_correct=_mean(float(score.distinct_correct) for score in scores),
     )
 
 
-def _mean(values: Iterable[float]) -> Mean:
+def _mean(values: Iterable[float], bounds: tuple[float, float] | None = None) -> Mean:
     of_problems = list(values)
-    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems))
+    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems, bounds=bounds))
