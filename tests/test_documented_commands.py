@@ -67,8 +67,8 @@ def test_a_documented_command_has_only_flags_that_its_program_knows(page, comman
 
 @pytest.mark.parametrize(("page", "command"), [item for item in DOCUMENTED if item[1].startswith("serve")])
 def test_a_documented_service_has_only_settings_that_its_app_knows(page, command):
-    from cobalt.engine.vllm_service import VllmSettings
-    from cobalt.judge.service import ServiceSettings
+    from cobalt.engine.vllm_settings import VllmSettings
+    from cobalt.judge.service_settings import ServiceSettings
 
     words = shlex.split(command)
     known = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": VllmSettings}[words[2]].model_fields
