@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -406,6 +407,8 @@ def run_beside_services(arguments: Arguments) -> int:
     """Run the command with the services; returns its exit code."""
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
+    if shutil.which(arguments.command[0]) is None:
+        raise UserError(f"cannot run {arguments.command[0]!r}: there is no such command")
     if arguments.engine and arguments.model is None:
         raise UserError("--engine has settings of the engine, which is started only with --model: give both or neither")
     enter_delegated()  # before there are processes that would have to move too

@@ -32,11 +32,12 @@ class ErrorOutput:
 
 
 def first_error(said: str) -> str:
-    """The first exception that tracebacks in a log end with, as "Type: message"; "" if there is none.
+    """The exception that the first traceback in a log ends with, as "Type: message"; "" if there is none.
 
     Exceptions that only say that another process failed are passed over.
     """
-    for line in said.splitlines():
+    _, _, tracebacks = said.partition("Traceback (most recent call last):")
+    for line in tracebacks.splitlines():
         found = _ERROR.search(line.rstrip())
         if found and not found[2].startswith(_SAYS_NOTHING):
             return f"{found[1].rpartition('.')[2]}: {found[2]}"

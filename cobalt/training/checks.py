@@ -371,12 +371,15 @@ def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> in
 def _token_counter(config: Any, findings: Findings) -> Any:
     from omegaconf import OmegaConf
 
-    from cobalt.conversation.token_count import PromptTokenCounter
+    from cobalt.conversation.token_count import NoChatTemplate, PromptTokenCounter
 
     model = config.actor_rollout_ref.model
     arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     try:
         return PromptTokenCounter(model.tokenizer_path or model.path, arguments)
+    except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
+        findings.errors.append(str(error))
+        return None
     except UserError as error:
         _missing(model.path, str(error), findings)
         return None

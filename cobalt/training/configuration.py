@@ -171,7 +171,7 @@ def _unknown_setting(key: str, there: Sequence[str]) -> str:
     similar += [name for name in there if name.rpartition(".")[2] == last]
     similar += difflib.get_close_matches(key, there, n=3, cutoff=0.8)
     similar = list(dict.fromkeys(similar))
-    advice = f"did you mean {' or '.join(similar[:3])}?" if similar else "--dry_run prints all settings"
+    advice = f"did you mean {' or '.join(similar[:3])}?" if similar else "none has a similar name"
     return f"there is no setting {key!r}: {advice} (+{key}=VALUE would add it, for code of your own that reads it)"
 
 
