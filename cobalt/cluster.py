@@ -64,6 +64,26 @@ def asks_for_token(address: str) -> bool:
     Raises:
         InfrastructureError: nothing answers at the address, or what answers is not Ray.
     """
+    return _refuses(address, None)
+
+
+def refuses_token(address: str) -> bool:
+    """Whether the cluster at an address refuses a call with this user's token; False if this user has none.
+
+    Ray itself would repeat such a call for 20 s, and write a line each time.
+
+    Raises:
+        InfrastructureError: as for `asks_for_token`.
+    """
+    path = token_path()
+    try:
+        token = os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(token.strip()) and _refuses(address, token.strip())
+
+
+def _refuses(address: str, token: str | None) -> bool:
     import grpc  # type: ignore[import-untyped]
 
     try:
@@ -75,7 +95,8 @@ def asks_for_token(address: str) -> bool:
             reraise=True,
         ):
             with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS)
+                sent = (("authorization", f"Bearer {token}"),) if token else None
+                channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True

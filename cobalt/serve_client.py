@@ -143,8 +143,10 @@ def join_cluster(failure: str, advice: str) -> None:
             raise ServiceDown(f"{failure}, because Ray is not running: {advice}")
         place = f"RAY_ADDRESS={given}" if named else str(address)
         try:
+            refused = False
             if address is not None:
                 cluster.bring_token(address)
+                refused = cluster.refuses_token(address)
         except InfrastructureError:
             if not named:
                 raise ServiceDown(
@@ -156,6 +158,8 @@ def join_cluster(failure: str, advice: str) -> None:
                 " said when they were started, or unset RAY_ADDRESS"
             ) from None
         try:
+            if refused:
+                raise ConnectionError("it refuses this user's token")
             cluster.connect("auto")
         except (ConnectionError, AuthenticationError) as error:
             raise ServiceDown(

@@ -11,6 +11,7 @@ What needs no service (port, settings, model, bubblewrap) is checked before Ray 
 start, or Ray dies, Ray's logs are kept (`cobalt.service_logs`).
 """
 
+import atexit
 import contextlib
 import json
 import logging
@@ -272,6 +273,9 @@ def _watched_folder() -> Iterator[str]:
     try:
         # Ray's socket names have a length limit, so the folder's path must be short: /tmp, not the user's TMPDIR.
         folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
+        # If Ray has died, the handlers that it has registered write into the folder after the watcher has removed it.
+        # Handlers run in the opposite order, and so this one after Ray's.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", watcher.__file__, folder],
             # Services may be started inside other services, whose watcher must not end this one.

@@ -86,10 +86,10 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         _feedback_tests(settings, problem)
         recorded.append(len(_recorded_first_turns(settings, problem) or ()))
     check_replay(engine, problems)
-    first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     if all(recorded):
         samples = recorded_samples(settings.input_file, recorded, settings.generation.n)
         settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))
+    first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine)
 
