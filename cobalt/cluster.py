@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from pathlib import Path
 
 import tenacity
@@ -19,6 +20,7 @@ START_COMMAND = "bash scripts/ray_cluster.sh start"
 
 _UNAUTHENTICATED_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _ANSWER_SECONDS = 10.0
+_JOIN_SECONDS = 60.0
 
 
 def token_path() -> Path | None:
@@ -62,6 +64,26 @@ def asks_for_token(address: str) -> bool:
     Raises:
         InfrastructureError: nothing answers at the address, or what answers is not Ray.
     """
+    return _refuses(address, None)
+
+
+def refuses_token(address: str) -> bool:
+    """Whether the cluster at an address refuses a call with this user's token; False if this user has none.
+
+    Ray itself would repeat such a call for 20 s, and write a line each time.
+
+    Raises:
+        InfrastructureError: as for `asks_for_token`.
+    """
+    path = token_path()
+    try:
+        token = os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(token.strip()) and _refuses(address, token.strip())
+
+
+def _refuses(address: str, token: str | None) -> bool:
     import grpc  # type: ignore[import-untyped]
 
     try:
@@ -73,7 +95,8 @@ def asks_for_token(address: str) -> bool:
             reraise=True,
         ):
             with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS)
+                sent = (("authorization", f"Bearer {token}"),) if token else None
+                channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True
@@ -157,10 +180,11 @@ def bring_token(address: str) -> None:
     An explicit `RAY_AUTH_MODE` is left as it is.
 
     Raises:
-        InfrastructureError: nothing answers at the address.
+        InfrastructureError: nothing answers at the address, or what answers is not Ray. Ray itself would try for
+            minutes.
     """
     keep_token_private()
-    if "RAY_AUTH_MODE" in os.environ or not asks_for_token(address):
+    if not asks_for_token(address) or "RAY_AUTH_MODE" in os.environ:
         return
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
@@ -168,6 +192,33 @@ def bring_token(address: str) -> None:
     # Ray does this by itself for a cluster that it finds on this machine, but not for one at RAY_ADDRESS. To set the
     # environment variable is not enough, because Ray has read it when it was imported.
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def connect(address: str) -> None:
+    """Connect this process to a cluster, within 60 s; Ray itself has no limit for some of its steps.
+
+    Raises:
+        ConnectionError: the cluster refuses, or has no node on this machine, or does not answer in time.
+        AuthenticationError: Ray's own, for a wrong token.
+    """
+    import ray
+
+    raised: list[BaseException] = []
+
+    def initialize() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    # Ray's waiting cannot be interrupted, so a thread waits for it; a daemon, which does not keep the process alive.
+    thread = threading.Thread(target=initialize, daemon=True)
+    thread.start()
+    thread.join(_JOIN_SECONDS)
+    if thread.is_alive():
+        raise ConnectionError(f"it was not joined within {_JOIN_SECONDS:g} s")
+    if raised:
+        raise raised[0]
 
 
 def join() -> None:
@@ -194,7 +245,7 @@ def join() -> None:
             " its head (mode 600), and unset RAY_AUTH_MODE"
         )
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        connect(address)
     except (ConnectionError, AuthenticationError, RuntimeError) as error:
         reason = last_line(str(error.__cause__ or error))
         raise UserError(

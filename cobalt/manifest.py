@@ -4,6 +4,9 @@
 began the file; otherwise it is refused, and the message names the difference. Arguments must not hold secrets. A writer
 takes the lock of the result first (`cobalt.records.RecordFile`), so that a second writer is refused before it can
 change the first one's manifest.
+
+A manifest has the arguments that made its inputs, too, in the list `sources`. So a result that was made of a result
+still says how the first one was made when that one is gone (`made_by`).
 """
 
 import hashlib
@@ -80,12 +83,13 @@ def open_manifest(
         UserError: the result exists without a manifest, or was made with other arguments or data.
     """
     path = manifest_path(result)
+    read = list(inputs)
     made_from = {
         "arguments": json.loads(json.dumps(dict(arguments))),
-        "inputs": _digests(inputs),
+        "inputs": _digests(read),
     }
     if not result.exists() or result.stat().st_size == 0:
-        _write(path, made_from | _circumstances())
+        _write(path, made_from | {"sources": [one for path in read for one in made_by(path)]} | _circumstances())
         return
     if not path.exists():
         raise UserError(
@@ -172,6 +176,48 @@ def recorded_arguments(result: Path) -> dict[str, Any] | None:
     if not isinstance(arguments, dict):
         raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
     return arguments
+
+
+def made_by(result: Path) -> list[dict[str, Any]]:
+    """The arguments of everything that made a result, as far as manifests say: its own, then those of its inputs.
+
+    An input's arguments are in the result's manifest (`sources`). In a manifest without them, an input is looked for
+    next to the result, and counts if its content is the recorded one.
+
+    Returns:
+        The arguments, nearest first; [] if there is no manifest.
+
+    Raises:
+        UserError: a manifest cannot be read, or is malformed.
+    """
+    path = manifest_path(result)
+    if not path.is_file():
+        return []
+    content = _read(path)
+    found = [content.get("arguments"), *content.get("sources", [])]
+    if not all(isinstance(arguments, dict) for arguments in found):
+        raise UserError(f"{path} is not a manifest: move it and its result away")
+    if "sources" not in content:
+        for name, digest in dict(content.get("inputs") or {}).items():
+            sibling = result.with_name(name)
+            if manifest_path(sibling).is_file() and sibling.is_file() and file_digest(sibling) == digest:
+                found += made_by(sibling)
+    return found
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings, by dotted name, that differ between two sets of arguments, each with both values."""
+    old, new = _flat(before), _flat(now)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    }
+
+
+def is_named(setting: str, names: Iterable[str]) -> bool:
+    """Whether a dotted setting, or a part of it, is among `names`: "engine" names `engine.model`."""
+    return any(f".{name}." in f".{setting}." for name in names)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -7,6 +7,15 @@ from functools import lru_cache
 
 import numpy as np
 
+RATES = (0.0, 1.0)
+"""Bounds of a rate, such as pass@1."""
+
+DIFFERENCES = (-1.0, 1.0)
+"""Bounds of the difference of two rates."""
+
+FEW_PROBLEMS = 30
+"""Below this many problems a percentile bootstrap over problems is clearly too narrow, and tables say so."""
+
 _CHUNK = 1_000  # number of resamples that are in memory as 64-bit numbers at a time
 
 
@@ -61,17 +70,31 @@ def best_of_k(scores: Sequence[float], correct: Sequence[bool], k: int) -> float
 
 
 def bootstrap_interval(
-    values: Sequence[float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+    values: Sequence[float],
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over problems.
 
     Problems are resampled, not samples, because the samples of one problem are not independent of one another.
+
+    Equal values have nothing to resample, and the bootstrap's interval would be a point, however few there are: no
+    success on three problems would read "0.0 to 0.0". With `bounds` such an interval is an exact one instead. If a
+    share q of all problems had another value, n problems would all have this one with probability (1 - q)^n. So q is at
+    most 1 - (1 - level)^(1 / n), about 3 / n at 95 % (the rule of three), and the other values lie within the bounds.
+    No success on 3, 30 and 300 problems gives 0 to 0.63, 0 to 0.095 and 0 to 0.010.
+
+    The percentile bootstrap is too narrow on few problems (`FEW_PROBLEMS`), whatever the values are; tables say so.
 
     Args:
         values: One value for each problem, for example its pass@1.
         level: Coverage, between 0 and 1.
         resamples: Number of bootstrap resamples.
         seed: Seed of the resampling; the same seed gives the same interval.
+        bounds: Least and largest value that a problem can have (`RATES`, `DIFFERENCES`); None: not known.
 
     Returns:
         Lower and upper bound, in the unit of `values`.
@@ -82,6 +105,9 @@ def bootstrap_interval(
     if len(values) == 0:
         raise ValueError("an interval needs at least one value")
     array = np.asarray(values, dtype=np.float64)
+    if bounds is not None and (array == array[0]).all():
+        value, others = float(array[0]), 1 - (1 - level) ** (1 / len(array))
+        return value - others * (value - bounds[0]), value + others * (bounds[1] - value)
     counts = _resamples(len(array), resamples, seed)
     sums = [counts[start : start + _CHUNK] @ array for start in range(0, resamples, _CHUNK)]
     means = np.concatenate(sums) / len(array)

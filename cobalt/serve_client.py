@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from cobalt import cluster
@@ -79,34 +79,46 @@ def _serve_runs() -> bool:
     return _get_global_client(raise_if_no_controller_running=False) is not None
 
 
-async def find_app(name: str, advice: str) -> Any:
+async def find_app(name: str, advice: str, needed: Sequence[str] = ()) -> Any:
     """The handle of a running Serve app; joins the running Ray cluster (`RAY_ADDRESS` or the local one).
 
     Args:
         name: Name of the Serve app.
         advice: What the user should do if the app is not running, as the end of a sentence.
+        needed: Other apps that the caller will need; if `name` is not running, those that are not either are named.
 
     Raises:
         ServiceDown: there is no cluster or no such app.
+        UserError: `RAY_ADDRESS` is not an address.
     """
-    return await asyncio.to_thread(_find_app, name, advice)
+    return await asyncio.to_thread(_find_app, name, advice, needed)
 
 
-def _find_app(name: str, advice: str) -> Any:
+def _find_app(name: str, advice: str, needed: Sequence[str]) -> Any:
+    join_cluster(f"app {name!r} cannot be reached", advice)
     from ray import serve
+    from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
 
-    join_cluster(f"app {name!r} cannot be reached", advice)
     try:
         return serve.get_app_handle(name)
     except RayServeException:
-        raise ServiceDown(f"app {name!r} is not running: {advice}") from None
+        pass
+    missing = [name]
+    try:
+        running = serve.status().applications
+        missing += [other for other in needed if other not in running]
+    except (RayError, RayServeException):  # Serve is not running at all
+        missing += needed
+    apps = f"apps {' and '.join(map(repr, missing))} are" if len(missing) > 1 else f"app {name!r} is"
+    raise ServiceDown(f"{apps} not running on the Ray cluster at {cluster.running_cluster()}: {advice}")
 
 
 def join_cluster(failure: str, advice: str) -> None:
     """Join the running Ray cluster (`RAY_ADDRESS` or the local one) if this process has not joined one.
 
-    The user's token is sent to a cluster that asks for one, even without `RAY_AUTH_MODE=token`.
+    The user's token is sent to a cluster that asks for one, even without `RAY_AUTH_MODE=token`. Each step has a time
+    limit.
 
     Args:
         failure: What is not possible without the cluster, as the beginning of a sentence.
@@ -114,39 +126,64 @@ def join_cluster(failure: str, advice: str) -> None:
 
     Raises:
         ServiceDown: there is no cluster, or it refuses to be joined.
+        UserError: `RAY_ADDRESS` is not an address.
     """
+    given = os.environ.get("RAY_ADDRESS", "")
+    named = given not in ("", "auto", "local")
+    if named:
+        _check_address(given, failure, advice)  # before Ray is imported, which takes seconds
     import ray
     from ray.exceptions import AuthenticationError
 
     with _joining:
         if ray.is_initialized():
             return
-        _check_address(failure, advice)
+        address = cluster.running_cluster(any_local=True)
+        if address is None and not given.startswith("ray://"):
+            raise ServiceDown(f"{failure}, because Ray is not running: {advice}")
+        place = f"RAY_ADDRESS={given}" if named else str(address)
         try:
-            address = cluster.running_cluster(any_local=True)
+            refused = False
             if address is not None:
                 cluster.bring_token(address)
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, AuthenticationError, InfrastructureError):
-            address = os.environ.get("RAY_ADDRESS")
-            if not address:
-                raise ServiceDown(f"{failure}, because Ray is not running: {advice}") from None
+                refused = cluster.refuses_token(address)
+        except InfrastructureError:
+            if not named:
+                raise ServiceDown(
+                    f"{failure}, because Ray is not running (the cluster that was started here last, at {address}, does"
+                    f" not answer): {advice}"
+                ) from None
             raise ServiceDown(
-                f"{failure}, because the server at RAY_ADDRESS={address} refuses to be joined:"
-                " if it is a Ray cluster of another machine, copy its ~/.ray/auth_token here (mode 600)"
+                f"{failure}, because what answers at {place} is not a Ray cluster: give the address that the services"
+                " said when they were started, or unset RAY_ADDRESS"
+            ) from None
+        try:
+            if refused:
+                raise ConnectionError("it refuses this user's token")
+            cluster.connect("auto")
+        except (ConnectionError, AuthenticationError) as error:
+            raise ServiceDown(
+                f"{failure}, because the Ray cluster at {place} cannot be joined ({reason(error)}): if it is another"
+                " machine's or another user's, copy its ~/.ray/auth_token here (mode 600), and start a Ray node here"
+                " (scripts/ray_cluster.sh join)"
             ) from None
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        logger.info("using the Ray cluster at %s", ray.get_runtime_context().gcs_address)
+        found = "" if named else " (found on this machine, because RAY_ADDRESS is not set)"
+        logger.info("using the Ray cluster at %s%s", ray.get_runtime_context().gcs_address, found)
 
 
-def _check_address(failure: str, advice: str) -> None:
-    """Fail at once if nothing listens at `RAY_ADDRESS`; Ray itself would try for minutes."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return
+def _check_address(address: str, failure: str, advice: str) -> None:
+    """Check that `RAY_ADDRESS` has the form of an address, and that something listens there; Ray would try for minutes.
+
+    Raises:
+        UserError: it is not an address.
+        ServiceDown: nothing listens there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"RAY_ADDRESS={address} is not an address (HOST:PORT): set it to one, or unset it")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
         raise ServiceDown(f"{failure}, because nothing answers at RAY_ADDRESS={address}: {advice}") from None
 

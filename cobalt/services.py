@@ -6,14 +6,19 @@ The cluster belongs to this process. It listens on loopback and asks for Ray's t
 neither used nor changed. Nothing is left when the command ends. If this process is killed, a watcher ends the command,
 Ray and everything that they started, and removes their folder. The command finds the cluster by `RAY_ADDRESS`. For a
 long-lived service use `serve run` on a Ray cluster of your own.
+
+What needs no service (port, settings, model, bubblewrap) is checked before Ray is started. If the services do not
+start, or Ray dies, Ray's logs are kept (`cobalt.service_logs`).
 """
 
+import atexit
 import contextlib
 import json
 import logging
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,10 +37,16 @@ import tyro
 
 from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
+from cobalt.engine.model_check import check_model
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.cgroups import enter_delegated
+from cobalt.judge.isolation import check_paths, find_bwrap
+from cobalt.judge.service_settings import ServiceSettings
 from cobalt.serve_client import reason
+from cobalt.service_logs import keeping_logs
+from cobalt.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +96,8 @@ def running_services(
 
     Args:
         model: Model folder or hub name.
-        judge: Settings of the judge (`cobalt.judge.service.ServiceSettings`).
-        engine: Settings of the engine (`cobalt.engine.vllm_service.VllmSettings`).
+        judge: Settings of the judge (`cobalt.judge.service_settings.ServiceSettings`).
+        engine: Settings of the engine (`cobalt.engine.vllm_settings.VllmSettings`).
         http_port: Port on 127.0.0.1; None: a free port.
         num_cpus: Number of CPUs that Ray can reserve; None: the machine's, at least 2. Ray binds nothing to a core.
         num_gpus: Number of GPUs that Ray can reserve; None: those that it finds. Training on a CPU needs logical GPUs.
@@ -97,10 +108,12 @@ def running_services(
         `COBALT_HTTP` with the address for HTTP requests.
 
     Raises:
-        UserError: the port is in use, or a setting is wrong.
-        InfrastructureError: Ray or an app did not start.
+        UserError: the port is in use, a setting or the model is wrong, or bubblewrap is not installed.
+        InfrastructureError: Ray or an app did not start, or the Hub does not answer; the message has the folder of the
+            logs, if there are any.
     """
     port = _free_port(http_port)
+    _check_settings(model, judge or {}, engine or {})
     cluster.keep_token_private(create=True)
     with (
         _watched_folder() as folder,
@@ -120,34 +133,16 @@ def running_services(
     ):
         import ray
         from ray import serve
-        from ray.exceptions import RayError
-
-        from cobalt.engine import vllm_service
-        from cobalt.judge import service as judge_service
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         handler = signal.getsignal(signal.SIGTERM)
-        apps: list[tuple[str, serve.Application]] = []
+        names: list[str] = []
         try:
-            address = _start_ray(folder, num_cpus, num_gpus, object_store_memory)
-            _restore_sigterm(handler)
-            try:
-                serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
-            except (RayError, TimeoutError) as error:
-                raise InfrastructureError(f"Ray Serve did not start: {reason(error)}") from None
-            apps.append(("evaluator", judge_service.build(judge or {})))
-            if model is not None:
-                apps.append(("vllm_actor", vllm_service.build({"model": model} | (engine or {}))))
-            try:
-                # All at once, so that the engine and the judge start at the same time.
-                serve.run_many([serve.RunTarget(app, name, f"/{name}") for name, app in apps])
-            except (RuntimeError, TimeoutError) as error:
-                names = [name for name, _ in apps]
-                failed = [name for name in names if f"pplication {name} " in str(error)] or names
-                raise InfrastructureError(
-                    f"app {' or '.join(map(repr, failed))} did not start: {_refusal(failed) or reason(error)}"
-                ) from None
-            for name, _ in apps:
+            with keeping_logs(Path(folder)):
+                address = _start_ray(folder, num_cpus, num_gpus, object_store_memory)
+                _restore_sigterm(handler)
+                names += _start_apps(port, model, judge or {}, engine or {})
+            for name in names:
                 logger.info("app %r answers at http://127.0.0.1:%d/%s", name, port, name)
             yield {
                 "RAY_ADDRESS": address,
@@ -161,8 +156,55 @@ def running_services(
             if ray.is_initialized() and _ray_lives(folder):
                 # Not `serve.shutdown`, after which Ray logs that the controller was killed during its shutdown.
                 with contextlib.suppress(Exception), ThreadPoolExecutor() as pool:
-                    list(pool.map(serve.delete, [name for name, _ in apps]))
+                    list(pool.map(serve.delete, names))
                 ray.shutdown()
+
+
+def _check_settings(model: str | None, judge: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
+    """Check everything about the two apps that shows without Ray.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value, the model is not there or has no chat template, or
+            bubblewrap is not installed.
+        InfrastructureError: the model is not on this machine, and the Hub does not answer.
+    """
+    of_judge = ServiceSettings.from_mapping(judge, os.environ)
+    check_paths(of_judge)
+    if not of_judge.unsafe:
+        find_bwrap()
+    if model is not None:
+        check_model(read_settings(VllmSettings, {"model": model} | dict(engine), os.environ, ENVIRONMENT_PREFIX).model)
+
+
+def _start_apps(port: int, model: str | None, judge: Mapping[str, Any], engine: Mapping[str, Any]) -> list[str]:
+    """Start Serve and the apps on the Ray that this process has joined; returns the apps' names.
+
+    Raises:
+        InfrastructureError: Serve or an app did not start.
+    """
+    from ray import serve
+    from ray.exceptions import RayError
+
+    from cobalt.engine import vllm_service
+    from cobalt.judge import service as judge_service
+
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+    except (RayError, TimeoutError) as error:
+        raise InfrastructureError(f"Ray Serve did not start: {reason(error)}") from None
+    apps = [("evaluator", judge_service.build(judge))]
+    if model is not None:
+        apps.append(("vllm_actor", vllm_service.build({"model": model} | dict(engine))))
+    names = [name for name, _ in apps]
+    try:
+        # All at once, so that the engine and the judge start at the same time.
+        serve.run_many([serve.RunTarget(app, name, f"/{name}") for name, app in apps])
+    except (RuntimeError, TimeoutError) as error:
+        failed = [name for name in names if f"pplication {name} " in str(error)] or names
+        raise InfrastructureError(
+            f"app {' or '.join(map(repr, failed))} did not start: {_refusal(failed) or reason(error)}"
+        ) from None
+    return names
 
 
 HOLD = (
@@ -231,6 +273,9 @@ def _watched_folder() -> Iterator[str]:
     try:
         # Ray's socket names have a length limit, so the folder's path must be short: /tmp, not the user's TMPDIR.
         folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
+        # If Ray has died, the handlers that it has registered write into the folder after the watcher has removed it.
+        # Handlers run in the opposite order, and so this one after Ray's.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", watcher.__file__, folder],
             # Services may be started inside other services, whose watcher must not end this one.
@@ -352,7 +397,8 @@ def _refusal(apps: list[str]) -> str:
         for line in deployment.message.splitlines()
     ]
     reasons = [line for line in said if re.match(r"(Value error, |[\w.]*(Error|Exception): )", line)]
-    return reasons[-1] if reasons else ""
+    # The sentences of this project's own errors need no type before them.
+    return re.sub(r"^cobalt\.errors\.\w+: ", "", reasons[-1]) if reasons else ""
 
 
 def _restore_sigterm(handler: Any) -> None:
@@ -365,6 +411,8 @@ def run_beside_services(arguments: Arguments) -> int:
     """Run the command with the services; returns its exit code."""
     if not arguments.command:
         raise UserError("no command given: put it after `--`")
+    if shutil.which(arguments.command[0]) is None:
+        raise UserError(f"cannot run {arguments.command[0]!r}: there is no such command")
     if arguments.engine and arguments.model is None:
         raise UserError("--engine has settings of the engine, which is started only with --model: give both or neither")
     enter_delegated()  # before there are processes that would have to move too
@@ -390,9 +438,10 @@ def run_beside_services(arguments: Arguments) -> int:
                     os.killpg(child.pid, signal.SIGINT)
                 code = child.wait()  # the command is writing its finished results
         if ray_died.is_set():
-            raise InfrastructureError(
-                "Ray died, and the command was interrupted: what is finished is kept; run the same command again"
-            )
+            with keeping_logs(Path(environment[watcher.VARIABLE])):
+                raise InfrastructureError(
+                    "Ray died, and the command was interrupted: what is finished is kept; run the same command again"
+                )
         return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
 
 

@@ -195,7 +195,7 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from cobalt import cluster
-    from cobalt.engine import vllm_service
+    from cobalt.engine import vllm_service, vllm_settings
 
     tokenizer, given = make_tokenizer(form), []
 
@@ -217,7 +217,7 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
     monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda arguments: Recorder())
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
-    engine = vllm_service.VllmEngineActor(vllm_service.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)
+    engine = vllm_service.VllmEngineActor(vllm_settings.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)
     settings = GenerationSettings(n=1, seed=0).model_dump()
     [completion] = asyncio.run(engine.generate(CHAT[:2], settings))
     [(tokens, parameters)] = given

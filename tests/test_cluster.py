@@ -310,7 +310,8 @@ def test_an_open_cluster_is_refused_in_one_sentence_with_exit_code_2(open_cluste
 def test_a_replica_refuses_an_open_cluster_by_itself(open_cluster):
     deploy = """
 from ray import serve
-from cobalt.judge.service import Evaluator, ServiceSettings
+from cobalt.judge.service import Evaluator
+from cobalt.judge.service_settings import ServiceSettings
 serve.start(proxy_location="Disabled")
 serve.run(serve.deployment(Evaluator).bind(ServiceSettings(concurrency=1)), name="direct", route_prefix=None)
 """

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, guarded_api
 from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind, sandbox_fusion
-from cobalt.judge.service import ServiceSettings
+from cobalt.judge.service_settings import ServiceSettings
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import httpx
@@ -133,6 +134,44 @@ async def test_retry_after_delays_all_requests():
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await slow
     assert all(later - provider.times[0] >= 2 for later in provider.times[1:])
+
+
+async def test_requests_in_flight_are_bounded_over_problems_and_samples_together():
+    open_now, most, lock = 0, 0, threading.Lock()
+
+    def counted(request):
+        nonlocal open_now, most
+        with lock:
+            open_now += 1
+            most = max(most, open_now)
+        time.sleep(0.1)
+        with lock:
+            open_now -= 1
+        return answer("four")
+
+    with serve(counted) as provider:
+        async with engine(provider, concurrent_requests=3) as one:
+            calls = (one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(i, 0)) for i in range(3))
+            completions = await asyncio.gather(*calls)
+    assert (len(provider.requests), [len(of_call) for of_call in completions]) == (12, [4, 4, 4])
+    assert most == 3
+
+
+async def test_requests_that_wait_for_their_turn_are_not_made_after_the_end_of_the_run():
+    async def run(provider):
+        async with engine(provider, concurrent_requests=1) as one, asyncio.TaskGroup() as group:
+            group.create_task(one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(0, 0)))
+            await until_asked(provider, 1)
+            raise ServiceDown("as another part of the run raises it")
+
+    def slow(request):
+        time.sleep(0.5)
+        return answer("four")
+
+    with serve(slow) as provider:
+        with pytest.raises(ExceptionGroup):
+            await run(provider)
+        assert len(provider.requests) == 1
 
 
 async def test_a_pause_of_hours_ends_the_run_instead():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -33,6 +33,22 @@ def test_impossible_counts_are_refused(n, correct, k):
 
 def test_the_interval_of_a_constant_is_the_constant():
     assert bootstrap_interval([0.25] * 10) == pytest.approx((0.25, 0.25))
+
+
+@pytest.mark.parametrize(("problems", "most"), [(1, 0.95), (3, 0.632), (30, 0.095), (300, 0.00994)])
+def test_equal_values_get_an_exact_bound_where_their_limits_are_known(problems, most):
+    assert bootstrap_interval([0.0] * problems, bounds=RATES) == pytest.approx((0, most), rel=1e-2)
+    assert bootstrap_interval([1.0] * problems, bounds=RATES) == pytest.approx((1 - most, 1), rel=1e-2)
+    assert bootstrap_interval([0.0] * problems, bounds=DIFFERENCES) == pytest.approx((-most, most), rel=1e-2)
+
+
+def test_the_exact_bound_covers_a_rare_success_as_often_as_it_says():
+    # The worst case of the bound: with this rate, 20 problems have no success in 5 % of all draws.
+    rate = 1 - 0.05 ** (1 / 20)
+    draws = np.random.default_rng(0).binomial(1, rate, (4000, 20)).astype(float)
+    none = draws[draws.sum(axis=1) == 0]
+    assert 0.035 <= len(none) / len(draws) <= 0.065
+    assert bootstrap_interval(list(none[0]), bounds=RATES)[1] == pytest.approx(rate)
 
 
 def test_the_same_seed_gives_the_same_interval_and_it_holds_the_mean():

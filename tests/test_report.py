@@ -25,6 +25,7 @@ from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
 from cobalt.report.runs import change_between, check_comparable, named_paths, read_run
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
+from cobalt.report.turns import turn_table
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
 from cobalt.trajectory_codec import read_trajectories
@@ -76,12 +77,22 @@ def test_differences_are_paired_by_problem_whatever_the_order_of_the_records(tmp
     assert change.relative == pytest.approx(1.0)
 
 
-def test_a_gain_that_every_problem_shares_has_no_width_and_is_clear(tmp_path):
-    make_run(tmp_path / "a", [[[0.0], [1.0]], [[1.0], [0.0]], [[0.0], [0.0]]])
-    make_run(tmp_path / "b", [[[1.0], [1.0]], [[1.0], [1.0]], [[1.0], [0.0]]])
+@pytest.mark.parametrize(("times", "clear"), [(1, False), (4, True)])
+def test_a_gain_that_every_problem_shares_is_clear_unless_the_problems_are_few(tmp_path, times, clear):
+    make_run(tmp_path / "a", [[[0.0], [1.0]], [[1.0], [0.0]], [[0.0], [0.0]]] * times)
+    make_run(tmp_path / "b", [[[1.0], [1.0]], [[1.0], [1.0]], [[1.0], [0.0]]] * times)
     change = change_between(read_run("a", tmp_path / "a"), 0, read_run("b", tmp_path / "b"), 0)
-    assert change.interval == (0.5, 0.5)
-    assert change.clear
+    assert change.interval[0] < change.difference == 0.5 < change.interval[1]
+    assert change.clear is clear
+
+
+@pytest.mark.parametrize(("problems", "noted"), [(29, True), (30, False)])
+def test_tables_over_few_problems_say_so(tmp_path, problems, noted):
+    make_run(tmp_path / "a", [[[0.0]], [[1.0]], *([[[0.0]]] * (problems - 2))])
+    run = read_run("a", tmp_path / "a")
+    assert run.metrics[0].problems == problems
+    for caption in (turns_table([run]).caption, turn_table(run.metrics, "t").caption or ""):
+        assert (f"Only {problems} problems" in str(caption)) is noted
 
 
 def test_a_run_compared_with_itself_shows_no_difference(tmp_path):

@@ -121,7 +121,7 @@ async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, ju
 @pytest.mark.sandbox
 async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE])])
-    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS.model_copy(update={"n": 1}), turns=1)
     await run_multi_turn(run, replay(tmp_path, [[DOUBLE]]), judge)
     [record] = read_records(run.output_file)
     assert record["finish_reasons"][1] == ["error"]

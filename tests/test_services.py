@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -322,6 +323,20 @@ def test_a_setting_that_vllm_refuses_is_reported_with_vllms_reason(seed_model):
     assert "Traceback" not in finished.stderr
 
 
+def test_an_engine_that_fails_names_vllms_first_error_and_keeps_its_logs(seed_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = shutil.copytree(seed_model, tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    finished = services_command("--model", model, "--engine", "max_model_len=1024", "--", "true")
+    assert finished.returncode == 1
+    assert "app 'vllm_actor' did not start: vLLM's engine did not start: SafetensorError: " in finished.stderr
+    assert "Traceback" not in finished.stderr
+    [kept] = (tmp_path / "cache" / "cobalt" / "logs").iterdir()
+    assert f"(logs: {kept})" in finished.stderr
+    assert any("SafetensorError" in path.read_text() for path in kept.glob("worker-*.err"))
+
+
 def test_settings_given_in_several_flags_all_count():
     finished = services_command("--judge", "comparison=none-such", "--judge", "cpu_seconds=1", "--", "true")
     assert finished.returncode == 2
@@ -458,6 +473,26 @@ def test_a_ray_that_dies_with_its_services_leaves_no_folder_and_no_process():
         while alive(child) or folder.exists():
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_a_ray_that_dies_ends_its_command_and_is_named_with_its_logs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = (
+        "import os, signal, sys, pathlib\n"
+        "mine = os.environ['COBALT_SERVICES'].encode()\n"
+        "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    try: words = (entry / 'cmdline').read_bytes()\n"
+        "    except OSError: continue\n"
+        "    if mine in words and words.split(b'\\0')[0].endswith(b'gcs_server'): os.kill(int(entry.name), 9)\n"
+        "signal.pause()"
+    )
+    with nothing_is_left():
+        finished = services_command("--judge", "concurrency=1", "--", sys.executable, "-c", code)
+    assert finished.returncode == 1
+    assert "Ray died" in finished.stderr
+    [kept] = (tmp_path / "cobalt" / "logs").iterdir()
+    assert f"(logs: {kept})" in finished.stderr
+    assert (kept / "raylet.out").exists()
 
 
 def test_services_are_private_whatever_the_environment_says(tmp_path):

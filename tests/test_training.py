@@ -142,6 +142,22 @@ def test_an_unknown_key_gets_one_sentence(world):
 
 
 @pytest.mark.parametrize(
+    ("override", "similar"),
+    [
+        ("data.trian_batch_size=4", "data.train_batch_size"),
+        ("trainer.total_epochz=3", "trainer.total_epochs"),
+        ("actor.optim.lr=1", "actor_rollout_ref.actor.optim.lr"),
+        ("data.ppo_mini_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+    ],
+)
+def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, similar):
+    with pytest.raises(UserError) as refused:
+        compose(run_of(world, "data.train_batch_size=8", override))
+    assert f"there is no setting {override.partition('=')[0]!r}" in str(refused.value)
+    assert similar in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["actor_rollout_ref.rollout.top_p=0.9"], "top_p"),
@@ -167,6 +183,9 @@ def test_an_unknown_key_gets_one_sentence(world):
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
         (["algorithm.filter_groups.enable=true"], "filter_groups"),
+        (["algorithm.adv_estimator=gae"], "algorithm.adv_estimator=gae needs a critic"),
+        (["algorithm.adv_estimator=remax"], "algorithm.adv_estimator=remax needs"),
+        (["critic.enable=true"], "critic.enable=true"),
         (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
         (
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],

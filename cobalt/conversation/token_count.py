@@ -25,6 +25,10 @@ _TOKENIZER_FILES = ("tokenizer_config.json", "config.json", "tokenizer.json")
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
+class NoChatTemplate(UserError):
+    """A tokenizer has no chat template, so that the model cannot be sent conversations."""
+
+
 class PromptTokenCounter:
     """Counts the `input_ids` of prompts as the model will get them: chat template and generation prompt.
 
@@ -42,13 +46,14 @@ class PromptTokenCounter:
                 (`cobalt.conversation.chat_template.template_arguments`), the same as in collection and training.
 
         Raises:
-            UserError: there is no such model, it cannot be fetched, or its tokenizer has no chat template.
+            UserError: there is no such model, or it cannot be fetched.
+            NoChatTemplate: its tokenizer has no chat template.
         """
         self.model_name = model_name
         self._tokenizer = _load(model_name)
         template = self._tokenizer.chat_template
         if not template:
-            raise UserError(
+            raise NoChatTemplate(
                 f"the tokenizer of {model_name} has no chat template: give an instruction-tuned model, or a copy of"
                 " the tokenizer's folder with a chat_template.jinja in it"
             )

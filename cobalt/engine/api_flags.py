@@ -37,6 +37,8 @@ class ApiFlags:
     """Secret key for Bedrock. Prefer the variable AWS_SECRET_ACCESS_KEY, as for openai_api_key."""
     aws_region_name: str = ""
     """Region for Bedrock; by default AWS_REGION_NAME or the region of the AWS profile."""
+    concurrent_requests: int = 32
+    """Largest number of requests in flight, over all problems and samples."""
     requests_per_minute: float | None = None
     """Largest number of requests per minute, retries included."""
     spend_limit: float | None = None

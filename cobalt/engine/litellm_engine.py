@@ -44,6 +44,7 @@ class LiteLLMSettings(BaseModel):
         model_name: The model's name in LiteLLM (`gpt-5-mini-2025-08-07`, `bedrock/...`), or on the server `api_base`.
         reasoning_effort: Sent to models that accept it; "default": not sent.
         api_base: URL of an OpenAI-compatible server, with its `/v1`; None: the provider's own URL.
+        concurrent_requests: Largest number of requests in flight, over all problems and samples.
         requests_per_minute: Largest number of requests per minute; None: no limit.
         spend_limit: Most that all calls of a result file may cost, in US dollars; None: no limit. It is checked before
             each request; requests in flight when it is reached are finished and paid for.
@@ -60,6 +61,7 @@ class LiteLLMSettings(BaseModel):
     model_name: str = Field(min_length=1)
     reasoning_effort: str = "medium"
     api_base: str | None = None
+    concurrent_requests: int = Field(32, ge=1)
     requests_per_minute: float | None = Field(None, gt=0)
     spend_limit: float | None = Field(None, gt=0)
     prompt_price: float | None = Field(None, ge=0)
@@ -74,6 +76,7 @@ class LiteLLMEngine:
     """An engine for one model of one provider; use it as an asynchronous context manager.
 
     The end of the context waits for requests in flight, because they are paid for, unless the run is interrupted.
+    Requests that wait for their turn are not made any more.
     """
 
     def __init__(self, settings: LiteLLMSettings, credentials: Credentials, log: CallLog | None = None) -> None:
@@ -95,6 +98,8 @@ class LiteLLMEngine:
         self._log = log
         self._spent = 0.0  # used without a log only
         self._pacer = Pacer(settings.requests_per_minute)
+        self._places = asyncio.Semaphore(settings.concurrent_requests)
+        self._ended = False
         self._requests: set[asyncio.Task[Completion]] = set()
         self._reported: frozenset[str] = frozenset()
         self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
@@ -107,9 +112,11 @@ class LiteLLMEngine:
             )
 
     async def __aenter__(self) -> Self:
+        self._ended = False
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        self._ended = True
         if kind is not None and not issubclass(kind, Exception):
             for request in self._requests:
                 request.cancel()
@@ -224,7 +231,15 @@ class LiteLLMEngine:
     async def _attempt(
         self, conversation: list[Message], parameters: dict[str, Any]
     ) -> tuple[Completion, dict[str, Any] | None]:
-        await self._pacer.wait()
+        async with self._places:
+            if self._ended:
+                raise InfrastructureError("the run ended before this request was made")
+            await self._pacer.wait()
+            return await self._send(conversation, parameters)
+
+    async def _send(
+        self, conversation: list[Message], parameters: dict[str, Any]
+    ) -> tuple[Completion, dict[str, Any] | None]:
         limit = self._settings.spend_limit
         if limit is not None and self.spent >= limit:
             raise SpendLimitReached(

@@ -4,7 +4,7 @@ It finds responses by problem, turn and sample and does not read the conversatio
 if the judge's feedback differs from the recorded feedback. It generates nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ from cobalt.trajectory_codec import decode_responses
 
 
 class ReplayEngine:
-    """Replays the responses of a multi-turn or single-turn file."""
+    """Replays the responses of a multi-turn or single-turn file.
+
+    Attributes:
+        path: The file.
+    """
 
     def __init__(self, path: Path, samples: int) -> None:
         """Read the recorded file; the first `samples` responses of each problem will be used.
@@ -26,7 +30,7 @@ class ReplayEngine:
         Raises:
             UserError: the file cannot be read, or a record has no responses or fewer than `samples`.
         """
-        self._path = path
+        self.path = path
         self._responses: dict[ProblemId, list[tuple[str, ...]]] = {}  # [sample][turn]
         for record in iterate_records(path):
             try:
@@ -40,6 +44,11 @@ class ReplayEngine:
                 )
             self._responses[record["id"]] = recorded
 
+    @property
+    def problems(self) -> Set[ProblemId]:
+        """The problems that the file holds responses for."""
+        return self._responses.keys()
+
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
     ) -> list[Completion]:
@@ -51,10 +60,10 @@ class ReplayEngine:
             for responses in wanted
             if call.turn < len(responses)
         ]
-        message = f"{self._path.name} holds no response for {call}"
+        message = f"{self.path.name} holds no response for {call}"
         missing = Completion(text="", finish_reason="error", message=message)
         return found + [missing] * (settings.n - len(found))
 
     async def describe(self) -> Mapping[str, Any]:
         """The digest of the recorded file."""
-        return {"replay": file_digest(self._path)}
+        return {"replay": file_digest(self.path)}

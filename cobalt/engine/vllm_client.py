@@ -9,11 +9,16 @@ from typing import Any
 from cobalt.conversation import Message
 from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.errors import InfrastructureError
+from cobalt.judge.wire import APP_NAME as JUDGE
 from cobalt.retrying import retrying
 from cobalt.serve_client import find_app, reason
 
 APP_NAME = "vllm_actor"
 SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} --route-prefix /{APP_NAME}"
+START_ADVICE = (
+    f"start it and the judge by `cobalt serve --model MODEL`, run one command with both by `python -m cobalt.services"
+    f" --model MODEL -- COMMAND`, or start it on a Ray cluster of your own by `{SERVE_COMMAND}`"
+)
 
 
 class ServeEngine:
@@ -47,11 +52,11 @@ class ServeEngine:
         return await attempts(self._call_once, method, *arguments)
 
     async def _call_once(self, method: str, *arguments: Any) -> Any:
+        if self._handle is None:
+            self._handle = await find_app(self._app_name, START_ADVICE, needed=[JUDGE])
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
-        if self._handle is None:
-            self._handle = await find_app(self._app_name, f"start it with `{SERVE_COMMAND}`")
         try:
             return await getattr(self._handle, method).remote(*arguments)
         except (RayError, RayServeException) as error:

@@ -13,11 +13,11 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ray import serve
 from ray.serve.schema import LoggingConfig
 
@@ -25,74 +25,16 @@ from cobalt import cluster
 from cobalt.conversation import Message, TemplateThinking
 from cobalt.conversation.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.engine.model_check import NO_TEMPLATE, check_folder, model_path
 from cobalt.engine.openai_routes import OpenAIRoutes
+from cobalt.engine.startup import ErrorOutput
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
-from cobalt.http_guard import Guard, Refused, check_token, guarded_api
+from cobalt.http_guard import Guard, Refused, guarded_api
 from cobalt.settings import read_settings
 
-ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _PIECE = 8 * 2**20
-
-
-class VllmSettings(BaseModel):
-    """The engine and its deployment.
-
-    Attributes:
-        model: Hub name, or a folder with a Hugging Face model. Required.
-        num_replicas: Number of engines (paper: 2).
-        tensor_parallel_size: Number of GPUs for one engine (paper: 2).
-        device: "auto": GPUs if the Ray cluster has any, and the CPU otherwise.
-        dtype: Type of weights and activations; "auto": that of the model.
-        max_model_len: Longest prompt and completion together, in tokens; None: the model's own limit.
-        max_num_seqs: Largest number of completions in one batch.
-        gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
-        kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
-        cpu_threads: Number of threads for the model's arithmetic on a CPU.
-        enforce_eager: Use no CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
-        trust_remote_code: Run code that comes with the model.
-        seed: Seed of the engine; calls that have a seed of their own do not depend on it.
-        max_ongoing_requests: Calls that a replica takes at once.
-        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
-            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
-            from the machine itself need no token, and all others are refused.
-        allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
-            manifest of every run, then has `"private": false`.
-        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`); None: the hub name, or
-            the name of the model's folder.
-        max_request_bytes: Longest body of an HTTP request.
-        max_completions: Largest number of completions of an HTTP request (`n`, for each prompt).
-        max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
-            answered 503.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    model: str
-    num_replicas: int = Field(1, ge=1)
-    tensor_parallel_size: int = Field(1, ge=1)
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    dtype: str = "auto"
-    max_model_len: int | None = Field(None, ge=1)
-    max_num_seqs: int = Field(256, ge=1)
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    kv_cache_gib: int = Field(1, ge=1)
-    cpu_threads: int = Field(1, ge=1)
-    enforce_eager: bool = True
-    trust_remote_code: bool = False
-    seed: int = 0
-    max_ongoing_requests: int = Field(4096, ge=1)
-    token: SecretStr | None = None
-    allow_open_cluster: bool = False
-    served_model_name: str | None = Field(None, min_length=1)
-    max_request_bytes: int = Field(16 * 2**20, ge=1024)
-    max_completions: int = Field(1024, ge=1)
-    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
-
-    @field_validator("token")
-    @classmethod
-    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
-        return check_token(token)
 
 
 class GenerateRequest(BaseModel):
@@ -143,25 +85,34 @@ class VllmEngineActor:
                 from cobalt.engine.vllm_executor import BoundExecutor
 
                 options["distributed_executor_backend"] = BoundExecutor
-        self._engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=settings.model,
-                tensor_parallel_size=settings.tensor_parallel_size,
-                dtype=settings.dtype,
-                max_model_len=settings.max_model_len,
-                max_num_seqs=settings.max_num_seqs,
-                enforce_eager=settings.enforce_eager,
-                trust_remote_code=settings.trust_remote_code,
-                seed=settings.seed,
-                enable_prefix_caching=True,
-                disable_log_stats=True,
-                **options,
+        output = ErrorOutput()
+        try:
+            self._engine = AsyncLLM.from_engine_args(
+                AsyncEngineArgs(
+                    model=settings.model,
+                    tensor_parallel_size=settings.tensor_parallel_size,
+                    dtype=settings.dtype,
+                    max_model_len=settings.max_model_len,
+                    max_num_seqs=settings.max_num_seqs,
+                    enforce_eager=settings.enforce_eager,
+                    trust_remote_code=settings.trust_remote_code,
+                    seed=settings.seed,
+                    enable_prefix_caching=True,
+                    disable_log_stats=True,
+                    **options,
+                )
             )
-        )
+        except RuntimeError as error:
+            cause = output.first_error()
+            if not cause:
+                raise
+            raise InfrastructureError(f"vLLM's engine did not start: {cause}") from error
         self._settings = settings
         self._device = "gpu" if on_gpu else "cpu"
         # vLLM's own is used by the thread that renders the prompts of OpenAI's routes.
         self._tokenizer = copy.deepcopy(self._engine.get_tokenizer())
+        if not getattr(self._tokenizer, "chat_template", True):  # some tokenizers bring a template of another kind
+            raise UserError(NO_TEMPLATE.format(model=settings.model))
         # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
         # have the token with which the template ends a turn.
         end = end_of_turn(self._tokenizer, {})
@@ -387,16 +338,16 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     """Build the app from `key=value` arguments, `COBALT_VLLM_*` variables and an optional settings file.
 
     Raises:
-        UserError: a setting is unknown or has a bad value, the model cannot be found, the cluster is not private, or it
-            has too few GPUs.
+        UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, the
+            cluster is not private, or it has too few GPUs.
         InfrastructureError: the cluster does not answer.
     """
     settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
+    path = model_path(settings.model)
+    if path is not None:
+        check_folder(path)
     cluster.require_private(allow_open=settings.allow_open_cluster)
-    path = Path(settings.model)
-    if settings.model.startswith((".", "/", "~")) or path.exists():
-        if not (path / "config.json").is_file():
-            raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
+    if path is not None:
         # Replicas do not run in this process's working folder.
         settings = settings.model_copy(update={"model": str(path.resolve())})
     nodes = [] if settings.device == "cpu" else _gpus_of_nodes()
@@ -410,6 +361,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         name="VllmEngineActor",
         num_replicas=settings.num_replicas,
         max_ongoing_requests=settings.max_ongoing_requests,
+        max_constructor_retry_count=1,  # what keeps vLLM from starting does so again, a minute later
         ray_actor_options=resources,
         health_check_timeout_s=120,
         graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left

@@ -9,7 +9,7 @@ from typing import Any
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.verdict import ExecResult
-from cobalt.judge.wire import APP_NAME, SERVE_COMMAND, JudgeRequest
+from cobalt.judge.wire import APP_NAME, START_ADVICE, JudgeRequest
 from cobalt.problem import TestSuite
 from cobalt.retrying import retrying
 from cobalt.serve_client import find_app, reason
@@ -50,11 +50,11 @@ class ServeJudge:
         return await attempts(self._ask, method, *arguments)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
+        if self._handle is None:
+            self._handle = await find_app(self._app_name, START_ADVICE)
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
-        if self._handle is None:
-            self._handle = await find_app(self._app_name, f"start it with `{SERVE_COMMAND}`")
         try:
             return await getattr(self._handle, method).remote(*arguments)
         except RayError as error:

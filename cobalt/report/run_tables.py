@@ -7,7 +7,7 @@ from itertools import zip_longest
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.hacking.events import HackingEvent, count_categories
 from cobalt.report.runs import Change, Run, TurnUsage, change_between
-from cobalt.report.tables import Table
+from cobalt.report.tables import Table, few_problems
 
 _ABSENT = "n/a"
 _HACKING_ROWS = (
@@ -42,7 +42,7 @@ def turns_table(runs: Sequence[Run]) -> Table:
         "pass_at_1",
         "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems; below, the change"
         " from the first turn to the last, in points, paired over problems (*: its interval leaves zero out), and"
-        " relative to the first turn.",
+        f" relative to the first turn. {_few(runs)}".rstrip(),
         ["turn", *(run.name for run in runs)],
         [
             *_rows_by_turn(cells),
@@ -64,7 +64,8 @@ def differences_table(runs: Sequence[Run]) -> Table:
     return Table(
         "differences",
         f"Difference in Pass@1 to {base.name} at the same turn, in points, with the 95 % interval of a paired bootstrap"
-        f" over the same {len(base.problems)} problems (*: it leaves zero out), and relative to {base.name}.",
+        f" over the same {len(base.problems)} problems (*: it leaves zero out), and relative to {base.name}."
+        f" {_few(runs)}".rstrip(),
         ["turn", *changes],
         _rows_by_turn(
             [[f"{_points(change)}, {_relative(change.relative)}" for change in row] for row in changes.values()]
@@ -141,6 +142,10 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
         ),
         data,
     )
+
+
+def _few(runs: Sequence[Run]) -> str:
+    return few_problems(min(len(run.problems) for run in runs))
 
 
 def _rows_by_turn(columns: Sequence[Sequence[str]]) -> list[list[str]]:

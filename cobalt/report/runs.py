@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cobalt.errors import UserError
-from cobalt.manifest import companion_path, manifest_path
-from cobalt.metrics import bootstrap_interval
+from cobalt.manifest import companion_path, is_named, manifest_path
+from cobalt.metrics import DIFFERENCES, bootstrap_interval
 from cobalt.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.rollout.evaluate_single import read_evaluated
@@ -257,12 +257,14 @@ def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Ch
     """The paired difference of `other` at one turn to `base` at another, over the problems that both hold.
 
     A problem's two values stay together in each resample (paired bootstrap over problems), so that how hard the
-    problems are does not widen the interval.
+    problems are does not widen the interval. A turn of a run does not differ from itself.
     """
+    if other is base and other_turn == base_turn:
+        return Change(0.0, (0.0, 0.0), 0.0 if base.metrics[base_turn].pass_at_1 > 0 else None)
     differences = [turns[other_turn] - base.pass_at_1[problem][base_turn] for problem, turns in other.pass_at_1.items()]
     mean = sum(differences) / len(differences)
     start = base.metrics[base_turn].pass_at_1
-    return Change(mean, bootstrap_interval(differences), mean / start if start > 0 else None)
+    return Change(mean, bootstrap_interval(differences, bounds=DIFFERENCES), mean / start if start > 0 else None)
 
 
 def problem_digest(problem: Problem) -> str:
@@ -388,4 +390,4 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _is_allowed(setting: str, allowed: Sequence[str]) -> bool:
-    return any(f".{name}." in f".{setting.removesuffix(' (digest)')}." for name in allowed)
+    return is_named(setting.removesuffix(" (digest)"), allowed)

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from cobalt.report.tables import few_problems
 from cobalt.rollout.evaluate_single import SampleMetrics
 from cobalt.rollout.protocols import Mean
 
 
 def samples_table(metrics: Sequence[SampleMetrics], title: str) -> Table:
-    """One row a group of problems; pass@k in per cent, each figure with its 95 % interval."""
-    table = Table(title=title, title_justify="left")
+    """One row a group of problems; pass@k in per cent, each figure with its 95 % interval.
+
+    A line below says if a group has too few problems for its intervals.
+    """
+    note = few_problems(min(row.problems for row in metrics))
+    table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
     table.add_column("problems")
     ks = list(metrics[0].pass_at)
     columns = ("", "samples", *(f"Pass@{k} %" for k in ks), "different programs", "different right programs")

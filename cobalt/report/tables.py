@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cobalt.metrics import FEW_PROBLEMS
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -41,6 +43,16 @@ class Table:
     rows: Sequence[Sequence[str]]
     data_header: Sequence[str]
     data_rows: Sequence[Sequence[object]]
+
+
+def few_problems(number: int | None) -> str:
+    """A sentence for below a table whose intervals are over fewer than `FEW_PROBLEMS` problems; "" otherwise."""
+    if number is None or number >= FEW_PROBLEMS:
+        return ""
+    return (
+        f"Only {number} problem{'s' if number > 1 else ''}: the intervals are too narrow to rely on (below"
+        f" {FEW_PROBLEMS} problems), and where all values are equal they are exact bounds instead."
+    )
 
 
 def to_markdown(table: Table) -> str:

@@ -17,7 +17,7 @@ from cobalt.episode import judge_response
 from cobalt.errors import UserError
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.manifest import companion_path
-from cobalt.metrics import bootstrap_interval, pass_at_k
+from cobalt.metrics import RATES, bootstrap_interval, pass_at_k
 from cobalt.problem import ProblemId
 from cobalt.records import RecordFile
 from cobalt.rollout.runner import check_concurrency, run_all
@@ -35,6 +35,7 @@ class TurnMetrics:
         interval: 95 % bootstrap interval of `pass_at_1` over problems.
         pass_rate: Share of hidden tests passed, averaged over samples and then problems.
         relative_change: (pass_at_1 - that of turn 0) / that of turn 0; None where turn 0 is zero.
+        problems: Number of problems that the figures are averages over; None: not known.
     """
 
     turn: int
@@ -42,6 +43,7 @@ class TurnMetrics:
     interval: tuple[float, float]
     pass_rate: float
     relative_change: float | None
+    problems: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,10 @@ def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int 
             TurnMetrics(
                 turn=turn,
                 pass_at_1=value,
-                interval=bootstrap_interval(passes, seed=seed),
+                interval=bootstrap_interval(passes, seed=seed, bounds=RATES),
                 pass_rate=sum(rates) / len(rates),
                 relative_change=(value - first) / first if first > 0 else None,
+                problems=len(passes),
             )
         )
     return metrics

@@ -14,7 +14,7 @@ from cobalt.diversity import Names, distinct_programs
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest
-from cobalt.metrics import pass_at_k
+from cobalt.metrics import RATES, pass_at_k
 from cobalt.problem import Problem
 from cobalt.records import iterate_records, write_whole
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
@@ -173,7 +173,9 @@ def _metrics(group: str, scores: Sequence[SampleScore], ks: Sequence[int]) -> Sa
         group=group,
         problems=len(scores),
         samples=(min(samples), max(samples)),
-        pass_at={k: mean_over_problems(pass_at_k(score.samples, score.correct, k) for score in scores) for k in ks},
+        pass_at={
+            k: mean_over_problems((pass_at_k(score.samples, score.correct, k) for score in scores), RATES) for k in ks
+        },
         distinct=mean_over_problems(float(score.distinct) for score in scores),
         distinct_correct=mean_over_problems(float(score.distinct_correct) for score in scores),
     )

@@ -39,7 +39,8 @@ class InferenceFlags:
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
-    """Samples for each problem."""
+    """Samples for each problem. If the input has a first turn, multi turn continues each of its samples, and another
+    number than that and the default is refused."""
     temperature: float = 0.6
     """Sampling temperature."""
     top_p: float = 0.95
@@ -100,6 +101,9 @@ class MultiTurnFlags(InferenceFlags):
     """Turns after the first one; the paper has 2 to collect trajectories and 8 to evaluate."""
     public_tests: Literal["benign", "perturbed"] = "benign"
     """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
+    allow: tuple[str, ...] = ()
+    """Settings in which a first turn in the input may differ from this run, such as temperature or engine.model; the
+    manifest names them. Without it a first turn that was made under other settings is refused."""
 
     def multi_turn_settings(self) -> MultiTurnSettings:
         """The settings that the flags ask for."""
@@ -111,6 +115,7 @@ class MultiTurnFlags(InferenceFlags):
             public_tests=self.public_tests,
             enable_thinking=self.enable_thinking,
             truncated_thinking=self.truncated_thinking,
+            allow=self.allow,
             prompts=self.prompts,
             concurrency=self.concurrency,
             samples=self.which_samples(),
@@ -154,4 +159,4 @@ class LiteLLMFlags(ApiFlags, InferenceFlags):
     max_tokens: int = 32000
     """Most tokens of one response, hidden reasoning included."""
     concurrency: int = 8
-    """Problems worked on at a time, each with all its samples at once."""
+    """Problems worked on at a time; concurrent_requests limits the requests of all of them."""

@@ -5,16 +5,27 @@ here, and each sample then is a conversation of its own. Conversations do not wa
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
 from cobalt.engine import Call, Engine
+from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import Episode
 from cobalt.errors import UserError
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.rollout.shared import CountingEngine, RolloutSettings, decide_samples, run_rollout, seeded, turn_of
+from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown
+from cobalt.rollout.shared import (
+    CountingEngine,
+    RolloutSettings,
+    check_replay,
+    decide_samples,
+    run_rollout,
+    seeded,
+    turn_of,
+)
 from cobalt.trajectory import Trajectory, Turn
 from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
@@ -23,20 +34,24 @@ from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_mult
 class MultiTurnSettings(RolloutSettings):
     """Settings of one multi-turn run.
 
-    Its input are problems, or the records of a single-turn run, whose `responses` are then the first turn; the `n` of
-    the sampling is used only where the input has no `responses`.
+    Its input are problems, or the records of a single-turn run, whose `responses` are then the first turn. That run
+    must have had the same prompts, sampling and engine (`cobalt.rollout.first_turn`), except for a replay, which
+    generates nothing. An `n` other than the default must be the number of recorded responses.
 
     Attributes:
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
         public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
         enable_thinking: Whether later turns see only what follows the thinking (`cobalt.conversation.history_text`).
         truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
+        allow: Settings in which a recorded first turn may differ from this run, such as "temperature" or
+            "engine.model"; the manifest then has those of the first turn as `first_turn`.
     """
 
     turns: int = 8
     public_tests: PublicTests = "benign"
     enable_thinking: bool = False
     truncated_thinking: TruncatedThinking = "keep"
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         RolloutSettings.__post_init__(self)  # super() does not work in a dataclass with slots
@@ -54,12 +69,14 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         How many problems failed.
 
     Raises:
-        UserError: bad input, or a result that other settings made.
+        UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
+            problems.
         ServiceDown: engine or judge is not running.
     """
     settings.check()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
+    recorded: list[int] = []
     for problem in problems:
         if len(problem.public_tests) == 0:
             raise UserError(
@@ -67,7 +84,12 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
                 " and feedback comes from them"
             )
         _feedback_tests(settings, problem)
-        _recorded_first_turns(settings, problem)
+        recorded.append(len(_recorded_first_turns(settings, problem) or ()))
+    check_replay(engine, problems)
+    if all(recorded):
+        samples = recorded_samples(settings.input_file, recorded, settings.generation.n)
+        settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))
+    first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine)
 
@@ -102,8 +124,35 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         "public_tests": settings.public_tests,
         "enable_thinking": settings.enable_thinking,
         "truncated_thinking": settings.truncated_thinking,
-    }
+    } | ({"first_turn": first_turn} if first_turn else {})
     return await run_rollout(settings, problems, work, counting, judge, stage="multi_turn", decided=decided)
+
+
+async def _check_first_turn(settings: MultiTurnSettings, engine: Engine, recorded: Sequence[int]) -> dict[str, Any]:
+    """Check that recorded first turns were made under the settings of this run.
+
+    Returns:
+        The settings that differ and may, with the values of the first turn.
+
+    Raises:
+        UserError: another setting differs.
+        ServiceDown: the engine is not running.
+    """
+    if not recorded or isinstance(engine, ReplayEngine):  # a replay generates nothing
+        return {}
+    made = first_turn_arguments(settings.input_file)
+    if made is None:
+        say_unknown(settings.input_file)
+        return {}
+    now: dict[str, Any] = {
+        "generation": settings.generation.model_dump(),
+        "prompts": load_prompts(settings.prompts).digests,
+    }
+    # First what can be checked without the engine.
+    check_continues(settings.input_file, made, now, settings.allow)
+    about = dict(await engine.describe())
+    about.pop("device", None)
+    return check_continues(settings.input_file, made, now | {"engine": about}, settings.allow)
 
 
 def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:

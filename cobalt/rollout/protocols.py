@@ -215,7 +215,7 @@ def _by_turn(outcomes: Iterable[Outcomes], figure: Callable[[Outcomes, int], flo
     return [mean_over_problems(figure(one, turn) for one in known) for turn in range(known[0].turns)]
 
 
-def mean_over_problems(values: Iterable[float]) -> Mean:
-    """The mean of one value for each problem, with its interval."""
+def mean_over_problems(values: Iterable[float], bounds: tuple[float, float] | None = None) -> Mean:
+    """The mean of one value for each problem, with its interval; `bounds` as for `bootstrap_interval`."""
     of_problems = list(values)
-    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems))
+    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems, bounds=bounds))

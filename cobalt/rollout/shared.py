@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from cobalt.conversation import Message, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
+from cobalt.engine.replay import ReplayEngine
+from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import recorded_arguments
@@ -79,6 +81,26 @@ async def decide_samples(settings: Settings, engine: Engine) -> Settings:
     if samples == "seeded":
         return settings
     return replace(settings, generation=settings.generation.model_copy(update={"seed": None}))
+
+
+def check_replay(engine: Engine, problems: Sequence[Problem]) -> None:
+    """Raise if a replay holds none of the problems, and say if it holds some; does nothing for other engines.
+
+    Raises:
+        UserError: see above.
+    """
+    if not isinstance(engine, ReplayEngine):
+        return
+    held = sum(problem.id in engine.problems for problem in problems)
+    if not held:
+        raise UserError(
+            f"{engine.path} holds responses for none of the {len(problems)} problems, such as {problems[0].id!r}: give"
+            " the file that was recorded with these problems"
+        )
+    if held < len(problems):
+        logger.warning(
+            "%s holds responses for %d of the %d problems: the others become errors", engine.path, held, len(problems)
+        )
 
 
 class CountingEngine:

@@ -9,7 +9,15 @@ from cobalt.engine import Call, Engine
 from cobalt.episode import judge_response
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import Problem, load_problems
-from cobalt.rollout.shared import CountingEngine, RolloutSettings, decide_samples, run_rollout, seeded, turn_of
+from cobalt.rollout.shared import (
+    CountingEngine,
+    RolloutSettings,
+    check_replay,
+    decide_samples,
+    run_rollout,
+    seeded,
+    turn_of,
+)
 from cobalt.trajectory_codec import encode_single_turn
 
 
@@ -27,12 +35,13 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
         How many problems failed.
 
     Raises:
-        UserError: bad input, or a result that other settings made.
+        UserError: bad input, a result that other settings made, or a replay that holds none of the problems.
         ServiceDown: engine or judge is not running.
     """
     settings.check()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
+    check_replay(engine, problems)
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine)
 

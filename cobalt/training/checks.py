@@ -63,6 +63,12 @@ _LOSS_AGG = ("mini_batch", "micro_batch")
 _BY_COMPARISON = {"grpo": "GRPO", "verpo": "VeRPO"}
 """Estimators that compare the samples of a prompt; of several turns, trajectory by trajectory and not row by row."""
 
+_NOT_TRAINED = {
+    "gae": "a critic, which this project does not train",
+    "remax": "a greedy response beside the samples, which veRL's trainer does not generate here",
+}
+"""Estimators of veRL that need more than the samples of a prompt, and what they need."""
+
 _NAMED = 5
 """How many over-long prompts a message names."""
 
@@ -176,6 +182,14 @@ def _sampling_errors(config: Any) -> Iterator[str]:
     if config.algorithm.adv_estimator in _BY_COMPARISON and rollout.n < 2:
         name = _BY_COMPARISON[config.algorithm.adv_estimator]
         yield f"actor_rollout_ref.rollout.n is {rollout.n}: {name} compares at least 2 samples of a prompt"
+    estimator = str(config.algorithm.adv_estimator)
+    if estimator in _NOT_TRAINED:
+        yield (
+            f"algorithm.adv_estimator={estimator} needs {_NOT_TRAINED[estimator]}: choose an estimator by --estimator"
+            f" ({' or '.join(_BY_COMPARISON)}), or another of veRL's, such as rloo"
+        )
+    if config.critic.enable:
+        yield "critic.enable=true needs a critic, which this project does not train: leave it"
     if config.data.truncation not in ("error", "left"):
         yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
     if config.algorithm.filter_groups.enable:
@@ -357,12 +371,15 @@ def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> in
 def _token_counter(config: Any, findings: Findings) -> Any:
     from omegaconf import OmegaConf
 
-    from cobalt.conversation.token_count import PromptTokenCounter
+    from cobalt.conversation.token_count import NoChatTemplate, PromptTokenCounter
 
     model = config.actor_rollout_ref.model
     arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     try:
         return PromptTokenCounter(model.tokenizer_path or model.path, arguments)
+    except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
+        findings.errors.append(str(error))
+        return None
     except UserError as error:
         _missing(model.path, str(error), findings)
         return None

@@ -5,9 +5,11 @@ The choices are data, rollout, estimator with its loss, and scale, each a file o
 installed.
 """
 
+import difflib
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ def _additions() -> Path:
 
 VERL_ADDITIONS = _additions()
 """The folder of what this project adds to veRL, with the configurations of training."""
+
+_UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +149,41 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
     try:
         with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
-            config = hydra_compose(name, [search, *overrides])
+            try:
+                config = hydra_compose(name, [search, *overrides])
+            except HydraException as error:
+                unknown = _UNKNOWN_KEY.search(str(error))
+                if unknown is None:
+                    raise
+                choices = [item for item in overrides if "@" in item.partition("=")[0]]
+                there = hydra_compose(name, [search, *choices])
+                raise UserError(_unknown_setting(unknown[1], list(_keys(there)))) from None
             OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
     return config
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all settings of a configuration, sections included; nothing is resolved."""
+    from omegaconf import OmegaConf
+
+    for name in config:
+        yield f"{prefix}{name}"
+        if not OmegaConf.is_missing(config, name) and OmegaConf.is_dict(inner := config._get_node(name)):
+            yield from _keys(inner, f"{prefix}{name}.")
+
+
+def _unknown_setting(key: str, there: Sequence[str]) -> str:
+    """A sentence about an override of a setting that is not there, with the most similar ones that are."""
+    there = [name for name in there if not name.startswith("critic.")]  # which no run here has
+    last = key.rpartition(".")[2]
+    similar = [name for name in there if name.endswith(f".{key}")]
+    similar += [name for name in there if name.rpartition(".")[2] == last]
+    similar += difflib.get_close_matches(key, there, n=3, cutoff=0.8)
+    similar = list(dict.fromkeys(similar))
+    advice = f"did you mean {' or '.join(similar[:3])}?" if similar else "none has a similar name"
+    return f"there is no setting {key!r}: {advice} (+{key}=VALUE would add it, for code of your own that reads it)"
 
 
 def check_flags(data_dir: Path, output_dir: Path, hang_limit: float) -> None:

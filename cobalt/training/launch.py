@@ -19,6 +19,7 @@ from typing import Any
 from cobalt import cluster
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError, last_line
+from cobalt.judge.service_settings import ServiceSettings
 from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
 from cobalt.training import checkpoints, machine, run_folder
 from cobalt.training.configuration import (
@@ -188,7 +189,7 @@ def _judge_cpus() -> float:
     """CPUs that the replicas of the judge reserve by its settings."""
     from cobalt.judge import service
 
-    return service.reserved_cpus(service.ServiceSettings.from_mapping({}, os.environ))
+    return service.reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,98 @@
+"""Whether an engine can be started with a model, as far as files and the Hub's answer show. Nothing is loaded.
+
+A wrong name would otherwise be found by vLLM itself, a minute after Ray was started. Neither Ray nor transformers is
+imported.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from cobalt.errors import InfrastructureError, UserError
+
+NO_TEMPLATE = (
+    "{model} has no chat template, so that it cannot be sent conversations: give an instruction-tuned model, or a copy"
+    " of the model's folder with a chat_template.jinja in it"
+)
+
+_HUB_SECONDS = 10.0
+
+
+def model_path(model: str) -> Path | None:
+    """The folder that a setting names; None for a name of the Hub."""
+    path = Path(model).expanduser()
+    return path if model.startswith((".", "/", "~")) or path.exists() else None
+
+
+def check_model(model: str) -> None:
+    """Check that a model is there, and that a folder has a chat template.
+
+    Raises:
+        UserError: the folder holds no model or no chat template, or there is no such model on the Hub.
+        InfrastructureError: the model is not on this machine, and the Hub does not answer within 10 s.
+    """
+    path = model_path(model)
+    if path is None:
+        _check_on_hub(model)
+    else:
+        check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Check that a folder holds a model and a chat template.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
+    if lacks_chat_template(path):
+        raise UserError(NO_TEMPLATE.format(model=path))
+
+
+def lacks_chat_template(folder: Path) -> bool:
+    """Whether no file of a model's folder can hold a chat template.
+
+    False if there is no tokenizer_config.json, because tokenizers of other kinds bring their templates along.
+    """
+    if any(
+        (folder / name).exists() for name in ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+    ):
+        return False
+    try:
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and not settings.get("chat_template")
+
+
+def _check_on_hub(model: str) -> None:
+    from httpx import HTTPError
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        raise UserError(f"there is no folder {model}, and it is not a name on the Hub (owner/name)") from None
+    if isinstance(cached, str):
+        if lacks_chat_template(Path(cached).parent):
+            raise UserError(NO_TEMPLATE.format(model=model))
+        return
+    absent = f"there is no folder {model}, and the model of this name is not in the Hub's cache of this machine"
+    advice = "give the folder of a model, or fetch it once with a network (hf download)"
+    if constants.is_offline_mode():
+        raise UserError(f"{absent}, and HF_HUB_OFFLINE is set: {advice}")
+    try:
+        get_hf_file_metadata(hf_hub_url(model, "config.json"), token=os.environ.get("HF_TOKEN"), timeout=_HUB_SECONDS)
+    except GatedRepoError:
+        raise UserError(
+            f"the Hub gives {model} only to those who have accepted its conditions: accept them on its page, and run"
+            " `hf auth login` or set HF_TOKEN"
+        ) from None
+    except RepositoryNotFoundError:
+        raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
+    except HfHubHTTPError as error:
+        raise InfrastructureError(f"{absent}, and the Hub refuses to say more ({error}): {advice}") from None
+    except (HTTPError, OSError) as error:
+        raise InfrastructureError(f"{absent}, and the Hub does not answer ({error}): {advice}") from None

@@ -1,0 +1,69 @@
+"""The settings of the vLLM engine as a Ray Serve app. Ray is not imported, so that wrong settings show at once."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from cobalt.http_guard import check_token
+
+ENVIRONMENT_PREFIX = "COBALT_VLLM_"
+
+
+class VllmSettings(BaseModel):
+    """The engine and its deployment.
+
+    Attributes:
+        model: Hub name, or a folder with a Hugging Face model. Required.
+        num_replicas: Number of engines (paper: 2).
+        tensor_parallel_size: Number of GPUs for one engine (paper: 2).
+        device: "auto": GPUs if the Ray cluster has any, and the CPU otherwise.
+        dtype: Type of weights and activations; "auto": that of the model.
+        max_model_len: Longest prompt and completion together, in tokens; None: the model's own limit.
+        max_num_seqs: Largest number of completions in one batch.
+        gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
+        kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
+        cpu_threads: Number of threads for the model's arithmetic on a CPU.
+        enforce_eager: Use no CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
+        trust_remote_code: Run code that comes with the model.
+        seed: Seed of the engine; calls that have a seed of their own do not depend on it.
+        max_ongoing_requests: Calls that a replica takes at once.
+        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
+            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
+            from the machine itself need no token, and all others are refused.
+        allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
+            manifest of every run, then has `"private": false`.
+        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`); None: the hub name, or
+            the name of the model's folder.
+        max_request_bytes: Longest body of an HTTP request.
+        max_completions: Largest number of completions (`n`) of an HTTP request.
+        max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
+            answered 503.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: str
+    num_replicas: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(1, ge=1)
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    dtype: str = "auto"
+    max_model_len: int | None = Field(None, ge=1)
+    max_num_seqs: int = Field(256, ge=1)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    kv_cache_gib: int = Field(1, ge=1)
+    cpu_threads: int = Field(1, ge=1)
+    enforce_eager: bool = True
+    trust_remote_code: bool = False
+    seed: int = 0
+    max_ongoing_requests: int = Field(4096, ge=1)
+    token: SecretStr | None = None
+    allow_open_cluster: bool = False
+    served_model_name: str | None = Field(None, min_length=1)
+    max_request_bytes: int = Field(16 * 2**20, ge=1024)
+    max_completions: int = Field(1024, ge=1)
+    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("token")
+    @classmethod
+    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
+        return check_token(token)

@@ -1,0 +1,139 @@
+"""A recorded first turn is continued under the settings it was made with, or the difference is named."""
+
+import json
+
+import pytest
+from support import square_problem, write_lines
+from test_rollout import PassingJudge
+from test_scripts import assert_user_error, run
+
+from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
+from cobalt.engine import Completion, GenerationSettings
+from cobalt.engine.replay import ReplayEngine
+from cobalt.errors import UserError
+from cobalt.manifest import made_by, manifest_path
+from cobalt.records import read_records
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+
+SETTINGS = GenerationSettings(n=2, max_tokens=64, seed=0)
+
+
+class NamedEngine:
+    """Answers with a fixed text; `about` is its description."""
+
+    def __init__(self, **about):
+        self.about = {"model": "m", "seed": 0} | about
+
+    async def generate(self, conversation, settings, call):
+        return [Completion(text=f"answer {call.turn}", finish_reason="stop")] * settings.n
+
+    async def describe(self):
+        return self.about
+
+
+@pytest.fixture
+async def single(tmp_path):
+    """A single-turn result of two samples, and the folder that it lies in."""
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    result = tmp_path / "single.jsonl"
+    assert await run_single_turn(SingleTurnSettings(problems, result, SETTINGS), NamedEngine(), PassingJudge()) == 0
+    return result
+
+
+async def continued(source, *, engine=None, settings=SETTINGS, **more):
+    """Continue a first turn by one turn; returns the manifest's arguments."""
+    output = source.with_name("multi.jsonl")
+    run_settings = MultiTurnSettings(source, output, settings, turns=1, **more)
+    assert await run_multi_turn(run_settings, engine or NamedEngine(), PassingJudge()) == 0
+    return json.loads(manifest_path(output).read_text())["arguments"]
+
+
+async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):
+    other = SETTINGS.model_copy(update={"seed": 7})
+    arguments = await continued(single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu"))
+    assert "first_turn" not in arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"settings": {"temperature": 1.0}}, "generation.temperature was 0.6, now 1.0"),
+        ({"settings": {"top_p": 0.5}}, "generation.top_p was 0.95, now 0.5"),
+        ({"settings": {"max_tokens": 65}}, "generation.max_tokens was 64, now 65"),
+        ({"settings": {"chat_template_thinking": "off"}}, "generation.chat_template_thinking was 'default', now 'off'"),
+        ({"prompts": "pocket"}, "prompts.system.jinja"),
+        ({"engine": {"model": "other"}}, "engine.model was 'm', now 'other'"),
+        ({"engine": {"max_model_len": 9}}, "engine.max_model_len was None, now 9"),
+    ],
+)
+async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_written(single, changes, named):
+    engine = NamedEngine(**changes.pop("engine", {}))
+    settings = SETTINGS.model_copy(update=changes.pop("settings", {}))
+    with pytest.raises(UserError) as refused:
+        await continued(single, engine=engine, settings=settings, **changes)
+    assert named in str(refused.value)
+    assert not single.with_name("multi.jsonl").exists()
+
+
+async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_still_refused(single):
+    settings = SETTINGS.model_copy(update={"temperature": 1.0})
+    with pytest.raises(UserError, match=r"engine\.model") as refused:
+        await continued(single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature",))
+    assert "temperature" not in str(refused.value)
+    arguments = await continued(
+        single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature", "engine")
+    )
+    assert arguments["first_turn"] == {"generation.temperature": 0.6, "engine.model": "m"}
+
+
+async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_folder(single, tmp_path):
+    derived = tmp_path / "elsewhere" / "perturbed.jsonl"
+    perturb_problems(PerturbationSettings(single, derived, seed=0))
+    single.unlink()
+    manifest_path(single).unlink()
+    assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
+    with pytest.raises(UserError, match=r"generation\.temperature"):
+        await continued(derived, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+    await continued(derived, public_tests="perturbed")
+
+
+async def test_a_derived_file_of_an_older_manifest_is_followed_by_name_and_content(single, tmp_path):
+    derived = tmp_path / "perturbed.jsonl"
+    perturb_problems(PerturbationSettings(single, derived, seed=0))
+    content = json.loads(manifest_path(derived).read_text())
+    del content["sources"]
+    manifest_path(derived).write_text(json.dumps(content))
+    assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
+    single.write_text(single.read_text() + "\n")
+    assert [made["stage"] for made in made_by(derived)] == ["perturbation"]
+
+
+async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_known(single, caplog):
+    manifest_path(single).unlink()
+    await continued(single, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+    assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
+
+
+async def test_a_replay_generates_nothing_and_may_have_any_settings(single):
+    write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)])
+    engine = ReplayEngine(single.with_name("r.jsonl"), 2)
+    await continued(single, engine=engine, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+    assert read_records(single.with_name("multi.jsonl"))[0]["raw_responses"][1] == ["c", "d"]
+
+
+async def test_another_number_of_samples_than_the_recorded_one_is_refused_and_the_default_takes_it(single):
+    with pytest.raises(UserError, match="2 samples .* -n 3"):
+        await continued(single, settings=SETTINGS.model_copy(update={"n": 3}))
+    arguments = await continued(single, settings=SETTINGS.model_copy(update={"n": 16}))
+    assert arguments["generation"]["n"] == 2
+
+
+@pytest.mark.parametrize("stage", ["single", "multi"])
+def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, stage):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    recorded = write_lines(tmp_path / "r.jsonl", [{"id": "1", "responses": ["a"]}])
+    output = tmp_path / "o.jsonl"
+    flags = ["-i", problems, "-o", output, "--replay_file", recorded, "-n", 1]
+    assert_user_error(run(f"run_{stage}_turn_vllm.py", *flags), "none of the 1 problems, such as 1:")
+    assert not list(tmp_path.glob("o.*"))
