@@ -202,6 +202,22 @@ def test_a_documented_set_of_overrides_fits_and_takes_what_the_table_says(models
 
 
 @pytest.mark.timeout(240)
+def test_verl_itself_takes_every_documented_set_of_overrides(models, tmp_path):
+    """What `launch.dry_run` starts, in one process for all sets, because the imports take most of the time."""
+    files = []
+    for place, (*_, model, overrides, _, _, _, _) in enumerate(TABLE):
+        files.append(tmp_path / f"{place}.yaml")
+        OmegaConf.save(paper(models / model, *overrides.strip("` ").split()), files[-1])
+    program = "import sys; from cobalt_verl.main import main; [main(path, check=True) for path in sys.argv[1:]]"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *files], env=os.environ | process_environment(tmp_path, on_cpu=False),
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert len(files) == 5
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("model", "overrides", "helps"),
     [

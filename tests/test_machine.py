@@ -107,6 +107,22 @@ def test_ray_counts_the_cpus_that_verl_reserves_one_for_the_controller_and_the_j
     assert machine.logical_cpus(config, judge=0.5) == max(16, needed)
 
 
+@pytest.mark.parametrize(
+    ("scale", "overrides", "units"),
+    [
+        ("paper", [], 4),
+        ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"], 16),
+        ("paper", ["trainer.n_gpus_per_node=1"], 1),
+        ("gpu-smoke", [], 1),
+        ("pocket", [], 1),
+        ("paper", ["transfer_queue.backend.SimpleStorage.num_data_storage_units=3"], 3),
+    ],
+)
+def test_transfer_queue_has_a_storage_unit_for_each_gpu_if_none_are_set(scale, overrides, units):
+    config = config_of(*overrides, scale=scale)
+    assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
+
+
 def test_a_cluster_that_cannot_place_the_run_is_refused():
     config = config_of("trainer.nnodes=2")
     node = {"CPU": 16.0, "GPU": 4.0}

@@ -30,7 +30,8 @@ class Arguments:
     step: int | None = None
     """The checkpoint's step; the last whole one by default."""
     best: bool = False
-    """Take the checkpoint whose validation solved most, in place of the last one."""
+    """Take the checkpoint with the best validation, in place of the last one: the one that solved most, after offline
+    training the one under which the accepted responses are most likely."""
 
 
 logger = logging.getLogger(__name__)

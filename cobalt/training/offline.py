@@ -95,7 +95,7 @@ class Arguments:
     dry_run: bool = False
     """Check the configuration and the data without a GPU, estimate the memory, print the configuration, and stop."""
     keep: int | None = None
-    """How many of the last checkpoints to keep; the scale decides by default."""
+    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     hang_limit: float = 1800.0
