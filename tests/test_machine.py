@@ -123,6 +123,23 @@ def test_transfer_queue_has_a_storage_unit_for_each_gpu_if_none_are_set(scale, o
     assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
 
 
+@pytest.mark.slow
+def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
+    from transfer_queue.utils import common
+
+    there = [
+        {"NodeID": "a", "Alive": True, "Resources": {"CPU": 8.0}},
+        {"NodeID": "b", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+        {"NodeID": "c", "Alive": True, "Resources": {"judge": 64.0}},
+    ]
+    monkeypatch.setattr(common.ray, "nodes", lambda: there)
+    storage = config_of().transfer_queue.backend.SimpleStorage
+    chosen = common.get_node_round_robin_scheduling_strategies(
+        storage.num_data_storage_units, storage.required_node_resource
+    )
+    assert {strategy.node_id for strategy in chosen} == {"b"}
+
+
 def test_a_cluster_that_cannot_place_the_run_is_refused():
     config = config_of("trainer.nnodes=2")
     node = {"CPU": 16.0, "GPU": 4.0}
@@ -130,6 +147,7 @@ def test_a_cluster_that_cannot_place_the_run_is_refused():
     for nodes in (
         [node, {"CPU": 16.0}],  # one node has no GPU
         [node, {"CPU": 8.0, "GPU": 4.0}],  # too few CPUs next to its GPUs
+        [node, {"CPU": 15.0, "GPU": 4.0}, {"CPU": 64.0}],  # none for its share of TransferQueue
         [node, {"CPU": 64.0, "GPU": 3.0}, {"GPU": 1.0}],  # enough in all, and not on one node
         [node, node],  # nothing left for TransferQueue
     ):
