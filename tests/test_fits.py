@@ -244,6 +244,46 @@ def test_what_does_not_fit_is_refused_with_overrides_that_make_it_fit(models, mo
     assert found(paper(models / model, *overrides, *settings))[0] == []
 
 
+@pytest.mark.parametrize(("gpus", "memory", "helps"), [(8, 150, "optimizer_offload=false"), (4, 20, None)])
+def test_too_little_host_memory_is_refused_with_overrides_that_need_less(models, monkeypatch, gpus, memory, helps):
+    monkeypatch.setattr(fits, "visible_gpus", lambda: [80 * GIB] * gpus)
+    monkeypatch.setattr(fits, "_host_memory", lambda: float(memory * GIB))
+    errors, _ = found(paper(models / "8B", f"trainer.n_gpus_per_node={gpus}"))
+    assert len(errors) == 1 and "host memory" in errors[0]
+    settings = re.findall(r"[\w.]+=[\w.]+", errors[0].partition(": set ")[2])
+    if helps is None:
+        assert not settings and "trainer.nnodes" in errors[0]
+        return
+    assert any(helps in setting for setting in settings)
+    assert found(paper(models / "8B", f"trainer.n_gpus_per_node={gpus}", *settings))[0] == []
+
+
+def test_offline_training_that_does_not_fit_is_refused_with_overrides_that_make_it_fit(models, monkeypatch):
+    from cobalt.training import memory, offline
+
+    monkeypatch.setattr(memory, "visible_gpus", list)
+
+    def composed(*overrides, scale="paper-7b"):
+        arguments = offline.Arguments(models, str(models / "8B"), models / "out", list(overrides), scale=scale)
+        return offline.compose(arguments)
+
+    def check(config):
+        memory.check_fits(config, memory.estimate(config))
+
+    check(composed())
+    with pytest.raises(UserError, match="max_token_len_per_gpu") as refused:
+        check(composed("cobalt.gpu_memory_gib=56"))
+    check(composed("cobalt.gpu_memory_gib=56", *str(refused.value).partition(": set ")[2].split()))
+    with pytest.raises(UserError, match="lora_rank=32"):
+        check(composed(scale="paper-0.5b"))
+    with pytest.raises(UserError, match="larger GPUs"):
+        check(composed("cobalt.gpu_memory_gib=20"))
+    monkeypatch.setattr(memory, "visible_gpus", lambda: [20 * GIB])
+    with pytest.raises(UserError, match="larger GPUs"):
+        check(composed())
+    check(composed(scale="pocket"))
+
+
 def test_what_no_override_can_fit_says_so(models):
     errors, _ = found(paper(models / "0.6B", "cobalt.gpu_memory_gib=3", "trainer.n_gpus_per_node=1"))
     assert errors and ": set " not in errors[-1]

@@ -128,16 +128,16 @@ def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
     from transfer_queue.utils import common
 
     there = [
-        {"NodeID": "a", "Alive": True, "Resources": {"CPU": 8.0}},
-        {"NodeID": "b", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
-        {"NodeID": "c", "Alive": True, "Resources": {"judge": 64.0}},
+        {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 8.0}},
+        {"NodeID": "b" * 56, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+        {"NodeID": "c" * 56, "Alive": True, "Resources": {"judge": 64.0}},
     ]
     monkeypatch.setattr(common.ray, "nodes", lambda: there)
     storage = config_of().transfer_queue.backend.SimpleStorage
     chosen = common.get_node_round_robin_scheduling_strategies(
         storage.num_data_storage_units, storage.required_node_resource
     )
-    assert {strategy.node_id for strategy in chosen} == {"b"}
+    assert {strategy.node_id for strategy in chosen} == {"b" * 56}
 
 
 def test_a_cluster_that_cannot_place_the_run_is_refused():

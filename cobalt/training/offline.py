@@ -33,7 +33,7 @@ from cobalt.training.configuration import (
 )
 from cobalt.training.disk import check_disk, disk_use
 from cobalt.training.installed import choose_attention
-from cobalt.training.memory import estimate
+from cobalt.training.memory import check_fits, estimate
 from cobalt.training.policy import check_weights, policy_path
 from cobalt.training.states import BYTES
 
@@ -345,6 +345,8 @@ def main(arguments: Arguments) -> int:
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
+    memory = estimate(config)
+    check_fits(config, memory)
     disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.dry_run:
         from omegaconf import OmegaConf
@@ -354,13 +356,13 @@ def main(arguments: Arguments) -> int:
         for line in (
             *plan.lines,
             attention,
-            *estimate(config).lines(),
+            *memory.lines(),
             f"needs {disk}",
             "the dry run found nothing wrong",
         ):
             logger.info("%s", line)
         return 0
-    for line in (*plan.lines, attention, f"needs {disk}"):
+    for line in (*plan.lines, attention, *memory.lines(), f"needs {disk}"):
         logger.info("%s", line)
     check_disk(arguments.output_dir, disk)
     return launch(arguments, config, plan.steps)
