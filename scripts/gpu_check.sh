@@ -4,8 +4,8 @@
 # are from the actor's.
 #   scripts/gpu_check.sh [--model MODEL] [OUTPUT_DIR [SEED]]     (default: the pocket world's seed model, runs/gpu_smoke 0)
 # MODEL is a folder or a hub name, such as Qwen/Qwen3-0.6B; its default folder is runs/gpu_smoke_NAME, such as
-# runs/gpu_smoke_Qwen3-0.6B. The page is docs/gpu_report.md, for a MODEL docs/gpu_report_NAME.md. The steps are those of scripts/quickstart.sh --profile gpu-smoke;
-# running the script again continues where it stopped. Without a GPU the exit code is 2.
+# runs/gpu_smoke_Qwen3-0.6B. The page is docs/gpu_report.md, for a MODEL docs/gpu_report_NAME.md. The steps are those
+# of scripts/quickstart.sh --profile gpu-smoke; running the script again continues where it stopped. Without a GPU the exit code is 2.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."

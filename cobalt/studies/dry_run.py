@@ -71,7 +71,8 @@ def _check_training(study: Study, step: Step) -> None:
         errors = settings_errors(config)
         checked = "rows and policy, which earlier steps make, are not checked yet"
         if not errors and Path(run.model, "config.json").is_file():
-            check_fits(config, errors, notes := [])
+            notes: list[str] = []
+            check_fits(config, errors, notes)
             for note in notes:
                 logger.info("step %s: %s", step.name, note)
     if errors:
