@@ -25,7 +25,8 @@ export RAY_AUTH_MODE=token
 export RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=cobalt.serve_proxy.middlewares
 
 running() {
-  [ -f "$state.pid" ] && tr '\0' ' ' < "/proc/$(cat "$state.pid")/cmdline" 2>/dev/null | grep -q "ray start"
+  # Not by grep, which would find itself where the machine was lost and its new processes have the old numbers.
+  [ -f "$state.pid" ] && [[ $(tr '\0' ' ' 2> /dev/null < "/proc/$(cat "$state.pid")/cmdline") == *"ray start"* ]]
 }
 
 # The processes of a session that have not ended.

@@ -39,20 +39,36 @@ class Machine:
 
     Args:
         host: Its name.
+        address: Its address in the network.
         home: The users' home folder, which all machines share.
         inside: The beginning of a command that is to run where machines can be made.
+        switch: Runs a command of iproute2 where the switch is.
     """
 
-    def __init__(self, host: str, home: Path, inside: Sequence[str]) -> None:
+    def __init__(
+        self, host: str, address: str, home: Path, inside: Sequence[str], switch: Callable[[str], None]
+    ) -> None:
         self.host = host
+        self._address = address
         self._home = home
         self._inside = inside
-        hosts = str(home / "hosts")
-        command = [*inside, *_ALONE, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", host, hosts, str(ROOT)]
+        self._switch = switch
+        self.begin()
+
+    def begin(self) -> None:
+        """Switch the machine on: at first, or after its loss, which has left nothing in its memory."""
+        hosts = str(self._home / "hosts")
+        command = [*self._inside, *_ALONE, "unshare", *_OWN, "sh", "-c", _SET_UP, "sh", self.host, hosts, str(ROOT)]
         self._outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None
-        assert self._outer.stdout.readline() == _READY, f"{host} was not made"
+        assert self._outer.stdout.readline() == _READY, f"{self.host} was not made"
         (self.first,) = map(int, Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split())
+        # The end of a cable that lies in a lost machine takes the other end with it, which is the switch's.
+        self._switch(f"link add {self.host} type veth peer name eth0 netns {self.first}")
+        self._switch(f"link set {self.host} master switch up")
+        self.network("addr", "add", f"{self._address}/24", "dev", "eth0")
+        self.network("link", "set", "eth0", "up")
+        self.network("route", "add", "default", "via", "10.77.0.254")
 
     def command(self, command: Sequence[str], **variables: str) -> list[str]:
         """A command line that runs a command on this machine, in the checkout, as a user who has logged in there."""
@@ -132,14 +148,8 @@ def two_machines(home: Path) -> Iterator[tuple[Machine, Machine]]:
         switch = stack.enter_context(_switch(inside))
         machines = []
         for host, address in (("node-a", "10.77.0.1"), ("node-b", "10.77.0.2")):
-            machine = Machine(host, home, inside)
+            machine = Machine(host, address, home, inside, switch)
             stack.callback(machine.lose)
-            # The end of a cable that lies in a lost machine takes the other end with it, which is the switch's.
-            switch(f"link add {host} type veth peer name eth0 netns {machine.first}")
-            switch(f"link set {host} master switch up")
-            machine.network("addr", "add", f"{address}/24", "dev", "eth0")
-            machine.network("link", "set", "eth0", "up")
-            machine.network("route", "add", "default", "via", "10.77.0.254")
             machines.append(machine)
         first, second = machines
         yield first, second

@@ -202,6 +202,22 @@ def test_a_documented_set_of_overrides_fits_and_takes_what_the_table_says(models
 
 
 @pytest.mark.timeout(240)
+def test_verl_itself_takes_every_documented_set_of_overrides(models, tmp_path):
+    """What `launch.dry_run` starts, in one process for all sets, because the imports take most of the time."""
+    files = []
+    for place, (*_, model, overrides, _, _, _, _) in enumerate(TABLE):
+        files.append(tmp_path / f"{place}.yaml")
+        OmegaConf.save(paper(models / model, *overrides.strip("` ").split()), files[-1])
+    program = "import sys; from cobalt_verl.main import main; [main(path, check=True) for path in sys.argv[1:]]"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *files], env=os.environ | process_environment(tmp_path, on_cpu=False),
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert len(files) == 5
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("model", "overrides", "helps"),
     [
@@ -226,6 +242,46 @@ def test_what_does_not_fit_is_refused_with_overrides_that_make_it_fit(models, mo
     settings = re.findall(r"[\w.]+=[\w.]+", errors[-1].partition(": set ")[2])
     assert any(helps in setting for setting in settings)
     assert found(paper(models / model, *overrides, *settings))[0] == []
+
+
+@pytest.mark.parametrize(("gpus", "memory", "helps"), [(8, 150, "optimizer_offload=false"), (4, 20, None)])
+def test_too_little_host_memory_is_refused_with_overrides_that_need_less(models, monkeypatch, gpus, memory, helps):
+    monkeypatch.setattr(fits, "visible_gpus", lambda: [80 * GIB] * gpus)
+    monkeypatch.setattr(fits, "_host_memory", lambda: float(memory * GIB))
+    errors, _ = found(paper(models / "8B", f"trainer.n_gpus_per_node={gpus}"))
+    assert len(errors) == 1 and "host memory" in errors[0]
+    settings = re.findall(r"[\w.]+=[\w.]+", errors[0].partition(": set ")[2])
+    if helps is None:
+        assert not settings and "trainer.nnodes" in errors[0]
+        return
+    assert any(helps in setting for setting in settings)
+    assert found(paper(models / "8B", f"trainer.n_gpus_per_node={gpus}", *settings))[0] == []
+
+
+def test_offline_training_that_does_not_fit_is_refused_with_overrides_that_make_it_fit(models, monkeypatch):
+    from cobalt.training import memory, offline
+
+    monkeypatch.setattr(memory, "visible_gpus", list)
+
+    def composed(*overrides, scale="paper-7b"):
+        arguments = offline.Arguments(models, str(models / "8B"), models / "out", list(overrides), scale=scale)
+        return offline.compose(arguments)
+
+    def check(config):
+        memory.check_fits(config, memory.estimate(config))
+
+    check(composed())
+    with pytest.raises(UserError, match="max_token_len_per_gpu") as refused:
+        check(composed("cobalt.gpu_memory_gib=56"))
+    check(composed("cobalt.gpu_memory_gib=56", *str(refused.value).partition(": set ")[2].split()))
+    with pytest.raises(UserError, match="lora_rank=32"):
+        check(composed(scale="paper-0.5b"))
+    with pytest.raises(UserError, match="larger GPUs"):
+        check(composed("cobalt.gpu_memory_gib=20"))
+    monkeypatch.setattr(memory, "visible_gpus", lambda: [20 * GIB])
+    with pytest.raises(UserError, match="larger GPUs"):
+        check(composed())
+    check(composed(scale="pocket"))
 
 
 def test_what_no_override_can_fit_says_so(models):

@@ -136,6 +136,31 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_t
         dry_run(planned("trainer.n_gpus_per_node=3"), lambda text: None)
 
 
+@pytest.mark.slow
+def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installed(tmp_path, monkeypatch):
+    from transformers import Qwen3Config
+
+    from cobalt.training import fits, installed
+
+    monkeypatch.setattr(fits, "visible_gpus", list)
+    monkeypatch.setattr(installed, "_lacks", lambda package: "is not installed here")
+    Qwen3Config(architectures=["Qwen3ForCausalLM"], vocab_size=1000).save_pretrained(tmp_path / "base")
+    planned = replace(gpu_smoke.study(None, 0, str(tmp_path / "base")), root=tmp_path)
+
+    def with_setting(setting):
+        steps = [replace(step, training=None) if step.name == "cobalt_training" else step for step in planned.steps]
+        place = [step.name for step in steps].index("ft_training")
+        training = replace(steps[place].training, overrides=(*steps[place].training.overrides, setting))
+        steps[place] = replace(steps[place], training=training)
+        return replace(planned, steps=tuple(steps))
+
+    with pytest.raises(UserError, match="step ft_training: .*GiB of each GPU"):
+        dry_run(with_setting("cobalt.gpu_memory_gib=2"), lambda text: None)
+    flash = "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2"
+    with pytest.raises(UserError, match="step ft_training: .*flash-attn"):
+        dry_run(with_setting(flash), lambda text: None)
+
+
 # --- the report
 
 
@@ -156,6 +181,8 @@ def test_the_figures_of_a_training_run_are_those_of_its_metrics(tmp_path):
     assert figures.agreement["correlation"] == min(
         metrics["training/rollout_actor_probs_pearson_corr"] for metrics in (first, last)
     )
+    divergences = [metrics["rollout_corr/kl"] for metrics in (first, last)]
+    assert figures.agreement["KL(vLLM, actor), nats a token"] == max(divergences, key=abs)
     peak = max(metrics["actor/perf/max_memory_reserved_gb"] for metrics in (first, last))
     assert figures.memory["actor, reserved by torch"] == peak
 
@@ -210,6 +237,8 @@ def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path
         "## Training run ft_training",
         "| generation, with the judge | 0.8 | 302 (responses) | 399 |",
         "| largest difference | ",
+        "| difference of a response's mean log-prob, nats | ",
+        "| KL(vLLM, actor), nats a token | ",
         "| actor, reserved by torch | 0.7 |",
         "3.0 GiB",
     ):
@@ -277,11 +306,25 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_samp
     assert log == [
         "setup --profile gpu",
         "-m cobalt.studies.quickstart --special_cases 0 --profile gpu-smoke --model a/b out 3",
-        "-m cobalt.report.gpu out --memory_file out/gpu_memory.csv --output_file docs/gpu_report.md",
+        "-m cobalt.report.gpu out --memory_file out/gpu_memory.csv --output_file docs/gpu_report_b.md",
     ]
     if (checkout / "sampler").exists():  # it may be ended before it begins
         with pytest.raises(ProcessLookupError):
             os.kill(int((checkout / "sampler").read_text()), 0)
+
+
+def test_each_model_has_a_folder_and_a_page_of_its_own(checkout):
+    (checkout / "bin").mkdir()
+    stub = checkout / "bin" / "nvidia-smi"
+    stub.write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: X"\n')
+    stub.chmod(0o700)
+    for given in ([], ["--model=Qwen/Qwen3-0.6B"]):
+        finished, log = run(checkout, "gpu_check.sh", *given, path=f"{checkout}/bin:")
+        assert finished.returncode == 0, finished.stderr
+    reports = [line for line in log if "report" in line]
+    assert [line.split()[2] for line in reports] == ["runs/gpu_smoke", "runs/gpu_smoke_Qwen3-0.6B"]
+    assert [line.split()[-1] for line in reports] == ["docs/gpu_report.md", "docs/gpu_report_Qwen3-0.6B.md"]
+    assert gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B").folder == Path("runs/gpu_smoke_Qwen3-0.6B")
 
 
 @pytest.mark.parametrize(

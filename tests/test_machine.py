@@ -107,6 +107,39 @@ def test_ray_counts_the_cpus_that_verl_reserves_one_for_the_controller_and_the_j
     assert machine.logical_cpus(config, judge=0.5) == max(16, needed)
 
 
+@pytest.mark.parametrize(
+    ("scale", "overrides", "units"),
+    [
+        ("paper", [], 4),
+        ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"], 16),
+        ("paper", ["trainer.n_gpus_per_node=1"], 1),
+        ("gpu-smoke", [], 1),
+        ("pocket", [], 1),
+        ("paper", ["transfer_queue.backend.SimpleStorage.num_data_storage_units=3"], 3),
+    ],
+)
+def test_transfer_queue_has_a_storage_unit_for_each_gpu_if_none_are_set(scale, overrides, units):
+    config = config_of(*overrides, scale=scale)
+    assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
+
+
+@pytest.mark.slow
+def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
+    from transfer_queue.utils import common
+
+    there = [
+        {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 8.0}},
+        {"NodeID": "b" * 56, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+        {"NodeID": "c" * 56, "Alive": True, "Resources": {"judge": 64.0}},
+    ]
+    monkeypatch.setattr(common.ray, "nodes", lambda: there)
+    storage = config_of().transfer_queue.backend.SimpleStorage
+    chosen = common.get_node_round_robin_scheduling_strategies(
+        storage.num_data_storage_units, storage.required_node_resource
+    )
+    assert {strategy.node_id for strategy in chosen} == {"b" * 56}
+
+
 def test_a_cluster_that_cannot_place_the_run_is_refused():
     config = config_of("trainer.nnodes=2")
     node = {"CPU": 16.0, "GPU": 4.0}
@@ -114,6 +147,7 @@ def test_a_cluster_that_cannot_place_the_run_is_refused():
     for nodes in (
         [node, {"CPU": 16.0}],  # one node has no GPU
         [node, {"CPU": 8.0, "GPU": 4.0}],  # too few CPUs next to its GPUs
+        [node, {"CPU": 15.0, "GPU": 4.0}, {"CPU": 64.0}],  # none for its share of TransferQueue
         [node, {"CPU": 64.0, "GPU": 3.0}, {"GPU": 1.0}],  # enough in all, and not on one node
         [node, node],  # nothing left for TransferQueue
     ):

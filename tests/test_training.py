@@ -307,10 +307,10 @@ def steps_in(path):
         ([2, 4], 4, [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
         ([2, 4], 4, [0, 1, 2, 3, 4], '{"step": 5, "met', 4, [0, 1, 2, 3, 4]),
         # killed after the checkpoint of step 4 and before its metrics, which do not lie beside it
-        ([2, 4], 4, [0, 1, 2, 3], "", 2, [0, 1, 2]),
+        ([2, 4], 4, [0, 1, 2, 3], "", 4, [0, 1, 2, 3, 4]),
         # killed while the checkpoint of step 4 was written
         ([2, 4], 2, [0, 1, 2, 3], "", 2, [0, 1, 2]),
-        ([2], 2, [0, 1], "", 0, []),
+        ([2], 2, [0, 1], "", 2, [0, 1, 2]),
         ([2, 4], "", [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
     ],
 )
@@ -318,8 +318,10 @@ def test_a_killed_run_continues_without_a_missing_or_repeated_step(
     tmp_path, saved, tracker, steps, torn, goes_on_from, kept
 ):
     path = folder(tmp_path, saved, tracker, steps, torn)
+    whole = [step for step in saved if not isinstance(tracker, int) or step <= tracker]
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from)
     assert (steps_in(path) if steps else []) == kept
+    assert checkpoints.steps(path) == whole, "no whole checkpoint is removed"
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
 
 
@@ -374,6 +376,21 @@ def validated(path, shares):
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def test_a_checkpoint_without_any_metrics_is_validated_again_and_kept(tmp_path):
+    path = folder(tmp_path, [2], 2, [0, 1])
+    assert run_folder.prepare(path, SETTINGS, [], validates=True) == run_folder.Start(2, reported=False)
+    assert (checkpoints.steps(path), steps_in(path)) == ([2], [0, 1])
+
+
+def test_the_best_checkpoint_of_offline_training_is_the_one_that_finds_the_accepted_responses_most_likely(tmp_path):
+    path = folder(tmp_path, [2, 4, 6], 6, [])
+    values = {2: -0.4, 4: -0.2, 6: -0.3}
+    lines = [{"step": at, "metrics": {"validation/accepted_log_prob": value}} for at, value in values.items()]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run_folder.best_step(path) == 4
+    assert chosen_step(ExportArguments(path, tmp_path / "model", best=True)) == 4
+
+
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
     path = folder(tmp_path, [2, 4, 6, 8], 8, [])
     validated(path, {0: 0.9, 2: 0.1, 4: 0.4, 6: 0.4, 8: 0.3})
@@ -409,6 +426,28 @@ def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_pa
     (checkpoints.path_of(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
     with pytest.raises(UserError, match="not whole"):
         export(path, 4, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "program"),
+    [("cuda", 32, "cobalt_verl.merge"), ("cuda", 0, "verl.model_merger"), ("cpu", 0, "cobalt_verl.merge")],
+)
+def test_adapters_are_merged_on_a_gpu_as_well(tmp_path, monkeypatch, device, rank, program):
+    path = folder(tmp_path / "run", [2], 2, [0, 1, 2])
+    (path / "config.yaml").write_text(
+        f"trainer: {{device: {device}}}\nactor_rollout_ref: {{model: {{lora_rank: {rank}}}}}\n"
+    )
+    commands = []
+
+    def merger(command, **_):
+        commands.append(command)
+        (tmp_path / "model.part").mkdir()
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(exporting.subprocess, "run", merger)
+    export(path, 2, tmp_path / "model")
+    assert [command[:3] for command in commands] == [[sys.executable, "-m", program]]
+    assert exporting.exported_step(tmp_path / "model") == 2
 
 
 def test_an_unfinished_checkpoint_is_removed_and_whole_ones_stay(tmp_path):

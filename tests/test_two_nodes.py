@@ -16,6 +16,7 @@ from test_training_services import SMALL
 
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
 from cobalt.records import read_records
+from cobalt.training import checkpoints
 
 sys.path.append(str(ROOT / "benchmarks"))
 import faults
@@ -145,6 +146,7 @@ def two_nodes(place: Path, first: Sequence[str], second: Sequence[str]) -> Itera
         succeed(a.run("bash", "scripts/ray_cluster.sh", "stop"))
 
 
+CLUSTER = {"RAY_ADDRESS": "10.77.0.1:6379"}
 LONG = pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="takes minutes: set COBALT_LONG_TESTS=1")
 
 
@@ -191,17 +193,9 @@ def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
 
 @LONG
 def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
-    data, output, log = place / "rows", place / "run", place / "launcher.log"
-    files = (world.model.parent / "data" / f"{split}.jsonl" for split in ("train", "dev"))
-    convert_single_turn(VerlRowsSettings(*files, data, str(world.model), 256, "pocket"), "pocket")
-    command = ["bash", "scripts/train_grpo_single_turn.sh", "--data_dir", data, "--model", world.model]
-    command += ["--output_dir", output, *SMALL, "trainer.total_training_steps=3"]
-    variables = {
-        "RAY_ADDRESS": "10.77.0.1:6379",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_API_KEY": "secret",
-        "HF_TOKEN": "secret",
-    }
+    output, log = place / "run", place / "launcher.log"
+    command = training(place, world, output)
+    variables = {**CLUSTER, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "secret", "HF_TOKEN": "secret"}
     metrics = output / "metrics.jsonl"
     first = ["--num-cpus=16", "--num-gpus=1", '--resources={"judge": 1}']
     with two_nodes(place, first, ["--num-cpus=0", '--resources={"judge": 1}']) as (a, b):
@@ -218,6 +212,46 @@ def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
         assert "HF_HUB_OFFLINE" in config
         written = [path for path in output.rglob("*") if path.suffix in (".yaml", ".json", ".jsonl", ".log")]
         assert not [path for path in written if "secret" in path.read_text()]
+
+
+@LONG
+def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_the_last_checkpoint(place, world):
+    output, log = place / "run", place / "launcher.log"
+    command = training(place, world, output)
+    join = ("bash", "scripts/ray_cluster.sh", "join", "10.77.0.1:6379", "--interface", "eth0")
+    trains = ("--num-cpus=8", "--num-gpus=1")
+    metrics = output / "metrics.jsonl"
+    with two_nodes(place, ["--num-cpus=8"], trains) as (a, b):
+        with a.running(*command, log=log, **CLUSTER) as running:
+            # The line of step 2 comes after its checkpoint.
+            wait = lambda: count(metrics) >= 3 or running.poll() is not None  # noqa: E731
+            faults.wait_until(wait, 600, "two steps")
+            assert running.poll() is None and count(metrics) < 4, said_by(log, output)
+            b.lose()
+            assert running.wait(600) == 1, said_by(log, output)
+        kept = checkpoints.last(output)
+        assert kept >= 2 and not (output / "model").exists()
+        before = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= kept]
+
+        b.begin()
+        succeed(b.run(*join, *trains))
+        log = place / "again.log"
+        with a.running(*command, log=log, **CLUSTER) as running:
+            assert running.wait(600) == 0, said_by(log, output)
+        assert f"from step {kept}" in log.read_text()
+        lines = metrics.read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
+        assert lines[: len(before)] == before
+        assert (output / "model" / "model.safetensors").exists()
+
+
+def training(place: Path, world, output: Path) -> list[object]:
+    """The command of a training run of three steps; its rows are made here."""
+    data = place / "rows"
+    files = (world.model.parent / "data" / f"{split}.jsonl" for split in ("train", "dev"))
+    convert_single_turn(VerlRowsSettings(*files, data, str(world.model), 256, "pocket"), "pocket")
+    command = ["bash", "scripts/train_grpo_single_turn.sh", "--data_dir", data, "--model", world.model]
+    return [*command, "--output_dir", output, *SMALL, "trainer.total_training_steps=3"]
 
 
 def named(app: str) -> list[str]:

@@ -39,6 +39,16 @@ def validation_solved(metrics: Mapping[str, float]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
+def validation_quality(metrics: Mapping[str, float]) -> float | None:
+    """How good the validation of a step was, the more the better; None where it did not validate.
+
+    The share of validation prompts solved; in offline training, where nothing is sampled, the mean log-prob of a token
+    of the accepted responses.
+    """
+    solved = validation_solved(metrics)
+    return metrics.get("validation/accepted_log_prob") if solved is None else solved
+
+
 def read_metrics(run: Path) -> list[tuple[int, dict[str, float]]]:
     """The steps of a training run and their metrics, from its folder.
 

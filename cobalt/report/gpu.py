@@ -50,6 +50,8 @@ _AGREEMENT = {
     "training/rollout_probs_diff_std": "standard deviation of the difference",
     "training/rollout_probs_diff_max": "largest difference",
     "training/rollout_actor_probs_pearson_corr": "correlation",
+    "rollout_corr/log_ppl_abs_diff": "difference of a response's mean log-prob, nats",
+    "rollout_corr/kl": "KL(vLLM, actor), nats a token",
 }
 """What veRL says of the probabilities of the sampled tokens under vLLM and under the actor, by metric."""
 
@@ -85,8 +87,8 @@ class TrainingFigures:
         steps: Number of steps in the phases: all but the first one, which compiles, if there are more.
         phases: Their sums over these steps.
         memory: Peaks in GiB, of all steps, by what they are of.
-        agreement: Of vLLM's and the actor's probabilities: the largest value of all steps, the smallest correlation;
-            empty if the run did not compute the actor's.
+        agreement: Of vLLM's and the actor's probabilities: the value furthest from 0 of all steps, of correlations the
+            smallest; empty if the run did not compute the actor's.
     """
 
     name: str
@@ -119,7 +121,7 @@ def training_figures(run: Path) -> TrainingFigures:
     for key, name in _AGREEMENT.items():
         values = [metrics[key] for metrics in trained if key in metrics]
         if values:
-            agreement[name] = min(values) if name == "correlation" else max(values)
+            agreement[name] = min(values) if name == "correlation" else max(values, key=abs)
     memory = {}
     for key, name in _MEMORY.items():
         peaks = [metrics[key] for metrics in trained if key in metrics]
@@ -262,7 +264,7 @@ def page(
         ]
         if run.agreement:
             parts += [
-                "Probabilities of the sampled tokens under vLLM and under the actor, the worst of all steps:",
+                "The sampled tokens under vLLM and under the actor, the worst of all steps:",
                 _table(("of the probabilities", "value"), [(n, f"{v:.3g}") for n, v in run.agreement.items()]),
             ]
         parts += ["Peaks of memory:", _table(("memory", "GiB"), [(n, f"{v:.1f}") for n, v in run.memory.items()])]

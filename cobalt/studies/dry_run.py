@@ -9,6 +9,7 @@ import logging
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from cobalt.errors import UserError
 from cobalt.studies.plan import Step, Study
@@ -48,7 +49,9 @@ def _command(step: Step) -> tuple[str, ...]:
 def _check_training(study: Study, step: Step) -> None:
     from cobalt.training import launch
     from cobalt.training.checks import check, settings_errors
-    from cobalt.training.configuration import compose
+    from cobalt.training.configuration import compose, trains_on_cpu
+    from cobalt.training.fits import check_fits
+    from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
 
     if step.training is None:
         return
@@ -59,15 +62,23 @@ def _check_training(study: Study, step: Step) -> None:
         output_dir=study.root / step.training.output_dir,
     )
     config = compose(run)
+    check_vllm(on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     if all((study.root / path).exists() for path in step.needs):
         errors = check(config).errors
         checked = "the rows and the policy are checked too"
     else:
         errors = settings_errors(config)
         checked = "rows and policy, which earlier steps make, are not checked yet"
+        if not errors and Path(run.model, "config.json").is_file():
+            notes: list[str] = []
+            check_fits(config, errors, notes)
+            for note in notes:
+                logger.info("step %s: %s", step.name, note)
     if errors:
         raise UserError("; ".join(errors))
     launch.dry_run(run.output_dir, config)
+    logger.info("step %s: %s", step.name, attention)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     place = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
     logger.info("step %s: the configuration is right, for %s; %s", step.name, place, checked)

@@ -31,14 +31,14 @@ def study(folder: Path | None, seed: int, model: str | None) -> Study:
     """The study.
 
     Args:
-        folder: Of the results; None: runs/gpu_smoke.
+        folder: Of the results; None: runs/gpu_smoke, with the name of a given model at its end.
         seed: Decides the problems and the samples.
         model: Folder or hub name of the base model; None: the pocket world's seed model.
 
     Raises:
         UserError: the model's folder has no model.
     """
-    folder = folder or Path("runs") / "gpu_smoke"
+    folder = folder or Path("runs") / ("gpu_smoke" if model is None else f"gpu_smoke_{Path(model).name}")
     world = Path("pocket") / f"gpu_smoke_seed{seed}"
     base, first, given = _base_model(folder, world, seed, model)
     report = folder / "gpu_report.md"

@@ -10,12 +10,9 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.training.configuration import TrainingSettings, trains_on_cpu
-from cobalt.training.installed import check_vllm, choose_attention
+from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
 
 logger = logging.getLogger(__name__)
-
-_ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config"))
-"""Sections of the configuration that set an engine's parallelism."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def main(arguments: Arguments) -> int:
     )
     config = compose(settings)
     check_vllm(on_cpu=trains_on_cpu(config))
-    attention = choose_attention(config, "actor_rollout_ref.model", _ENGINES, on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     findings = check(config)
     findings.raise_errors()
     findings.notes.append(attention)

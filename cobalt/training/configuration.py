@@ -103,6 +103,7 @@ def compose(settings: TrainingSettings) -> Any:
         ],
     )
     _limit_engine(config)
+    _size_queue(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
         raise UserError(
@@ -123,6 +124,19 @@ def _limit_engine(config: Any) -> None:
     on_cpu = OmegaConf.select(config, "trainer.device") == "cpu"
     if not on_cpu and OmegaConf.select(config, key) is None and all(isinstance(length, int) for length in lengths):
         OmegaConf.update(config, key, sum(lengths))
+
+
+def _size_queue(config: Any) -> None:
+    """Set the number of TransferQueue's storage units where none is set: one for each GPU, on a CPU for each rank.
+
+    Each rank writes and reads its share of a batch. Ray reserves a CPU for each unit.
+    """
+    from omegaconf import OmegaConf
+
+    key = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+    gpus = [OmegaConf.select(config, f"trainer.{part}") for part in ("nnodes", "n_gpus_per_node")]
+    if OmegaConf.select(config, key) is None and all(isinstance(count, int) for count in gpus):
+        OmegaConf.update(config, key, max(1, gpus[0] * gpus[1]))
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:

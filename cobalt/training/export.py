@@ -31,7 +31,8 @@ class Arguments:
     step: int | None = None
     """The checkpoint's step; the last whole one by default."""
     best: bool = False
-    """Take the checkpoint whose validation solved most, in place of the last one."""
+    """Take the checkpoint with the best validation, in place of the last one: the one that solved most, after offline
+    training the one under which the accepted responses are most likely."""
     push_to_hub: str | None = None
     """Also upload the folder to this repository of the Hugging Face Hub (owner/name; created as private), or copy it
     into a folder that begins with / or ./"""

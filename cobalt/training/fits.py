@@ -129,9 +129,11 @@ def check_fits(config: Any, errors: list[str], notes: list[str]) -> None:
         errors[-1] += f": set {' '.join(helping)}" if helping else ": take more or larger GPUs, or a smaller model"
     memory = _host_memory()
     if visible_gpus() and not os.environ.get("RAY_ADDRESS") and sum(found.host.values()) > memory:
+        helping = host_remedies(config, card, memory)
         errors.append(
             f"a node needs about {sum(found.host.values()) / _GIB:.0f} GiB of host memory, this machine has"
-            f" {memory / _GIB:.0f}"
+            f" {memory / _GIB:.0f}: "
+            + (f"set {' '.join(helping)}" if helping else "share the run out over more nodes (trainer.nnodes)")
         )
 
 
@@ -358,6 +360,22 @@ def remedies(config: Any, card: float) -> list[str]:
             chosen = rest
     last = {setting.split("=")[0]: setting for step in chosen for setting in step}
     return list(last.values())
+
+
+def host_remedies(config: Any, card: float, memory: float) -> list[str]:
+    """Overrides by which a node needs no more than `memory` bytes and the GPUs are still large enough; none if none do.
+
+    They keep on the GPUs what would be in host memory, one thing after another.
+    """
+    chosen: list[list[str]] = []
+    needed = sum(estimate(config, card).host.values())
+    engine = "actor_rollout_ref.actor.fsdp_config"
+    for step in ([f"{engine}.{name}=false"] for name in ("optimizer_offload", "param_offload", "offload_policy")):
+        tried = estimate(_with(config, [*chosen, step]), card)
+        left = sum(tried.host.values())
+        if needed > memory and left < needed and not tried.short:
+            chosen, needed = [*chosen, step], left
+    return [setting for step in chosen for setting in step] if needed <= memory else []
 
 
 def _with(config: Any, steps: list[list[str]]) -> Any:

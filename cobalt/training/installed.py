@@ -15,6 +15,12 @@ from cobalt.errors import UserError, last_line
 PACKED_SDPA = "cobalt_verl.packed_sdpa"
 """The module that veRL imports for `sdpa` on GPUs."""
 
+POLICY_MODEL = "actor_rollout_ref.model"
+"""The section of an online run's configuration that has the policy's model."""
+
+POLICY_ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config"))
+"""Its sections that set an engine's parallelism."""
+
 _FLASH = "flash_attention_2"
 """What veRL 0.9.1 takes if nothing is set."""
 

@@ -88,9 +88,13 @@ def cpus_needed(config: Any, judge: float) -> int:
         config: The composed configuration.
         judge: CPUs that the judge's replicas reserve.
     """
-    queue = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 1
+    queue = _storage_units(config) + 1
     # An actor that reserves no CPU is started on a node with a free one.
     return _CPUS_OF_A_RANK * gpus_of(config) + queue + math.ceil(judge) + 1
+
+
+def _storage_units(config: Any) -> int:
+    return int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
 
 
 def logical_cpus(config: Any, judge: float) -> int:
@@ -110,10 +114,13 @@ def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: floa
         UserError: there are too few nodes with enough GPUs and CPUs, or too few CPUs in all.
     """
     each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
-    able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= _CPUS_OF_A_RANK * each for node in nodes)
+    # TransferQueue shares its units out over the nodes with GPUs, whatever these have left.
+    sharing = max(1, sum(node.get("GPU", 0) > 0 for node in nodes))
+    cpus = _CPUS_OF_A_RANK * each + math.ceil(_storage_units(config) / sharing)
+    able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= cpus for node in nodes)
     if able < wanted:
         raise UserError(
-            f"the run asks for {wanted} nodes with {each} GPUs and {_CPUS_OF_A_RANK * each} CPUs each, and the cluster"
+            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each, and the cluster"
             f" of RAY_ADDRESS has {able}: set trainer.n_gpus_per_node and trainer.nnodes, or start its nodes with"
             " more (ray start --num-cpus --num-gpus)"
         )

@@ -1,15 +1,23 @@
 """How much memory of a GPU a run of offline training takes, estimated from the model's configuration alone.
 
 An estimate of weights, gradients, optimiser and activations, without the fragments of an allocator: read it as "fits
-easily", "fits barely" or "does not fit". Nothing is measured here.
+easily", "fits barely" or "does not fit". What does not fit is refused. Nothing is measured here.
 """
 
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from cobalt.errors import UserError
+from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.machine import visible_gpus
 from cobalt.training.states import BYTES, architecture
 
 _GIB = 2**30
+
+_CONTEXT = _GIB
+"""What a process on a GPU takes without its tensors: CUDA's context and NCCL's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +100,52 @@ def estimate(config: Any) -> MemoryEstimate:
         optimiser=trained * 8 / gpus,
         activations=tokens * (kept * computed + logits),
     )
+
+
+def check_fits(config: Any, found: MemoryEstimate) -> None:
+    """Check that a run fits its GPUs: this machine's smallest, else one of `cobalt.gpu_memory_gib`.
+
+    Args:
+        config: The composed configuration of `cobalt.training.offline`.
+        found: Its estimate. For a run on a CPU, and where the size of the GPUs is not known, nothing is checked.
+
+    Raises:
+        UserError: it does not fit; the message names overrides by which it does.
+    """
+    sizes = [size for size in visible_gpus() if size]
+    stated = config.cobalt.gpu_memory_gib
+    if stated is not None and (not isinstance(stated, int | float) or isinstance(stated, bool) or not stated > 0):
+        raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
+    card = float(min(sizes)) if sizes else (stated or 0) * _GIB
+    if trains_on_cpu(config) or not card or found.total + _CONTEXT <= card:
+        return
+    helping = _remedies(config, card)
+    raise UserError(
+        f"the run takes about {(found.total + _CONTEXT) / _GIB:.1f} GiB of each GPU, which has {card / _GIB:.1f}: "
+        + (f"set {' '.join(helping)}" if helping else "take more or larger GPUs, or a smaller model")
+    )
+
+
+def _remedies(config: Any, card: float) -> list[str]:
+    """Overrides that make a run fit, the harmless ones first; none if there are no such overrides."""
+    from omegaconf import OmegaConf
+
+    changed, chosen = deepcopy(config), dict[str, str]()
+    for key, value in _steps(config):
+        OmegaConf.update(changed, key, OmegaConf.from_dotlist([f"x={value}"]).x)
+        chosen[key] = value
+        if estimate(changed).total + _CONTEXT <= card:
+            return [f"{name}={given}" for name, given in chosen.items()]
+    return []
+
+
+def _steps(config: Any) -> Iterator[tuple[str, str]]:
+    if not config.model.enable_gradient_checkpointing:
+        yield "model.enable_gradient_checkpointing", "true"
+    tokens, longest = int(config.data.max_token_len_per_gpu), int(config.data.max_length)
+    while tokens > longest:
+        tokens = max(longest, tokens // 2)
+        yield "data.max_token_len_per_gpu", str(tokens)
+    if not config.model.lora_rank:
+        yield "model.lora_alpha", "64"
+        yield "model.lora_rank", "32"

@@ -33,7 +33,7 @@ from cobalt.training.configuration import (
 )
 from cobalt.training.disk import check_disk, disk_use
 from cobalt.training.installed import choose_attention
-from cobalt.training.memory import estimate
+from cobalt.training.memory import check_fits, estimate
 from cobalt.training.policy import check_weights, policy_path
 from cobalt.training.states import BYTES
 
@@ -97,7 +97,7 @@ class Arguments:
     print_config: bool = False
     """As dry_run, and print the whole configuration (YAML) to standard output."""
     keep: int | None = None
-    """How many of the last checkpoints to keep; the scale decides by default."""
+    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     hang_limit: float = 1800.0
@@ -347,6 +347,8 @@ def main(arguments: Arguments) -> int:
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
+    memory = estimate(config)
+    check_fits(config, memory)
     disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.print_config:
         from omegaconf import OmegaConf
@@ -357,13 +359,13 @@ def main(arguments: Arguments) -> int:
         for line in (
             *plan.lines,
             attention,
-            *estimate(config).lines(),
+            *memory.lines(),
             f"needs {disk}",
             "OK: the dry run found nothing wrong; --print_config prints the whole configuration",
         ):
             logger.info("%s", line)
         return 0
-    for line in (*plan.lines, attention, f"needs {disk}"):
+    for line in (*plan.lines, attention, *memory.lines(), f"needs {disk}"):
         logger.info("%s", line)
     check_disk(arguments.output_dir, disk)
     return launch(arguments, config, plan.steps)

@@ -5,14 +5,15 @@
     metrics.run.json    what made it; a rerun with other settings is refused
 
 A step's checkpoint is written before its validation and its line of metrics. A run killed in between has a checkpoint
-ahead of its metrics. A rerun continues from it all the same, and the line is made of the metrics beside the checkpoint.
+ahead of its metrics. A rerun continues from it all the same, and the line is made of the metrics beside the checkpoint;
+where these are missing, it has none.
 """
 
 import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from cobalt.atomic import replacing
 from cobalt.errors import UserError
 from cobalt.manifest import open_manifest
-from cobalt.report.curves import validation_solved
+from cobalt.report.curves import validation_quality
 from cobalt.training import checkpoints
 
 
@@ -65,7 +66,8 @@ class Start:
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
     """Make the folder ready for a run or a rerun.
 
-    Lines of metrics and checkpoints after the step to go on from are removed: the rerun makes them again.
+    The run goes on from the last whole checkpoint. Lines of metrics and unfinished checkpoints after its step are
+    removed: the rerun makes them again. No whole checkpoint is removed.
 
     Args:
         output: The run's folder.
@@ -84,14 +86,14 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
         raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
     reported = {step for step, _ in lines}
-    step = max((step for step in _whole(output, newest) if _has_metrics(output, step, reported)), default=0)
+    step = newest
     # In this order, so that a kill in between leaves nothing that looks like progress.
     if newest:
         checkpoints.name_last(output, step)
     for later in checkpoints.steps(output):
         if later > step:
             shutil.rmtree(checkpoints.path_of(output, later))
-    known = checkpoints.kept_metrics(output, step) if step not in reported else None
+    known = (checkpoints.kept_metrics(output, step) or {}) if step and step not in reported else None
     if metrics.exists():
         with replacing(metrics) as handle:
             handle.writelines(line.encode() for at, line in lines if step and at <= step)
@@ -101,28 +103,16 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
 
 
 def best_step(output: Path) -> int | None:
-    """The step whose validation solved most, of those with a whole checkpoint; None if there is none.
+    """The step with the best validation, of those with a whole checkpoint; None if there is none.
 
-    Of several, the first.
+    Of several, the first. `cobalt.report.curves.validation_quality` says what is better.
     """
-    shares = {}
+    found = {}
     for step, line in _whole_lines(metrics_path(output)):
-        solved = validation_solved(json.loads(line)["metrics"])
-        if solved is not None and step and not checkpoints.missing_part(checkpoints.path_of(output, step)):
-            shares[step] = solved
-    return max(shares, key=lambda step: (shares[step], -step), default=None)
-
-
-def _whole(output: Path, newest: int) -> list[int]:
-    return [
-        step
-        for step in checkpoints.steps(output)
-        if step <= newest and not checkpoints.missing_part(checkpoints.path_of(output, step))
-    ]
-
-
-def _has_metrics(output: Path, step: int, reported: Collection[int]) -> bool:
-    return step in reported or checkpoints.kept_metrics(output, step) is not None
+        quality = validation_quality(json.loads(line)["metrics"])
+        if quality is not None and step and not checkpoints.missing_part(checkpoints.path_of(output, step)):
+            found[step] = quality
+    return max(found, key=lambda step: (found[step], -step), default=None)
 
 
 def _whole_lines(metrics: Path) -> list[tuple[int, str]]:

@@ -16,6 +16,8 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
+from cobalt_verl.cpu import vllm_name
+
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -68,6 +70,8 @@ def main(path: str, *, check: bool) -> None:
     config = OmegaConf.load(sys.stdin if path == "-" else path)
     OmegaConf.set_struct(config, True)
     auto_set_device(config)
+    if check:
+        vllm_name.install()  # a configuration for GPUs may be checked where vLLM's build for CPUs is
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if check:
         check_names(config)

@@ -25,7 +25,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
-from cobalt.training import checkpoints
+from cobalt.training import checkpoints, run_folder
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl import heartbeat
 from cobalt_verl.losses.offline import offline_loss
@@ -246,8 +246,10 @@ class OfflineTrainer:
         if self._is_first:
             checkpoints.keep_metrics(output, step, metrics)
             checkpoints.name_last(output, step)
-            if self._config.trainer.max_ckpt_to_keep is not None:
-                checkpoints.prune(output, self._config.trainer.max_ckpt_to_keep)
+            keep = self._config.trainer.max_ckpt_to_keep
+            if keep is not None:
+                best = run_folder.best_step(output)
+                checkpoints.prune(output, keep, () if best is None else (best,))
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         self._say(f"step {step}")
