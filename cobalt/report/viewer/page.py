@@ -26,9 +26,9 @@ from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.rows import Digest
 from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest
 from cobalt.report.viewer.data import KINDS, problem_data
+from cobalt.rows import Digest
 from cobalt.trajectory_codec import read_trajectories
 
 MOST_RUNS = 2
