@@ -27,7 +27,11 @@ class Arguments:
     concurrency: int = 64
     """Problems worked on at a time (multi turn)."""
     k: tuple[int, ...] | None = None
-    """The k of pass@k (single turn). Default: 1 and 10, as far as every problem has so many samples."""
+    """The k of pass@k. Default of single-turn results: 1 and 10, as far as every problem has so many samples."""
+    push_to_hub: str | None = None
+    """Upload a multi-turn result to this repository of the Hugging Face Hub (owner/name), or copy it into a folder."""
+    wandb: bool = False
+    """Log the figures of a multi-turn result to Weights & Biases too."""
     names: Literal["renamed", "kept"] = "renamed"
     """Whether programs that differ in the names of their variables only count as the same (single turn)."""
 
@@ -42,10 +46,16 @@ def main(arguments: Arguments) -> int:
         return eval_single_turn.main(
             eval_single_turn.Arguments(arguments.input_file, arguments.output_file, arguments.k, arguments.names)
         )
-    if arguments.k is not None:
-        raise UserError(f"--k is for single-turn results, and {arguments.input_file} is not one: leave it out")
     return eval_multi_turn.main(
-        eval_multi_turn.Arguments(arguments.input_file, arguments.output_file, arguments.plot, arguments.concurrency)
+        eval_multi_turn.Arguments(
+            arguments.input_file,
+            arguments.output_file,
+            plot=arguments.plot,
+            k=arguments.k or (),
+            push_to_hub=arguments.push_to_hub,
+            wandb=arguments.wandb,
+            concurrency=arguments.concurrency,
+        )
     )
 
 
