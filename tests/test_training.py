@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow
 import pytest
@@ -244,6 +245,20 @@ def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(wo
 
     Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
     assert "never samples the rest" in errors_of(world, model=tmp_path / "model")[0]
+
+
+def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):
+    bare = shutil.copytree(world / "model", tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    assert any("has no chat template" in error for error in errors_of(world, model=bare))
+
+
+def test_a_model_of_the_hub_without_a_chat_template_is_an_error_and_not_a_note(world, monkeypatch):
+    from cobalt.conversation import token_count
+
+    # As if the tokenizer were in the Hub's cache of this machine.
+    monkeypatch.setattr(token_count, "_load", lambda name: SimpleNamespace(chat_template=None))
+    assert any("has no chat template" in error for error in errors_of(world, model="owner/base-model"))
 
 
 def test_missing_data_and_columns_are_named(world, tmp_path):
