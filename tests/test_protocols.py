@@ -77,6 +77,13 @@ def test_each_measure_is_averaged_over_problems_by_turn():
     assert [mean.value for mean in best_of(both, 1)] == [mean.value for mean in pass_at(both, 1)]
 
 
+def test_a_measure_without_any_success_has_a_bound_and_not_a_point():
+    never = [outcomes([(0.0, False)], [(0.0, False)])] * 3
+    for means in (pass_at(never, 1), pass_at(never, 2), stopped(never), best_of(never, 2)):
+        assert means[0].interval == pytest.approx((0.0, 0.632), abs=1e-3)
+    assert programs_until_stopped(never)[0].interval == (1.0, 1.0)  # a number of programs has no bound
+
+
 def test_without_public_results_the_measures_that_need_them_are_missing():
     unknown = outcomes_of(trajectories_of(square_problem(1, raw_responses=[["a"]], all_pass_rates=[[1.0]])))
     assert unknown.public is None

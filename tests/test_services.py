@@ -500,7 +500,11 @@ def test_services_are_private_whatever_the_environment_says(tmp_path):
 import json, os, sys
 from cobalt import cluster
 path = cluster.token_path()
-print(json.dumps([cluster.asks_for_token(os.environ["RAY_ADDRESS"]), path.stat().st_mode & 0o777]))
+address = os.environ["RAY_ADDRESS"]
+refused = [cluster.refuses_token(address)]
+os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
+refused.append(cluster.refuses_token(address))
+print(json.dumps([cluster.asks_for_token(address), path.stat().st_mode & 0o777, *refused]))
 """
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     finished = subprocess.run(
@@ -512,7 +516,7 @@ print(json.dumps([cluster.asks_for_token(os.environ["RAY_ADDRESS"]), path.stat()
         timeout=300,
     )
     assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout.splitlines()[-1]) == [True, 0o600]
+    assert json.loads(finished.stdout.splitlines()[-1]) == [True, 0o600, False, True]
 
 
 def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):

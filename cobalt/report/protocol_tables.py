@@ -9,7 +9,7 @@ from rich.table import Table as TerminalTable
 
 from cobalt.errors import UserError
 from cobalt.report.runs import Run
-from cobalt.report.tables import Table
+from cobalt.report.tables import Table, few_problems
 from cobalt.rollout.protocols import (
     EVERY_PROBLEM,
     Mean,
@@ -74,7 +74,8 @@ def protocols_table(runs: Sequence[Run], ks: Sequence[int]) -> Table | None:
         "Other measures on the same trajectories, in per cent, with 95 % intervals over problems. stopped: Pass@1 if a"
         " trajectory ends with its first program that passes all public tests, and how many programs it has then. best"
         " of k: Pass@1 of the one of k trajectories whose program passes most public tests, by lot between equals."
-        " pass@k: at least one of k trajectories is right.",
+        " pass@k: at least one of k trajectories is right."
+        f" {few_problems(min(len(run.problems) for run in runs))}".rstrip(),
         ["measure", "turn", *of_runs],
         rows,
         ("run", "measure", "turn", "value", "lower", "upper"),
@@ -102,7 +103,8 @@ def difficulty_table(runs: Sequence[Run]) -> Table | None:
             data += [(run, name, size, turn, mean.value, *mean.interval) for turn, mean in enumerate(means)]
     return Table(
         "difficulty",
-        "Pass@1 by difficulty at the first and the last turn, in per cent, with 95 % intervals over problems.",
+        "Pass@1 by difficulty at the first and the last turn, in per cent, with 95 % intervals over problems."
+        f" {few_problems(min(len(of_run[name]) for of_run in groups.values() for name in names))}".rstrip(),
         ["difficulty", "problems", "turn", *groups],
         rows,
         ("run", "difficulty", "problems", "turn", "pass_at_1", "lower", "upper"),

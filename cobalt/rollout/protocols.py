@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from cobalt.errors import UserError
-from cobalt.metrics import best_of_k, bootstrap_interval, pass_at_k
+from cobalt.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
 from cobalt.problem import ProblemId
 from cobalt.trajectory import ProblemTrajectories
 
@@ -116,6 +116,7 @@ def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
     return _by_turn(
         known,
         lambda one, turn: sum(stopping_turns(row)[turn] + 1 for row in one.public or ()) / one.samples,
+        bounds=None,
     )
 
 
@@ -205,14 +206,19 @@ def _enough(one: Outcomes, k: int) -> int:
     return one.samples
 
 
-def _by_turn(outcomes: Iterable[Outcomes], figure: Callable[[Outcomes, int], float], k: int = 1) -> list[Mean]:
+def _by_turn(
+    outcomes: Iterable[Outcomes],
+    figure: Callable[[Outcomes, int], float],
+    k: int = 1,
+    bounds: tuple[float, float] | None = RATES,
+) -> list[Mean]:
     check_k([k])
     known = list(outcomes)
     if not known:
         raise UserError("there is no evaluated problem")
     if len({one.turns for one in known}) > 1:
         raise UserError("problems differ in their number of turns: evaluate runs with the same number together")
-    return [mean_over_problems(figure(one, turn) for one in known) for turn in range(known[0].turns)]
+    return [mean_over_problems((figure(one, turn) for one in known), bounds) for turn in range(known[0].turns)]
 
 
 def mean_over_problems(values: Iterable[float], bounds: tuple[float, float] | None = None) -> Mean:
