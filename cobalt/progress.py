@@ -32,9 +32,10 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
         )
 
     def close(self) -> None:
-        """Log the last line."""
+        """Log the last line, unless nothing was done."""
         if not self.disable:
-            self.display()
+            if self.n > self.initial:
+                self.display()
             self.disable = True
 
 

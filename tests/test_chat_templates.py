@@ -215,6 +215,7 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
 
     monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
     monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda arguments: Recorder())
+    monkeypatch.setattr(vllm_service, "OpenAIRoutes", lambda *arguments: None)  # collection does not use them
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
     engine = vllm_service.VllmEngineActor(vllm_settings.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)

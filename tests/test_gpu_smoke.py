@@ -305,7 +305,7 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_samp
     assert finished.returncode == 0, finished.stderr
     assert log == [
         "setup --profile gpu",
-        "-m cobalt.studies.quickstart --special_cases 0 --profile gpu-smoke --model a/b out 3",
+        "-m cobalt.studies.quickstart --profile gpu-smoke --model a/b out 3",
         "-m cobalt.report.gpu out --memory_file out/gpu_memory.csv --output_file docs/gpu_report_b.md",
     ]
     if (checkout / "sampler").exists():  # it may be ended before it begins
@@ -341,4 +341,4 @@ def test_the_quickstart_sets_up_what_the_profile_needs_and_a_dry_run_leaves_the_
 ):
     finished, log = run(checkout, "quickstart.sh", *arguments)
     assert finished.returncode == 0
-    assert log == [*set_up, f"-m cobalt.studies.quickstart --special_cases 0 {' '.join(arguments)}"]
+    assert log == [*set_up, f"-m cobalt.studies.quickstart {' '.join(arguments)}"]

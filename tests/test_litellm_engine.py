@@ -498,7 +498,7 @@ from pathlib import Path
 sys.path.insert(0, "tests")
 from cobalt.cli import run_script
 from cobalt.judge import JudgeSettings, LocalJudge
-import {script} as script
+from cobalt.commands import {script} as script
 async def main(arguments):
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         script.ServeJudge = lambda: judge
