@@ -494,16 +494,14 @@ def test_a_wrong_key_is_one_sentence_and_no_secret_is_left_anywhere():
 
 RUN = """
 import asyncio, sys
-from pathlib import Path
-sys.path.insert(0, "tests")
 from cobalt.cli import run_script
-from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.commands import {script} as script
-async def main(arguments):
+from cobalt.judge import JudgeSettings, LocalJudge
+async def run(arguments):
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         script.ServeJudge = lambda: judge
-        return await script.main(arguments)
-run_script(script.Arguments, lambda arguments: asyncio.run(main(arguments)))
+        return await script._run(arguments)
+run_script(script.Arguments, lambda arguments: asyncio.run(run(arguments)))
 """
 
 
