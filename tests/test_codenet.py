@@ -257,6 +257,42 @@ def test_the_order_of_the_problems_is_that_of_their_ids_whatever_that_of_the_arc
     assert [problem.id for problem in load_problems(backwards / "problems.jsonl")] == [f"p{n:05}" for n in range(4)]
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_files_of_an_archive_are_read_as_the_standard_library_reads_them(tmp_path, form, mode):
+    archive = tmp_path / "codenet.tar"
+    folder = "data/p00000/Python/"
+    names = [f"{folder}s1.py", f"{'a' * 90}/{folder}s2.py", f"{folder}{'s' * 90}", f"{folder}\u00e9.py"]
+    if form != tarfile.USTAR_FORMAT:
+        names += [f"{folder}{'s' * 300}.py"]
+    with tarfile.open(archive, mode, format=form) as output:
+        for place, name in enumerate(names):
+            for kind in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE):
+                member = tarfile.TarInfo(f"{name}{kind.decode()!r}")
+                member.type, member.size = kind, 511 * place if kind == tarfile.REGTYPE else 0
+                output.addfile(member, io.BytesIO(bytes(range(256)) * 10))
+    with tarfile.open(archive) as plain:
+        files = [member for member in plain if member.isreg()]
+        expected = [(member.name, member.size, plain.extractfile(member).read()) for member in files]
+    members = codenet_files._members(archive)
+    assert [(name, size, content()) for name, size, content in members] == expected
+    assert len(expected) == 3 * len(names)
+
+
+def test_a_size_that_is_not_in_digits_is_read(tmp_path):
+    # GNU tar writes sizes from 8 GiB on as binary numbers, and may write smaller ones so, too.
+    member = tarfile.TarInfo("data/p00000/Python/s1.py")
+    member.size = 5
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + member.size.to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
+    archive = tmp_path / "codenet.tar"
+    archive.write_bytes(bytes(header) + b"hello".ljust(512, b"\0") + bytes(1024))
+    assert [(name, size, content()) for name, size, content in codenet_files._members(archive)] == [
+        (member.name, 5, b"hello")
+    ]
+
+
 def test_an_archive_is_not_extracted_and_keeps_no_list_of_its_files(data, tmp_path, monkeypatch):
     archive = tar(data.fill(3), tmp_path / "codenet.tar.gz")
     kept = []
@@ -293,7 +329,7 @@ def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, t
     assert not list((tmp_path / "out").glob("*.jsonl*"))
 
 
-@pytest.mark.parametrize("cut", [lambda whole, place: whole[:place], lambda whole, place: whole[: place + 99]])
+@pytest.mark.parametrize("cut", [lambda whole, place, more=more: whole[: place + more] for more in (0, 99, 400)])
 def test_an_archive_that_is_cut_off_or_damaged_between_its_files_is_refused(data, tmp_path, cut):
     archive = tar(data.fill(3), tmp_path / "codenet.tar", "w", ("metadata", "data", "problem_descriptions"))
     with tarfile.open(archive) as whole:
