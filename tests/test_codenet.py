@@ -15,6 +15,7 @@ from support import write_lines
 from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import preprocess_codenet
 from cobalt.datasets.offline import writing
+from cobalt.datasets.offline.contrast import NO_CONTRAST
 from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
@@ -134,7 +135,12 @@ BAD_ROWS = [
     ({"cpu_time": "-1"}, codenet.NEGATIVE_FIELD),
     ({"memory": "-5"}, codenet.NEGATIVE_FIELD),
     ({"code_size": "many"}, codenet.NEGATIVE_FIELD),
+    ({"code_size": "-1"}, codenet.NEGATIVE_FIELD),
     ({"cpu_time": "9" * 5000}, codenet.NEGATIVE_FIELD),
+    ({"submission_id": ""}, codenet.EMPTY_FIELD),
+    ({"problem_id": ""}, codenet.EMPTY_FIELD),
+    ({"status": ""}, codenet.EMPTY_FIELD),
+    ({"code_size": ""}, codenet.EMPTY_FIELD),
     ({"cpu_time": ""}, codenet.EMPTY_FIELD),
     ({"memory": ""}, codenet.EMPTY_FIELD),
     ({"original_language": ""}, codenet.EMPTY_FIELD),
@@ -192,6 +198,24 @@ def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
     assert summary["programs"][codenet.NO_SOURCE] == 1
     assert summary["programs"][codenet.BAD_SOURCE] == 3
     assert responses(folder)["s000000004"].program == "print(4)"
+
+
+def test_a_problem_without_a_page_is_counted_with_its_programs_and_has_no_group(data, tmp_path):
+    data.fill(2).add(2, [row("s000200000", "p00002"), row("s000200001", "p00002", "Wrong Answer")], html="")
+    data.add(3, [row("s000300000", "p00003"), row("s000300001", "p00003", "Wrong Answer")], html=" ")
+    summary, folder = run(data, tmp_path)
+    assert summary["problems"][codenet.NO_PAGE] == 2
+    assert summary["programs"][codenet.NO_PAGE] == 4
+    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
+
+
+@pytest.mark.parametrize("status", ["Accepted", "Wrong Answer"])
+def test_a_problem_without_contrast_is_counted_with_its_programs_and_has_no_group(data, tmp_path, status):
+    data.fill(2).add(2, [row(f"s00020000{place}", "p00002", status) for place in range(4)])
+    summary, folder = run(data, tmp_path)
+    assert summary["problems"][writing.NO_GROUP] == 1
+    assert summary["programs"][NO_CONTRAST] == 4
+    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
 
 
 def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):
