@@ -15,6 +15,7 @@ from support import write_lines
 from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import preprocess_codenet
 from cobalt.datasets.offline import writing
+from cobalt.datasets.offline.contrast import NO_CONTRAST
 from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
@@ -134,7 +135,12 @@ BAD_ROWS = [
     ({"cpu_time": "-1"}, codenet.NEGATIVE_FIELD),
     ({"memory": "-5"}, codenet.NEGATIVE_FIELD),
     ({"code_size": "many"}, codenet.NEGATIVE_FIELD),
+    ({"code_size": "-1"}, codenet.NEGATIVE_FIELD),
     ({"cpu_time": "9" * 5000}, codenet.NEGATIVE_FIELD),
+    ({"submission_id": ""}, codenet.EMPTY_FIELD),
+    ({"problem_id": ""}, codenet.EMPTY_FIELD),
+    ({"status": ""}, codenet.EMPTY_FIELD),
+    ({"code_size": ""}, codenet.EMPTY_FIELD),
     ({"cpu_time": ""}, codenet.EMPTY_FIELD),
     ({"memory": ""}, codenet.EMPTY_FIELD),
     ({"original_language": ""}, codenet.EMPTY_FIELD),
@@ -192,6 +198,24 @@ def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
     assert summary["programs"][codenet.NO_SOURCE] == 1
     assert summary["programs"][codenet.BAD_SOURCE] == 3
     assert responses(folder)["s000000004"].program == "print(4)"
+
+
+def test_a_problem_without_a_page_is_counted_with_its_programs_and_has_no_group(data, tmp_path):
+    data.fill(2).add(2, [row("s000200000", "p00002"), row("s000200001", "p00002", "Wrong Answer")], html="")
+    data.add(3, [row("s000300000", "p00003"), row("s000300001", "p00003", "Wrong Answer")], html=" ")
+    summary, folder = run(data, tmp_path)
+    assert summary["problems"][codenet.NO_PAGE] == 2
+    assert summary["programs"][codenet.NO_PAGE] == 4
+    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
+
+
+@pytest.mark.parametrize("status", ["Accepted", "Wrong Answer"])
+def test_a_problem_without_contrast_is_counted_with_its_programs_and_has_no_group(data, tmp_path, status):
+    data.fill(2).add(2, [row(f"s00020000{place}", "p00002", status) for place in range(4)])
+    summary, folder = run(data, tmp_path)
+    assert summary["problems"][writing.NO_GROUP] == 1
+    assert summary["programs"][NO_CONTRAST] == 4
+    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
 
 
 def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):
@@ -257,6 +281,42 @@ def test_the_order_of_the_problems_is_that_of_their_ids_whatever_that_of_the_arc
     assert [problem.id for problem in load_problems(backwards / "problems.jsonl")] == [f"p{n:05}" for n in range(4)]
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_files_of_an_archive_are_read_as_the_standard_library_reads_them(tmp_path, form, mode):
+    archive = tmp_path / "codenet.tar"
+    folder = "data/p00000/Python/"
+    names = [f"{folder}s1.py", f"{'a' * 90}/{folder}s2.py", f"{folder}{'s' * 90}", f"{folder}\u00e9.py"]
+    if form != tarfile.USTAR_FORMAT:
+        names += [f"{folder}{'s' * 300}.py"]
+    with tarfile.open(archive, mode, format=form) as output:
+        for place, name in enumerate(names):
+            for kind in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE):
+                member = tarfile.TarInfo(f"{name}{kind.decode()!r}")
+                member.type, member.size = kind, 511 * place if kind == tarfile.REGTYPE else 0
+                output.addfile(member, io.BytesIO(bytes(range(256)) * 10))
+    with tarfile.open(archive) as plain:
+        files = [member for member in plain if member.isreg()]
+        expected = [(member.name, member.size, plain.extractfile(member).read()) for member in files]
+    members = codenet_files._members(archive)
+    assert [(name, size, content()) for name, size, content in members] == expected
+    assert len(expected) == 3 * len(names)
+
+
+def test_a_size_that_is_not_in_digits_is_read(tmp_path):
+    # GNU tar writes sizes from 8 GiB on as binary numbers, and may write smaller ones so, too.
+    member = tarfile.TarInfo("data/p00000/Python/s1.py")
+    member.size = 5
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + member.size.to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
+    archive = tmp_path / "codenet.tar"
+    archive.write_bytes(bytes(header) + b"hello".ljust(512, b"\0") + bytes(1024))
+    assert [(name, size, content()) for name, size, content in codenet_files._members(archive)] == [
+        (member.name, 5, b"hello")
+    ]
+
+
 def test_an_archive_is_not_extracted_and_keeps_no_list_of_its_files(data, tmp_path, monkeypatch):
     archive = tar(data.fill(3), tmp_path / "codenet.tar.gz")
     kept = []
@@ -293,7 +353,7 @@ def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, t
     assert not list((tmp_path / "out").glob("*.jsonl*"))
 
 
-@pytest.mark.parametrize("cut", [lambda whole, place: whole[:place], lambda whole, place: whole[: place + 99]])
+@pytest.mark.parametrize("cut", [lambda whole, place, more=more: whole[: place + more] for more in (0, 99, 400)])
 def test_an_archive_that_is_cut_off_or_damaged_between_its_files_is_refused(data, tmp_path, cut):
     archive = tar(data.fill(3), tmp_path / "codenet.tar", "w", ("metadata", "data", "problem_descriptions"))
     with tarfile.open(archive) as whole:

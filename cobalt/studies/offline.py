@@ -120,7 +120,7 @@ def _given(at: OfflineFolders) -> Iterator[Path]:
 class Arguments:
     """Compare offline training with Cobalt on the pocket world, from the models of a finished cobalt.studies.reproduce.
 
-    Takes about 40 minutes for each seed. Stop it whenever you like: the same command goes on where it stopped.
+    Takes about 38 minutes for each seed. Stop it whenever you like: the same command goes on where it stopped.
     """
 
     output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
