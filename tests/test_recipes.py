@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import inspect
 import json
 import subprocess
 import sys
@@ -75,10 +76,8 @@ def rewards_of(code_reward, *responses):
 @pytest.mark.sandbox
 @pytest.mark.slow
 def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(recipe):
-    from trl.trainer.utils import is_async_callable
-
     code_reward = recipe("trl_reward").code_reward
-    assert is_async_callable(code_reward), "the trainer would call it as a plain function"
+    assert inspect.iscoroutinefunction(code_reward), "the trainer would call it as a plain function"
     good, wrong, none = rewards_of(code_reward, GOOD, WRONG, NONE)
     assert -1 == none < wrong < good <= 1
 
