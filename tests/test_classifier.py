@@ -273,7 +273,8 @@ async def test_votes_majorities_and_agreement_are_counted(tmp_path):
 
 async def test_the_number_of_tempted_turns_is_passed_on(tmp_path):
     looked_at = {LOOKED_AT: {TEMPTED: 7}}
-    (tmp_path / "events.run.json").write_text(json.dumps({"arguments": {}, "summary": {"hacking": {"events": 1}, **looked_at}}))
+    manifest = {"arguments": {}, "summary": {"hacking": {"events": 1}, **looked_at}}
+    (tmp_path / "events.run.json").write_text(json.dumps(manifest))
     summary, _, _ = await judge(tmp_path, [event(0)], Script([verdict(1, 1, 1)]))
     assert summary[LOOKED_AT] == looked_at[LOOKED_AT]
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
