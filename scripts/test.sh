@@ -25,8 +25,9 @@ alone="services"
 beside="not services"
 [ "$fast" = no ] || beside="$beside and not sandbox and not slow"
 status=0
-# One thread for each: threads of several tests on the same cores wait for each other.
-OMP_NUM_THREADS=1 pytest -m "$beside" -n "$(nproc)" --dist worksteal --timeout 300 "$@" || status=$?
+# One more than there are cores, because many of them wait for processes; one thread for each, because threads of several
+# tests on the same cores wait for each other.
+OMP_NUM_THREADS=1 pytest -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 "$@" || status=$?
 if [ "$fast" = no ] && { [ "$status" = 0 ] || [ "$status" = 5 ]; }; then # 5: no test was chosen
   none=$status status=0
   pytest -m "$alone" --timeout 900 --durations 12 "$@" || status=$?
