@@ -18,7 +18,7 @@ from cobalt.report.runs import read_run
 from cobalt.report.seeds import Moves, difference, moves, pooled
 from cobalt.studies import offline_results, results
 from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
-from cobalt.studies.methods import METHODS, SeedFolders
+from cobalt.studies.methods import SeedFolders, methods, round_slug
 from cobalt.studies.offline_methods import OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from cobalt.studies.page import marks
 from cobalt.studies.results import write_results
@@ -168,7 +168,7 @@ def study(tmp_path, monkeypatch):
         (at.world / "data").mkdir(parents=True)
         ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
         (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
-        for place, method in enumerate(METHODS):
+        for place, method in enumerate(methods()):
             rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
             at.model(method).mkdir(parents=True, exist_ok=True)
@@ -178,12 +178,12 @@ def study(tmp_path, monkeypatch):
                 write_lines(at.perturbed(method) / "events.jsonl", [])
                 manifest = {"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 3}}}
                 (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
-        for slug in dict.fromkeys(slug for method in METHODS for slug, _ in method.trained):
+        for slug in dict.fromkeys(slug for method in methods() for slug, _ in method.trained):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
-        for slug in ("cobalt", "ft_cobalt", "ft_cobalt_rounds"):
+        for slug in ("cobalt", "ft_cobalt", round_slug(2, 2)):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
-        names = dict.fromkeys(at.step(name) for method in METHODS for name in method.prepared)
+        names = dict.fromkeys(at.step(name) for method in methods() for name in method.prepared)
         records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
     write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
     return folder
@@ -230,7 +230,7 @@ def test_costs_have_the_training_and_the_collection(study):
 
 def test_a_row_of_equal_time_says_where_its_training_ended(study):
     page, at = Path("RESULTS.md"), SeedFolders(study, 1, fast=True)
-    model = next(at.model(method) for method in METHODS if method.slug == "cobalt_time")
+    model = next(at.model(method) for method in methods() if method.slug == "cobalt_time")
     (model / ".cobalt-export").write_text("step 6\n")
     write_results(study, (0, 1), page, fast=True)
     timed = page.read_text().partition("### Equal time")[2]
@@ -240,7 +240,7 @@ def test_a_row_of_equal_time_says_where_its_training_ended(study):
 
 
 def test_a_missing_run_is_named_and_nothing_is_written(study):
-    evaluation = SeedFolders(study, 1, fast=True).evaluation(METHODS[4]) / "evaluation.jsonl"
+    evaluation = SeedFolders(study, 1, fast=True).evaluation(methods()[4]) / "evaluation.jsonl"
     evaluation.unlink()
     with pytest.raises(UserError, match="seed 1"):
         write_results(study, (0, 1), Path("RESULTS.md"), fast=True)

@@ -4,9 +4,11 @@
 rows of its own (`cobalt.studies.offline_methods`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cobalt.errors import UserError
 from cobalt.studies import pocket
 
 OPEN_SHARE = 0.5
@@ -45,8 +47,8 @@ class Method:
         name: In tables.
         slug: In the names of steps and folders.
         view: "examples", "time", or "both" for a row that is in both views.
-        trained: The training runs that made it, each with its length in multiples of `Scale.steps`; None: as many steps
-            as fit into the time of FT-Cobalt.
+        trained: The training runs that made it, each with its length in multiples of `Scale.steps`, rounded down
+            to whole steps; None: as many steps as fit into the time of FT-Cobalt.
         prepared: The steps that made the data of its training, collection included.
         perturbed: Whether it is evaluated under impossible feedback, too.
     """
@@ -63,7 +65,6 @@ _FT_DATA = ("ft_rows",)
 _COLLECTED = ("collection", "prompts", "rows")
 _OWN_DATA = tuple(f"cobalt_{part}" for part in _COLLECTED)
 _COBALT_DATA = tuple(f"ft_cobalt_{part}" for part in _COLLECTED)
-_SECOND_DATA = tuple(f"ft_cobalt_rounds_{part}" for part in _COLLECTED)
 _PERTURBED_DATA = tuple(f"ft_cobalt_ptb_{part}" for part in ("problems", "prompts", "rows"))
 
 BASE = Method("base", "base", "both")
@@ -74,13 +75,6 @@ COBALT_HALF = Method("Cobalt, half", "cobalt_ft_half", "examples", (("cobalt_ft"
 COBALT_OWN = Method("Cobalt, own trajectories", "cobalt", "examples", (("cobalt", 2),), _OWN_DATA)
 FT_COBALT = Method(
     "FT-Cobalt", "ft_cobalt", "both", (("ft", 1), ("ft_cobalt", 1)), (*_FT_DATA, *_COBALT_DATA), perturbed=True
-)
-FT_COBALT_ROUNDS = Method(
-    "FT-Cobalt, 2 rounds",
-    "ft_cobalt_rounds",
-    "examples",
-    (("ft", 1), ("ft_cobalt", 0.5), ("ft_cobalt_rounds", 0.5)),
-    (*_FT_DATA, *_COBALT_DATA, *_SECOND_DATA),
 )
 FT_COBALT_PTB = Method(
     "FT-Cobalt-PTB",
@@ -97,13 +91,57 @@ COBALT_OWN_TIME = Method("Cobalt, own trajectories", "cobalt_time", "time", (("c
 GRPO_MT_TIME = Method("GRPO-MT", "grpo_mt_time", "time", (("grpo_mt", None),), ("grpo_mt_rows",))
 VERPO_MT_TIME = Method("VeRPO-MT", "verpo_mt_time", "time", (("verpo_mt", None),), ("verpo_mt_rows",))
 
-METHODS = (
-    *(BASE, FT, FT_MORE, COBALT, COBALT_HALF, COBALT_OWN),
-    *(FT_COBALT, FT_COBALT_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
-    *(FT_TIME, COBALT_OWN_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
-)
-"""Rows, in the order of tables. Cobalt trains the seed model on FT's trajectories, as in the paper. Beside it stand the
-same policy after as many steps of Cobalt as FT-Cobalt has, and a Cobalt on the seed model's own trajectories."""
+ROUNDS = (2,)
+"""Rounds of collection of the rows that have more than one; the paper's Cobalt has one."""
+
+
+def rounds_method(rounds: int) -> Method:
+    """FT-Cobalt in equal rounds: each collects with the policy reached by then (the first with FT), then trains."""
+    slug = f"ft_cobalt_{rounds}_rounds"
+    later = tuple(round_slug(rounds, number) for number in range(2, rounds + 1))
+    return Method(
+        f"FT-Cobalt, {rounds} rounds",
+        slug,
+        "examples",
+        (("ft", 1), *((run, 1 / rounds) for run in ("ft_cobalt", *later))),
+        (*_FT_DATA, *_COBALT_DATA, *(f"{run}_{part}" for run in later for part in _COLLECTED)),
+    )
+
+
+def round_slug(rounds: int, number: int) -> str:
+    """The name of the collection, the rows and the training run of round `number`, from 2 on, of `rounds`."""
+    return f"ft_cobalt_{rounds}_rounds_{number}"
+
+
+def methods(rounds: Sequence[int] = ROUNDS) -> tuple[Method, ...]:
+    """Rows, in the order of tables; a row of FT-Cobalt for each number of `rounds`.
+
+    Cobalt trains the seed model on FT's trajectories, as in the paper. Beside it stand the same policy after as many
+    steps of Cobalt as FT-Cobalt has, and a Cobalt on the seed model's own trajectories.
+    """
+    return (
+        *(BASE, FT, FT_MORE, COBALT, COBALT_HALF, COBALT_OWN),
+        *(FT_COBALT, *map(rounds_method, rounds), FT_COBALT_PTB, GRPO_MT, VERPO_MT),
+        *(FT_TIME, COBALT_OWN_TIME, GRPO_MT_TIME, VERPO_MT_TIME),
+    )
+
+
+def check_rounds(rounds: Sequence[int], scale: Scale) -> tuple[int, ...]:
+    """The numbers of rounds, in order.
+
+    Raises:
+        UserError: one of them is given twice, or cannot be: a round ends at a checkpoint of FT-Cobalt's training.
+    """
+    possible = [n for n in range(2, scale.steps + 1) if scale.steps % (n * scale.save_every) == 0]
+    for number in rounds:
+        if number not in possible:
+            raise UserError(
+                f"--rounds {number}: give {' or '.join(map(str, possible))}, because each round ends at a checkpoint of"
+                f" FT-Cobalt's {scale.steps} steps, one every {scale.save_every} (one round is the row FT-Cobalt)"
+            )
+    if len(set(rounds)) < len(rounds):
+        raise UserError(f"--rounds {' '.join(map(str, rounds))}: give each number once")
+    return tuple(sorted(rounds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ equally fair, and both are made:
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,19 +32,22 @@ from cobalt.studies.methods import (
     FT,
     FT_COBALT,
     FT_COBALT_PTB,
-    FT_COBALT_ROUNDS,
     FT_MORE,
     FT_TIME,
     FULL,
     GRPO_MT,
     GRPO_MT_TIME,
-    METHODS,
     OPEN_SHARE,
+    ROUNDS,
     VERPO_MT,
     VERPO_MT_TIME,
     Method,
     Scale,
     SeedFolders,
+    check_rounds,
+    methods,
+    round_slug,
+    rounds_method,
 )
 from cobalt.studies.plan import Step, Study
 
@@ -58,8 +62,9 @@ SETTINGS = (
 class _SeedPlan:
     """The steps of one seed, in order."""
 
-    def __init__(self, folders: SeedFolders, scale: Scale, ptb_ratio: float) -> None:
-        self._at, self._scale, self._seed, self._ptb_ratio = folders, scale, folders.seed, ptb_ratio
+    def __init__(self, folders: SeedFolders, scale: Scale, ptb_ratio: float, rounds: Sequence[int]) -> None:
+        self._at, self._scale, self._seed = folders, scale, folders.seed
+        self._ptb_ratio, self._numbers_of_rounds = ptb_ratio, rounds
         self.steps: list[Step] = []
         # More than the view of equal examples takes, in case that the time of FT-Cobalt allows for more.
         self._longer = scale.steps // 4
@@ -95,7 +100,8 @@ class _SeedPlan:
         self._checkpoint("cobalt", 2 * steps, COBALT_OWN)
         self._evaluate(COBALT_OWN)
         self._perturbed_training(ft)
-        self._rounds(ft)
+        for rounds in self._numbers_of_rounds:
+            self._rounds(ft, rounds)
         self._train("cobalt_ft", "grpo_multi_turn", self._base, 2 * steps, data="ft_cobalt")
         for method, length in ((COBALT_HALF, steps), (COBALT, 2 * steps)):
             self._checkpoint("cobalt_ft", length, method)
@@ -251,18 +257,20 @@ class _SeedPlan:
         self._checkpoint(slug, self._scale.steps, FT_COBALT_PTB)
         self._evaluate(FT_COBALT_PTB)
 
-    def _rounds(self, ft: Path) -> None:
-        """FT-Cobalt in two rounds: half of the steps, then trajectories of the policy itself for the other half."""
-        at, half = self._at, self._scale.steps // 2
-        first = at.home / "models" / "ft_cobalt_round1"
-        # Its first round is the first half of FT-Cobalt's own run.
-        self.steps.append(pocket.checkpoint(at.step("ft_cobalt_round1_model"), at.training("ft_cobalt"), half, first))
-        slug = FT_COBALT_ROUNDS.slug
-        self._collect(slug, first)
-        self._cut(slug, first)
-        self._train(slug, "grpo_multi_turn", first, self._scale.steps - half)
-        self._checkpoint(slug, self._scale.steps - half, FT_COBALT_ROUNDS)
-        self._evaluate(FT_COBALT_ROUNDS)
+    def _rounds(self, ft: Path, rounds: int) -> None:
+        """FT-Cobalt in rounds: each after the first one trains on trajectories of the policy reached by then."""
+        at, method, length = self._at, rounds_method(rounds), self._scale.steps // rounds
+        run = "ft_cobalt"  # The first round is the first part of FT-Cobalt's own run.
+        for number in range(2, rounds + 1):
+            reached = at.home / "models" / f"{method.slug}_{number - 1}"
+            step = at.step(f"{method.slug}_{number - 1}_model")
+            self.steps.append(pocket.checkpoint(step, at.training(run), length, reached))
+            run = round_slug(rounds, number)
+            self._collect(run, reached)
+            self._cut(run, reached)
+            self._train(run, "grpo_multi_turn", reached, length)
+        self._checkpoint(run, length, method)
+        self._evaluate(method)
 
     def _in_equal_time(self, slug: str, method: Method, spent: tuple[str, ...]) -> None:
         at, steps = self._at, self._scale.steps
@@ -287,18 +295,22 @@ def _named(step: Step, name: str) -> Step:
     return Step(name, step.purpose, step.command, step.files, step.needs, step.services)
 
 
-def study_of(folder: Path, seeds: tuple[int, ...], *, fast: bool, ptb_ratio: float, results: Path) -> Study:
-    """The study of some seeds; more can be added to the same folder later."""
+def study_of(
+    folder: Path, seeds: tuple[int, ...], *, fast: bool, ptb_ratio: float, rounds: tuple[int, ...], results: Path
+) -> Study:
+    """The study of some seeds and numbers of rounds; more can be added to the same folder later."""
     scale = FAST if fast else FULL
     steps: list[Step] = []
     for seed in seeds:
-        steps += _SeedPlan(SeedFolders(folder, seed, fast), scale, ptb_ratio).build()
+        steps += _SeedPlan(SeedFolders(folder, seed, fast), scale, ptb_ratio, rounds).build()
     evaluated = [
         pocket.evaluation_file(SeedFolders(folder, seed, fast).evaluation(method))
         for seed in seeds
-        for method in METHODS
+        for method in methods(rounds)
     ]
-    flags = ("--fast",) if fast else ()
+    flags: tuple[str, ...] = ("--fast",) if fast else ()
+    if rounds != ROUNDS:
+        flags += ("--rounds", *map(str, rounds))
     command = ("python", "-m", "cobalt.studies.results", str(folder), "--seeds", *map(str, seeds), *flags)
     steps.append(
         Step(
@@ -334,6 +346,8 @@ class Arguments:
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
     ptb_ratio: float = 1.0
     """Of FT-Cobalt-PTB: prompts with impossible feedback for each of FT-Cobalt's, 0.01 to 1."""
+    rounds: tuple[int, ...] = ROUNDS
+    """Rows of FT-Cobalt in so many rounds of collection; one is the paper's. They can be added later."""
     results: Path | None = None
     """The file of tables to write; RESULTS.md in the folder of the study by default."""
     list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
@@ -347,7 +361,8 @@ def study(arguments: Arguments) -> Study:
         raise UserError(f"--ptb_ratio {arguments.ptb_ratio}: give a number from 0.01 to 1")
     folder = arguments.output_dir or Path("runs") / ("reproduce_fast" if arguments.fast else "reproduce")
     results = arguments.results or folder / "RESULTS.md"
-    return study_of(folder, seeds, fast=arguments.fast, ptb_ratio=arguments.ptb_ratio, results=results)
+    rounds = check_rounds(arguments.rounds, FAST if arguments.fast else FULL)
+    return study_of(folder, seeds, fast=arguments.fast, ptb_ratio=arguments.ptb_ratio, rounds=rounds, results=results)
 
 
 if __name__ == "__main__":

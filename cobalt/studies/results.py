@@ -42,12 +42,15 @@ from cobalt.studies.methods import (
     FAST,
     FT_COBALT,
     FT_COBALT_PTB,
-    FT_COBALT_ROUNDS,
     FT_MORE,
     FULL,
-    METHODS,
+    ROUNDS,
     Method,
     SeedFolders,
+    check_rounds,
+    methods,
+    round_slug,
+    rounds_method,
 )
 from cobalt.studies.page import Draw, kept, write_page
 from cobalt.training.export import exported_step
@@ -55,8 +58,8 @@ from cobalt.trajectory_codec import read_trajectories
 
 MODULE = "cobalt.studies.results"
 
-VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, FT_COBALT_ROUNDS, FT_COBALT_PTB)
-"""Rows that the curves by turn leave out, so that the others can be told apart."""
+VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, FT_COBALT_PTB)
+"""Rows that the curves by turn leave out, as those with more rounds, so that the others can be told apart."""
 
 
 def cost(at: SeedFolders, method: Method) -> Cost:
@@ -68,7 +71,7 @@ def cost(at: SeedFolders, method: Method) -> Cost:
     scale = FAST if at.fast else FULL
     steps, examples, seconds, tokens, tests, memory = 0, 0, 0.0, 0.0, 0.0, 0.0
     for slug, share in method.trained:
-        length = exported_step(at.model(method)) if share is None else _length(scale.steps, share, slug)
+        length = exported_step(at.model(method)) if share is None else int(share * scale.steps)
         run, samples = at.training(slug), _samples(at.training(slug))
         steps += length
         seconds += training_seconds(run, length)
@@ -86,13 +89,6 @@ def cost(at: SeedFolders, method: Method) -> Cost:
             tokens += generated
             tests += judged
     return Cost(steps, examples, seconds + preparing, preparing, tokens, tests, memory)
-
-
-def _length(steps: int, share: float, slug: str) -> int:
-    """Steps of a part of training; of two halves the second one has the odd step."""
-    if share == 0.5:
-        return steps // 2 if slug == "ft_cobalt" else steps - steps // 2
-    return int(share * steps)
 
 
 def _samples(run: Path) -> int:
@@ -122,10 +118,11 @@ def collected(evaluation: Path) -> tuple[int, int]:
 class _Results:
     """The runs of the study, read once."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int], *, fast: bool) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], rounds: Sequence[int], *, fast: bool) -> None:
+        self.rounds, self.methods = rounds, methods(rounds)
         self.at = {seed: SeedFolders(folder, seed, fast) for seed in seeds}
         for seed, at in self.at.items():
-            for method in METHODS:
+            for method in self.methods:
                 if not pocket.evaluation_file(at.evaluation(method)).exists():
                     raise UserError(
                         f"{folder} has no evaluation of {method.name} for seed {seed}: run"
@@ -133,23 +130,25 @@ class _Results:
                     )
         self.runs: dict[Method, dict[int, Run]] = {
             method: {seed: read_run(method.name, at.evaluation(method)) for seed, at in self.at.items()}
-            for method in METHODS
+            for method in self.methods
         }
         self.perturbed = {
             method: {seed: read_run(method.name, at.perturbed(method)) for seed, at in self.at.items()}
-            for method in METHODS
+            for method in self.methods
             if method.perturbed
         }
         for seed in seeds:
             check_comparable([runs[seed] for runs in self.runs.values()])
             check_comparable([runs[seed] for runs in self.perturbed.values()])
         self.costs = {
-            method: {seed: cost(at, method) for seed, at in self.at.items()} for method in METHODS if method is not BASE
+            method: {seed: cost(at, method) for seed, at in self.at.items()}
+            for method in self.methods
+            if method is not BASE
         }
 
     def view(self, name: str) -> list[Method]:
         """The rows of a view."""
-        return [method for method in METHODS if method.view in (name, "both")]
+        return [method for method in self.methods if method.view in (name, "both")]
 
     def tables(self) -> list[tuple[str, Table]]:
         """Every table, under its heading."""
@@ -176,14 +175,16 @@ class _Results:
             for name, slug in (
                 ("base", "cobalt"),
                 ("FT", "ft_cobalt"),
-                ("FT-Cobalt after its first half", "ft_cobalt_rounds"),
+                *((f"FT-Cobalt after the first of {n} rounds", round_slug(n, 2)) for n in self.rounds),
             )
         }
         return [
             ("Ceilings", ceiling_table([_ceilings(at.world) for at in self.at.values()])),
             (
                 "Equal training examples",
-                pass_table("equal_examples", "Equal training examples, except for base and FT.", named, counts),
+                pass_table(
+                    "equal_examples", "Equal training examples, except for base, FT and Cobalt, half.", named, counts
+                ),
             ),
             ("FT-Cobalt against the others", gain_table("gain", named, FT_COBALT.name)),
             ("Cobalt against the others", gain_table("gain_cobalt", named, COBALT.name)),
@@ -225,11 +226,12 @@ class _Results:
 
     def plots(self) -> dict[str, list[Draw]]:
         """The plots, by the table that they follow."""
-        names = list(dict.fromkeys(method.name for method in METHODS))
+        names = list(dict.fromkeys(method.name for method in self.methods))
+        variants = (*VARIANTS, *map(rounds_method, self.rounds))
         drawn: dict[str, list[Draw]] = {}
         for view in ("examples", "time"):
             rows = self.view(view)
-            curves = {method.name: _curve(self.runs[method]) for method in rows if method not in VARIANTS}
+            curves = {method.name: _curve(self.runs[method]) for method in rows if method not in variants}
             drawn[f"equal_{view}"] = [
                 partial(_draw_first_and_last, {method.name: self.runs[method] for method in rows}),
                 partial(_draw_curves, curves, names),
@@ -276,7 +278,9 @@ def _curve(runs: SeedRuns) -> list[TurnMetrics]:
     return rows
 
 
-def write_results(folder: Path, seeds: Sequence[int], output: Path, *, fast: bool) -> None:
+def write_results(
+    folder: Path, seeds: Sequence[int], output: Path, *, fast: bool, rounds: Sequence[int] = ROUNDS
+) -> None:
     """Write the tables into a markdown file, and CSV files and plots into the folder beside it.
 
     Args:
@@ -284,12 +288,13 @@ def write_results(folder: Path, seeds: Sequence[int], output: Path, *, fast: boo
         seeds: Those to show.
         output: The markdown file; if it is there, the text between the two marks is replaced.
         fast: Whether the study is one of `--fast`.
+        rounds: The rows of FT-Cobalt with more than one round of collection.
 
     Raises:
         UserError: a run is missing, or the file has no marks or cannot be written.
     """
     around = kept(output, MODULE)
-    results = _Results(folder, seeds, fast=fast)
+    results = _Results(folder, seeds, rounds, fast=fast)
     write_page(output, around, results.tables(), results.plots())
 
 
@@ -305,11 +310,15 @@ class Arguments:
     """The seeds to show."""
     fast: bool = False
     """The study is one of --fast."""
+    rounds: tuple[int, ...] = ROUNDS
+    """As given to the study."""
 
 
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
-    write_results(arguments.study, sorted(check_seeds(arguments.seeds)), arguments.output_file, fast=arguments.fast)
+    rounds = check_rounds(arguments.rounds, FAST if arguments.fast else FULL)
+    seeds = sorted(check_seeds(arguments.seeds))
+    write_results(arguments.study, seeds, arguments.output_file, fast=arguments.fast, rounds=rounds)
     return 0
 
 
