@@ -61,11 +61,12 @@ def row_files(folder: Path) -> tuple[Path, Path]:
 
 
 def pocket_world(world: Path, seed: int, *flags: str) -> Step:
-    """The world and its seed model; `flags` are further ones of `python -m cobalt.datasets.pocket`."""
+    """The world and its seed model, which a later step measures; `flags` are further ones of the command."""
+    command = ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed))
     return Step(
         "pocket_world",
         "Make the problems of the pocket world and train its seed model (base).",
-        ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed), *flags),
+        (*command, "--base_problems", "0", *flags),
         files=(*(problems(world, split) for split in ("train", "dev", "test")), world_model(world)),
     )
 

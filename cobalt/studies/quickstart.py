@@ -146,7 +146,7 @@ class Quickstart:
                 pocket.problems(self.world, "train"),
                 collected,
             ),
-            # In the background, because a training run imports for minutes before it needs both cores.
+            # In the background: for most of a minute a training run starts processes, and does not need both cores.
             pocket.trajectories(
                 "base_evaluation",
                 "Evaluate the seed model (base), while FT is trained.",

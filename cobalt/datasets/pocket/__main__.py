@@ -13,6 +13,7 @@ from cobalt.datasets.pocket.overview import overview
 from cobalt.datasets.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
 from cobalt.datasets.pocket.world import build_pocket_world
 from cobalt.errors import UserError
+from cobalt.judge.isolation import find_bwrap
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class Arguments:
     sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
     test_problems: int = SIZES["test"]
     """Number of test problems."""
-    base_problems: int = 0
-    """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
-    without any service; 0: not at all."""
+    base_problems: int = 50
+    """With --open_share above 0: on how many development problems to measure the seed model itself, in about half a
+    minute, with sandboxes and without any service; 0: not at all."""
     problems_only: bool = False
-    """Make the problems and no seed model, for a run with another model."""
+    """Make the problems and no seed model, for a run with another model; nothing is measured."""
 
 
 def main(arguments: Arguments) -> int:
@@ -53,13 +54,14 @@ def main(arguments: Arguments) -> int:
         raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
-    if arguments.problems_only and arguments.base_problems:
-        raise UserError("--base_problems measures the seed model, which --problems_only leaves out: give one of them")
+    measured = 0 if arguments.problems_only or not arguments.open_share else arguments.base_problems
+    if measured:
+        find_bwrap()  # before anything is made, rather than minutes later
     world = build_pocket_world(
         arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share, problems_only=arguments.problems_only
     )
     if arguments.open_share:
-        Console().print(overview(world, arguments.seed, arguments.base_problems))
+        Console().print(overview(world, arguments.seed, measured))
     return 0
 
 

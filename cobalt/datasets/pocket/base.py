@@ -107,7 +107,9 @@ class _Writer:
     def __init__(self, folder: Path, seed: int) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         torch.manual_seed(seed)
