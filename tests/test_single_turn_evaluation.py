@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from support import square_problem, trajectory_record, write_lines
+from support import ROOT, square_problem, trajectory_record, write_lines
 from test_scripts import assert_user_error, run
+from test_viewer import decoded
 
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
@@ -171,6 +172,25 @@ def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
     report = write_report({name: tmp_path / name for name in ("a", "b")}, tmp_path / "report")
     assert "50.0" in report.read_text()
     assert write_viewer({"a": tmp_path / "a"}, tmp_path / "view.html") == 2
+
+
+def test_the_viewer_shows_a_raw_single_turn_result_as_it_shows_its_evaluation(tmp_path):
+    raw = ROOT / "tests" / "data" / "recorded_run" / "single_turn.jsonl"
+    evaluate_single_turn(raw, tmp_path / "evaluation.jsonl")
+    pages = [tmp_path / "raw.html", tmp_path / "evaluated.html"]
+    for source, page in zip((raw, tmp_path / "evaluation.jsonl"), pages, strict=True):
+        assert write_viewer({"run": source}, page) == 3
+    blocks = [{name: decoded(page, name) for name in ("index", "piece-0-0", "piece-0-2")} for page in pages]
+    assert blocks[0] == blocks[1]
+    assert [len(turns) for turns in blocks[0]["piece-0-0"]["samples"]] == [1] * 4
+
+
+def test_a_folder_with_a_single_turn_result_alone_is_shown_and_reported_without_changes_between_turns(tmp_path):
+    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF])])
+    assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
+    write_report({"run": tmp_path}, tmp_path / "report")
+    table = (tmp_path / "report" / "report.md").read_text().partition("## Other measures")[0]
+    assert "| change" not in table and "| 0 " in table
 
 
 def test_the_script_prints_and_writes_the_figures(tmp_path):

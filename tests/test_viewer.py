@@ -275,7 +275,7 @@ def test_the_command_writes_the_page(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
     finished = run_script("-m", "cobalt.report.viewer", tmp_path, "-o", tmp_path / "view.html", "--programs_only")
     assert finished.returncode == 0, finished.stderr
-    assert "1 problems" in finished.stdout
+    assert str(tmp_path / "view.html") in finished.stdout
     assert "response" not in decoded(tmp_path / "view.html", "piece-0-0")["samples"][0][0]
 
 
@@ -570,7 +570,7 @@ def test_lone_surrogates_reach_the_page_without_breaking_it(browser, tmp_path, m
     # The reader of result files refuses them; a page made from records in memory must stand them all the same.
     group = trajectories_of(evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]]))
     (tmp_path / "evaluation.jsonl").write_text("{}")
-    monkeypatch.setattr("cobalt.report.viewer.page.read_trajectories", lambda path, digest: iter([group]))
+    monkeypatch.setattr("cobalt.report.viewer.page.read_evaluated", lambda path, digest: iter([group]))
     write_viewer({"run": tmp_path}, tmp_path / "view.html")
     browser.open(tmp_path / "view.html")
     shown = "document.querySelector('#turn-0-0 .code').textContent"

@@ -37,7 +37,8 @@ def say_sampled(result: Path) -> None:
     later = result.with_name("multi_turn.jsonl")
     say(
         f"{result}: {problems} problems, {programs} programs, of which {_percent(passed, programs)} pass all tests",
-        f"cobalt repair -i {quoted(result)} -o {quoted(later)}",
+        f"cobalt repair -i {quoted(result)} -o {quoted(later)}, or for pass@k of these programs: cobalt evaluate -i"
+        f" {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}",
     )
 
 

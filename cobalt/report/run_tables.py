@@ -22,9 +22,19 @@ _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 
 def turns_table(runs: Sequence[Run]) -> Table:
-    """Pass@1 by turn, a column for each run, and its change from the first turn to the last."""
+    """Pass@1 by turn, a column for each run, and where there are turns its change from the first turn to the last."""
     cells = [[f"{_percent(row.pass_at_1)} ({_interval(row.interval)})" for row in run.metrics] for run in runs]
-    totals = [change_between(run, 0, run, len(run.metrics) - 1) for run in runs]
+    changes, about_changes = [], ""
+    if any(len(run.metrics) > 1 for run in runs):
+        totals = [change_between(run, 0, run, len(run.metrics) - 1) for run in runs]
+        changes = [
+            ["change", *map(_points, totals)],
+            ["relative", *(_relative(change.relative) for change in totals)],
+        ]
+        about_changes = (
+            "; below, the change from the first turn to the last, in points, paired over problems (*: its interval"
+            " leaves zero out), and relative to the first turn"
+        )
     data = []
     for run in runs:
         for row in run.metrics:
@@ -40,15 +50,10 @@ def turns_table(runs: Sequence[Run]) -> Table:
             data.append((run.name, row.turn, *figures))
     return Table(
         "pass_at_1",
-        "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems; below, the change"
-        " from the first turn to the last, in points, paired over problems (*: its interval leaves zero out), and"
-        f" relative to the first turn. {_few(runs)}".rstrip(),
+        "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems"
+        f"{about_changes}. {_few(runs)}".rstrip(),
         ["turn", *(run.name for run in runs)],
-        [
-            *_rows_by_turn(cells),
-            ["change", *map(_points, totals)],
-            ["relative", *(_relative(change.relative) for change in totals)],
-        ],
+        [*_rows_by_turn(cells), *changes],
         ("run", "turn", "pass_at_1", "lower", "upper", "pass_rate", *_CHANGE),
         data,
     )

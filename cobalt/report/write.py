@@ -147,9 +147,9 @@ def _about(run: Run) -> str:
     """One line that describes a run."""
     facts = [
         *([f"model {run.model}"] if run.model else []),
-        f"{len(run.problems)} problems",
+        f"problems: {len(run.problems)}",
         f"samples: {run.settings['samples']}",
-        f"{len(run.metrics)} turns",
+        f"turns: {len(run.metrics)}",
         f"evaluation {run.digest[:12]}",
         *([f"**{run.failed} problems could not be evaluated and are missing**"] if run.failed else []),
     ]

@@ -12,11 +12,11 @@ from cobalt.cli import run_script
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make one HTML file that shows every trajectory of one or two evaluated runs; it needs no server."""
+    """Make one HTML file that shows every trajectory of one or two runs; it needs no server."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, or evaluated
-    files; NAME=PATH names a run."""
+    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, evaluated
+    files, or single-turn results; NAME=PATH names a run."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("view.html")
     """The HTML file to write."""
     hacking: tuple[str, ...] = ()
@@ -39,7 +39,8 @@ def main(arguments: Arguments) -> int:
     )
     size = arguments.output_file.stat().st_size / 2**20
     Console().print(
-        f"{arguments.output_file}: {problems} problems, {size:.1f} MiB; open it in a browser", soft_wrap=True
+        f"wrote {arguments.output_file} ({size:.1f} MiB; problems: {problems})\nnext: open it in a browser",
+        soft_wrap=True,
     )
     return 0
 

@@ -64,7 +64,7 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
     """What the page has of one evaluated problem in one run.
 
     Args:
-        group: The problem and its trajectories, from a result of eval_multi_turn.py or eval_single_turn.py.
+        group: The problem and its trajectories, as `cobalt.rollout.evaluate_single.read_evaluated` gives them.
         events: The hacking events of this problem.
         with_responses: Whether the piece holds whole responses, thinking included, or programs only.
 

@@ -28,8 +28,8 @@ from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
 from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest
 from cobalt.report.viewer.data import KINDS, problem_data
+from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rows import Digest
-from cobalt.trajectory_codec import read_trajectories
 
 MOST_RUNS = 2
 _FOLDER = Path(__file__).parent / "web"
@@ -55,7 +55,8 @@ def write_viewer(
     """Write one HTML file that shows every trajectory of one or two evaluated runs, replacing one that is there.
 
     Args:
-        runs: By name, folders that scripts/multi_turn.sh wrote, or evaluated files; two must have the same problems.
+        runs: By name, folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; two must have
+            the same problems.
         output: The page; what made it goes beside it, as `.run.json`.
         hacking: Files of hacking events, by the name of the run.
         programs_only: Show only the programs of responses, without thinking and explanations; the page gets smaller.
@@ -131,7 +132,7 @@ def _write_run(
     number = 0 if index.first is None else 1
     problems: dict[ProblemId, str] = {}
     positions = {identifier: position for position, identifier in enumerate(index.problems)}
-    for group in read_trajectories(evaluation, digest=digest):
+    for group in read_evaluated(evaluation, digest=digest):
         identifier = group.problem.id
         problems[identifier] = problem_digest(group.problem)
         try:
