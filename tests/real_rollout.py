@@ -4,7 +4,7 @@
 
 ROWS is a folder with train.parquet (rows of episodes). RESULT is a JSON list with a trajectory for each of the first
 rows and each rule for the history: the conversation of each turn, what the server was asked and what it answered, and
-the rows to train on. Starts a private Ray as a training run does, and leaves nothing of it behind.
+the rows to train on with their positions. Starts a private Ray as a training run does, and leaves nothing of it behind.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ def generate(model: str, rows: str, result: str) -> None:
     from pyarrow import parquet
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.trainer.ppo.v1 import agent_loop_tq
     from verl.workers.rollout.llm_server import LLMServerManager
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
@@ -58,6 +59,20 @@ def generate(model: str, rows: str, result: str) -> None:
         async def _render(self, messages):
             self.conversations.append([dict(message) for message in messages])
             return await super()._render(messages)
+
+    worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
+    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
+
+    async def positions(outputs, fields):
+        """The positions of each row, as veRL's worker puts them into the buffer of training."""
+        put = {}
+
+        async def keep(keys, fields, tags, partition_id):
+            put.update(fields)
+
+        agent_loop_tq.tq.async_kv_batch_put = keep
+        await worker._agent_loop_postprocess(outputs, validate=False, uid="u", **fields)
+        return [ids.tolist() for ids in put["position_ids"]]
 
     async def episode(row, enable_thinking):
         turns = []
@@ -81,6 +96,7 @@ def generate(model: str, rows: str, result: str) -> None:
         return {
             "enable_thinking": enable_thinking,
             "turns": turns,
+            "positions": await positions(outputs, fields),
             "rows": [output.model_dump(include={
                 "prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields",
             }) for output in outputs],
