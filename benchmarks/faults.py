@@ -402,7 +402,7 @@ def how_it_ended(code: int, log: Path) -> str:
     words = (
         f", “{_without_places(last_words(log), log.parent)[:200]}”" if said and code not in (0, -signal.SIGKILL) else ""
     )
-    return ending + words + (f", with {tracebacks} tracebacks" if tracebacks else "")
+    return ending + words + (f", with {tracebacks} traceback{'s' * (tracebacks > 1)}" if tracebacks else "")
 
 
 def _without_places(text: str, *folders: Path) -> str:
@@ -575,7 +575,7 @@ async def _sandbox_part(part: str) -> Outcome:
     if replaced == 0:
         raise Broken("no sandbox had to be replaced: nothing was broken")
     return Outcome(
-        f"nothing: {4 * KILLS} programs beside {KILLS} kills, all verdicts right",
+        f"nothing: {4 * KILLS} programs during {KILLS} kills, all verdicts right",
         f"the tests in flight run again ({replaced} sandboxes replaced)",
         max(0.0, max(waits) - 2 * usual),
     )
@@ -655,7 +655,7 @@ def driver(stage: Stage) -> Outcome:
     with load.output.open("ab") as handle:
         handle.write(b'{"id": 23, "torn')  # as after a kill in the middle of a write
     seconds = stage.complete(load, load.command, environment, kept)
-    return Outcome(how_it_ended(code, log), "the same command again; a torn last line is made again", seconds)
+    return Outcome(how_it_ended(code, log), "the same command again; a half-written last record is made again", seconds)
 
 
 def result_disk(stage: Stage) -> Outcome:

@@ -101,7 +101,7 @@ def _refuses(address: str, token: str | None) -> bool:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True
         raise InfrastructureError(
-            f"no Ray cluster answers at {address} ({error.code().name}): start one by `{START_COMMAND}`, or set"
+            f"no Ray cluster answers at {address} ({error.code().name}): start one with `{START_COMMAND}`, or set"
             " RAY_ADDRESS to another"
         ) from None
     return False
@@ -237,7 +237,7 @@ def join() -> None:
         return
     address = running_cluster()
     if address is None:
-        raise UserError(f"no Ray cluster runs here: start one by `{START_COMMAND}`, or set RAY_ADDRESS to another")
+        raise UserError(f"no Ray cluster runs here: start one with `{START_COMMAND}`, or set RAY_ADDRESS to another")
     bring_token(address)
     if asks_for_token(address) and not _has_token():
         raise UserError(
@@ -288,7 +288,7 @@ def require_private(*, allow_open: bool) -> bool:
     if not private and not allow_open:
         raise UserError(
             f"the Ray cluster {address or '(with this RAY_AUTH_MODE)'} asks nobody for a token, so that whoever reaches"
-            f" it can run code as you: stop it and start one by `{START_COMMAND}`, or set allow_open_cluster=true,"
+            f" it can run code as you: stop it and start one with `{START_COMMAND}`, or set allow_open_cluster=true,"
             " which every result then records"
         )
     return private

@@ -166,7 +166,7 @@ def _commit(data_set: DataSet) -> str:
     try:
         return str(HfApi().dataset_info(data_set.name, revision=data_set.revision, timeout=20).sha)
     except HfHubHTTPError as error:
-        raise UserError(f"the Hub has no data set {data_set.name} for you: {_first_line(error)}") from None
+        raise UserError(f"the Hub has no data set {data_set.name} that you may read: {_first_line(error)}") from None
     except (HTTPError, OSError) as error:
         pattern = _cached(data_set, "*")
         known = sorted(pattern.parent.parent.glob(f"{pattern.parent.name}/{pattern.name}"), key=os.path.getmtime)
@@ -204,7 +204,7 @@ def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]
             )
         split = data_set.split or next(iter(splits))
         if split not in splits:
-            raise UserError(f"{data_set.name} has no split {split!r}, but {', '.join(splits)}")
+            raise UserError(f"{data_set.name} has no split {split!r}; its splits are {', '.join(splits)}")
         yield from splits[split]
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
         raise UserError(f"cannot read the data set {data_set.name} ({_first_line(error)})") from None

@@ -155,7 +155,7 @@ def join_cluster(failure: str, advice: str) -> None:
                 ) from None
             raise ServiceDown(
                 f"{failure}, because what answers at {place} is not a Ray cluster: give the address that the services"
-                " said when they were started, or unset RAY_ADDRESS"
+                " printed when they were started, or unset RAY_ADDRESS"
             ) from None
         try:
             if refused:

@@ -113,13 +113,13 @@ def choose_state(pid: int | None = None) -> ServeState:
         states = [state for state in states if state.pid == pid]
     if not states:
         raise UserError(
-            f"no `cobalt serve` runs{'' if pid is None else f' with process id {pid}'}: start one in another terminal"
-            " (cobalt serve --model MODEL)"
+            f"no `cobalt serve` is running{'' if pid is None else f' with process id {pid}'}: start one in another"
+            " terminal (cobalt serve --model MODEL)"
         )
     if len(states) > 1:
         raise UserError(
-            f"{len(states)} are running: {', '.join(state.describe() for state in states)}; choose one by"
-            " `cobalt attach --pid ID -- COMMAND`"
+            f"{len(states)} `cobalt serve` are running ({', '.join(state.describe() for state in states)}): choose one"
+            " with `cobalt attach --pid ID -- COMMAND`"
         )
     return states[0]
 
@@ -135,7 +135,7 @@ def use_running_services() -> None:
     if len(states) != 1:
         if states:
             logger.info(
-                "%d `cobalt serve` are running, and none of them is used: choose one by `cobalt attach`", len(states)
+                "%d `cobalt serve` are running, and none of them is used: choose one with `cobalt attach`", len(states)
             )
         return
     os.environ.update(states[0].variables)

@@ -626,7 +626,7 @@ def test_other_data_does_not_replace_results_and_the_same_data_does(data, tmp_pa
     results = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
     run(data, tmp_path)
     other = DataSet(tmp_path / "elsewhere" / name).fill(2)
-    with pytest.raises(UserError, match=r"out/.*\.jsonl was made (of other data|with other settings \(inputs)"):
+    with pytest.raises(UserError, match=r"out/.*\.jsonl was made (from other data|with other settings \(inputs)"):
         run(other, tmp_path)
     assert {path: path.read_bytes() for path in folder.glob("*.jsonl*")} == results
     assert json.loads((folder / "train.run.json").read_text())["arguments"]["inputs"] == ["Project_CodeNet"]

@@ -126,7 +126,7 @@ def test_a_window_of_dates_keeps_the_problems_of_its_days(tmp_path):
     assert set(read_run("a", run, DateWindow(until=date(2025, 2, 1))).problems) == {0, 1}
     with pytest.raises(UserError, match="no problem in the window"):
         read_run("a", run, DateWindow(since=date(2026, 1, 1)))
-    with pytest.raises(UserError, match="exchange them"):
+    with pytest.raises(UserError, match="swap the two"):
         DateWindow(date(2025, 2, 1), date(2025, 1, 1))
     without = run_of(tmp_path / "without", None)
     with pytest.raises(UserError, match="contest_date"):

@@ -41,7 +41,7 @@ TRAINING = [
     *(sys.executable, "-m", "cobalt.training", "--data_dir", "data", "--model", "chat-model", "--output_dir", "run"),
 ]
 
-ABSENT = "and the model of this name is not in the Hub's cache of this machine"
+ABSENT = "this machine's cache of the Hub does not have the model"
 
 PROVOKED = {
     # The beginning of the quoted message, the command that makes it, and its environment.

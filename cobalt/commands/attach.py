@@ -22,7 +22,7 @@ class Arguments:
     command: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[-- COMMAND ...]")] = ()
     """The command, after `--`."""
     pid: int | None = None
-    """Process id of the `cobalt serve`, where several are running."""
+    """Process id of the `cobalt serve` to use, where several are running."""
 
 
 def main(arguments: Arguments) -> int:

@@ -27,13 +27,14 @@ class Arguments:
     concurrency: int = 64
     """Problems worked on at a time (multi turn)."""
     k: tuple[int, ...] | None = None
-    """The k of pass@k. Default of single-turn results: 1 and 10, as far as every problem has so many samples."""
+    """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
     push_to_hub: str | None = None
     """Upload a multi-turn result to this repository of the Hugging Face Hub (owner/name), or copy it into a folder."""
     wandb: bool = False
     """Log the figures of a multi-turn result to Weights & Biases too."""
     names: Literal["renamed", "kept"] = "renamed"
-    """Whether programs that differ in the names of their variables only count as the same (single turn)."""
+    """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
+    turn)."""
 
 
 def main(arguments: Arguments) -> int:

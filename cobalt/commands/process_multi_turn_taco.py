@@ -23,13 +23,13 @@ class Arguments:
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
     model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
-    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is."""
     chat_template_thinking: TemplateThinking = "default"
-    """That template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
+    """The chat template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
     num_turns: int = 3
     """Turns of each trajectory to read; later ones are left out."""
     max_trajectories: int = 4
-    """Most trajectories of one problem."""
+    """Maximum number of trajectories of one problem."""
     max_prompt_tokens: Annotated[int, tyro.conf.arg(aliases=["--max_prompt_length"])] = 10_000
     """Longest prompt, in tokens."""
     solved_rule: Literal["paper", "off"] = "paper"
@@ -41,7 +41,7 @@ class Arguments:
     perturbed_file: Path | None = None
     """Result of run_perturbation.py on the same problems; needed where the trajectories do not have its fields."""
     prompts: str = "paper"
-    """Prompt set that the trajectories were collected with; it words the impossible feedback."""
+    """Prompt set that the trajectories were collected with; the impossible feedback is worded by it."""
     seed: int = 42
     """Seed of the order and of the choice of perturbed prompts."""
 

@@ -69,7 +69,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         ),
         Command(
             "repair",
-            "Let the model repair its programs by the feedback of public tests, turn after turn.",
+            "Let the model repair its programs with feedback from public tests, turn after turn.",
             "cobalt.commands.run_multi_turn_vllm",
             "-i runs/mine/single_turn.jsonl -o runs/mine/multi_turn.jsonl --turns 8",
             script="run_multi_turn_vllm.py, run_multi_turn_litellm.py",

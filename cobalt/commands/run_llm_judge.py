@@ -36,7 +36,7 @@ class Arguments(ApiFlags):
     human_labels: Path | None = None
     """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
     max_tokens: int = 32000
-    """Most tokens of one answer, hidden reasoning included."""
+    """Maximum number of tokens in one answer, hidden reasoning included."""
     concurrency: int = 16
     """Events classified at a time."""
 

@@ -11,7 +11,7 @@ from cobalt.rollout.multi_turn import run_multi_turn
 
 @dataclass(frozen=True)
 class Arguments(LiteLLMFlags, MultiTurnFlags):  # in this order, so that the defaults are those for APIs
-    """Let a model behind an API repair its programs by the feedback of the public tests, turn after turn.
+    """Let a model behind an API repair its programs with feedback from the public tests, turn after turn.
 
     The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
     Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for are kept in

@@ -11,7 +11,7 @@ from cobalt.rollout.multi_turn import run_multi_turn
 
 @dataclass(frozen=True)
 class Arguments(MultiTurnFlags, VllmFlags):
-    """Let the model repair its programs by the feedback of the public tests, turn after turn.
+    """Let the model repair its programs with feedback from the public tests, turn after turn.
 
     The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
     Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.

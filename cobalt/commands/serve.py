@@ -20,8 +20,8 @@ _HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])
 class Arguments:
     """Run the judge and, with --model, a vLLM engine on a private Ray on this machine, until Ctrl-C.
 
-    Other terminals use them by `cobalt attach`. The commands sample, repair, evaluate and select find them by
-    themselves.
+    In other terminals, the commands sample, repair, evaluate and select find the two services by themselves; `cobalt
+    attach` runs any other command with them.
     """
 
     model: str | None = None

@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run everything on a file of problems: draw programs, repair them by feedback, and measure them on hidden tests.
+    """Run everything on a file of problems: draw programs, let the model repair them, measure them on hidden tests.
 
     A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
     `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
-    Starts the judge and an engine on this machine, and stops them at the end. The same command again continues.
+    Starts the judge and an engine on this machine, and stops them at the end. Running the same command again continues.
     """
 
     problems: tyro.conf.Positional[Path]
-    """Problems (JSONL, one a line)."""
+    """Problems (JSONL, one per line)."""
     model: str
     """Model folder or hub name; it needs a chat template."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/try")
@@ -37,11 +37,11 @@ class Arguments:
     turns: int = 3
     """Turns of repair after the first program."""
     public_tests: int = 4
-    """Tests of a problem that become public, where it has no split; at least one stays hidden."""
+    """Number of tests that become public in a problem without a split; at least one test stays hidden."""
     prompts: str = "paper"
     """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
     max_tokens: int = 8192
-    """Most tokens of one response."""
+    """Maximum number of tokens in one response."""
     temperature: float = 0.6
     """Sampling temperature."""
     top_p: float = 0.95

@@ -243,7 +243,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is not a whole tar archive, or damaged ({error}): get it again") from None
+        raise UserError(f"{path} is an incomplete or damaged tar archive ({error}): download it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 

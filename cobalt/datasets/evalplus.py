@@ -72,7 +72,7 @@ def _check(row: Row, name: str, reference: str, inputs: Sequence[Any], call: str
     """What defines the check's helpers, and the statements that compare each call with the reference's."""
     atol = row.get("atol", 0)
     if isinstance(atol, bool) or not isinstance(atol, int | float) or atol < 0:
-        raise UserError(f"field 'atol' is not a number from 0 ({atol!r:.40})")
+        raise UserError(f"field 'atol' is not a number of 0 or more ({atol!r:.40})")
     head = f'{_rules()}\nimport copy\nreference = {{"__name__": "reference"}}\nexec({reference!r}, reference)'
     body = (
         f"inputs = {inputs!r}\nfor {_ARGUMENTS} in inputs:\n"

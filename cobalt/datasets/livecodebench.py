@@ -64,7 +64,7 @@ class LiveCodeBenchSettings:
 
     def __post_init__(self) -> None:
         if self.start_date and self.end_date and self.start_date > self.end_date:
-            raise UserError(f"start_date {self.start_date} is after end_date {self.end_date}: exchange them")
+            raise UserError(f"start_date {self.start_date} is after end_date {self.end_date}: swap the two dates")
 
     @property
     def local_file(self) -> Path | None:

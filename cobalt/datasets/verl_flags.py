@@ -24,7 +24,7 @@ class VerlRowsFlags:
     local_dir: Annotated[Path, tyro.conf.arg(name="output_dir", aliases=["-o", "--local_dir"])]
     """Folder for the two parquet files."""
     model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
-    """The policy, by whose chat template prompts are measured: a Hugging Face id or a folder."""
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is."""
     chat_template_thinking: TemplateThinking = "default"
     """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     max_prompt_length: int

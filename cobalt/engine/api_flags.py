@@ -42,7 +42,7 @@ class ApiFlags:
     requests_per_minute: float | None = None
     """Largest number of requests per minute, retries included."""
     spend_limit: float | None = None
-    """Most US dollars that the calls of this result may cost, resumed runs included."""
+    """Maximum cost of all calls of this result, in US dollars, resumed runs included."""
     prompt_price: float | None = None
     """US dollars for a million prompt tokens, if LiteLLM's price is missing or wrong."""
     completion_price: float | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from cobalt.errors import InfrastructureError, UserError
 
 NO_TEMPLATE = (
-    "{model} has no chat template, so that it cannot be sent conversations: give an instruction-tuned model, or a copy"
+    "{model} has no chat template, so conversations cannot be sent to it: give an instruction-tuned model, or a copy"
     " of the model's folder with a chat_template.jinja in it"
 )
 
@@ -79,8 +79,8 @@ def _check_on_hub(model: str) -> None:
         if lacks_chat_template(Path(cached).parent):
             raise UserError(NO_TEMPLATE.format(model=model))
         return
-    absent = f"there is no folder {model}, and the model of this name is not in the Hub's cache of this machine"
-    advice = "give the folder of a model, or fetch it once with a network (hf download)"
+    absent = f"there is no folder {model}, this machine's cache of the Hub does not have the model"
+    advice = "give the folder of a model, or download the model once where there is a network (hf download)"
     if constants.is_offline_mode():
         raise UserError(f"{absent}, and HF_HUB_OFFLINE is set: {advice}")
     try:

@@ -16,8 +16,9 @@ from cobalt.serve_client import find_app, reason
 APP_NAME = "vllm_actor"
 SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} --route-prefix /{APP_NAME}"
 START_ADVICE = (
-    f"start it and the judge by `cobalt serve --model MODEL`, run one command with both by `python -m cobalt.services"
-    f" --model MODEL -- COMMAND`, or start it on a Ray cluster of your own by `{SERVE_COMMAND}`"
+    "start the engine and the judge with `cobalt serve --model MODEL`, run one command with both by `python -m"
+    " cobalt.services --model MODEL -- COMMAND`, or start the engine on a Ray cluster of your own with"
+    f" `{SERVE_COMMAND}`"
 )
 
 

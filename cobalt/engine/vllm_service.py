@@ -330,7 +330,7 @@ def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> N
     raise UserError(
         f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
         f" {tensor_parallel} of one node for each replica; the cluster's nodes have {there}, enough for {possible}"
-        " replicas: lower one of the two, or add nodes"
+        f" of the {replicas} replicas: lower one of the two settings, or add nodes"
     )
 
 

@@ -16,8 +16,8 @@ from cobalt.problem import TestSuite
 APP_NAME = "evaluator"
 SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
 START_ADVICE = (
-    "start it by `cobalt serve`, run one command with it by `python -m cobalt.services -- COMMAND`, or start it on a"
-    f" Ray cluster of your own by `{SERVE_COMMAND}`"
+    "start the judge with `cobalt serve`, run one command with it by `python -m cobalt.services -- COMMAND`, or start"
+    f" it on a Ray cluster of your own with `{SERVE_COMMAND}`"
 )
 
 

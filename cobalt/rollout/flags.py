@@ -39,17 +39,17 @@ class InferenceFlags:
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
-    """Samples for each problem. If the input has a first turn, multi turn continues each of its samples, and another
-    number than that and the default is refused."""
+    """Samples for each problem. If the input has a first turn, multi turn continues each of its samples; leave this
+    flag out then, because a different number is refused."""
     temperature: float = 0.6
     """Sampling temperature."""
     top_p: float = 0.95
     """Nucleus sampling probability."""
     max_tokens: int = 8192
-    """Most tokens of one response."""
+    """Maximum number of tokens in one response."""
     enable_thinking: bool = False
-    """Show later turns only the answer of each response, its first 6,000 characters. The chat template does not see
-    this flag. Single-turn inference has no later turns; it accepts the flag so that both commands take the same."""
+    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
+    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
     truncated_thinking: TruncatedThinking = "keep"
     """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
     6,000 characters (paper), or drop them, which leaves an empty message."""
@@ -157,6 +157,6 @@ class LiteLLMFlags(ApiFlags, InferenceFlags):
     top_p: float = 1.0
     """Nucleus sampling probability."""
     max_tokens: int = 32000
-    """Most tokens of one response, hidden reasoning included."""
+    """Maximum number of tokens in one response, hidden reasoning included."""
     concurrency: int = 8
     """Problems worked on at a time; concurrent_requests limits the requests of all of them."""

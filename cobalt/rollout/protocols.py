@@ -159,7 +159,7 @@ class DateWindow:
 
     def __post_init__(self) -> None:
         if self.since and self.until and self.since > self.until:
-            raise UserError(f"since {self.since} is after until {self.until}: exchange them")
+            raise UserError(f"since {self.since} is after until {self.until}: swap the two dates")
 
     def __bool__(self) -> bool:
         return self.since is not None or self.until is not None

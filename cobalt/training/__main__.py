@@ -27,7 +27,7 @@ class Arguments:
     model: str
     """The policy to start from: a folder or a hub name."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Folder for checkpoints, metrics and logs. The same command again continues there."""
+    """Folder for checkpoints, metrics and logs. Running the same command again continues there."""
     overrides: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")]
     """Settings of veRL as key=value, such as data.train_batch_size=8; they are applied last."""
     data: str = "problems"
@@ -35,22 +35,22 @@ class Arguments:
     the policy repairs over several turns (GRPO-MT, VeRPO-MT)."""
     rollout: str = "single_turn"
     """How the samples of a prompt are generated. single_turn: one response each. multi_turn: an episode with feedback.
-    multi_turn_until_solved: one that ends when a program passes the public tests."""
+    multi_turn_until_solved: an episode that ends once a program passes all tests."""
     estimator: str = "grpo"
-    """Advantages and loss. grpo: the paper's. verpo: VeRPO's dense rewards, with episodes."""
+    """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
     steps on one GPU, to see that everything runs."""
     keep: int | None = None
-    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
+    """How many of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
     wandb: bool = False
     """Log to Weights & Biases too."""
     dry_run: bool = False
     """Compose the configuration, check it without a GPU, say what was found, and stop."""
     print_config: bool = False
-    """As dry_run, and print the whole configuration (YAML) to standard output."""
+    """Like dry_run, and also print the whole configuration (YAML) to standard output."""
     hang_limit: float = 1800.0
-    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
+    """Seconds without output, progress or load on the processors after which the run counts as hung and is ended."""
 
 
 def main(arguments: Arguments) -> int:

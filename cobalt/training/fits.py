@@ -131,9 +131,9 @@ def check_fits(config: Any, errors: list[str], notes: list[str]) -> None:
     if visible_gpus() and not os.environ.get("RAY_ADDRESS") and sum(found.host.values()) > memory:
         helping = host_remedies(config, card, memory)
         errors.append(
-            f"a node needs about {sum(found.host.values()) / _GIB:.0f} GiB of host memory, this machine has"
+            f"a node needs about {sum(found.host.values()) / _GIB:.0f} GiB of host memory, and this machine has"
             f" {memory / _GIB:.0f}: "
-            + (f"set {' '.join(helping)}" if helping else "share the run out over more nodes (trainer.nnodes)")
+            + (f"set {' '.join(helping)}" if helping else "spread the run over more nodes (trainer.nnodes)")
         )
 
 

@@ -71,7 +71,7 @@ def check_gpus(config: Any) -> None:
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         place = "this machine has" if chosen is None else f"CUDA_VISIBLE_DEVICES={chosen} leaves"
         raise UserError(
-            f"the configuration asks for {wanted} GPUs, {place} {found}: set trainer.n_gpus_per_node, or"
+            f"the configuration asks for {wanted} GPUs, and {place} {found}: set trainer.n_gpus_per_node, or"
             " RAY_ADDRESS to a cluster that has them"
         )
 
@@ -158,6 +158,6 @@ def check_shared_memory(config: Any) -> None:
     free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
     if free < needed:
         raise UserError(
-            f"{SHARED_MEMORY} has {free >> 20} MiB free, training needs {needed >> 20}:"
+            f"{SHARED_MEMORY} has {free >> 20} MiB free, and training needs {needed >> 20}:"
             " make it larger (docker run --shm-size)"
         )

@@ -85,7 +85,7 @@ class Arguments:
     model: str
     """The policy to start from: a folder or a hub name."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Folder for checkpoints, metrics and logs. The same command again continues there."""
+    """Folder for checkpoints, metrics and logs. Running the same command again continues there."""
     overrides: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")]
     """Settings as key=value, such as data.train_batch_size=8 or offline.kl=0.1; they are applied last."""
     estimator: str = "rloo"
@@ -95,13 +95,13 @@ class Arguments:
     dry_run: bool = False
     """Check the configuration and the data without a GPU, estimate the memory, and stop."""
     print_config: bool = False
-    """As dry_run, and print the whole configuration (YAML) to standard output."""
+    """Like dry_run, and also print the whole configuration (YAML) to standard output."""
     keep: int | None = None
-    """How many of the last checkpoints to keep, beside the best by validation; the scale decides by default."""
+    """How many of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     hang_limit: float = 1800.0
-    """Seconds without output, progress or work of processors after which the run counts as hung and is ended."""
+    """Seconds without output, progress or load on the processors after which the run counts as hung and is ended."""
 
 
 def compose(arguments: Arguments) -> Any:

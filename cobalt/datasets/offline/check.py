@@ -45,7 +45,7 @@ class CheckSettings:
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The programs with their verdicts (JSONL), which `python -m cobalt.judge check-recorded` reads, too."""
     most: int = 200
-    """Most programs of each status."""
+    """Maximum number of programs of each status."""
     seed: int = 42
     """Seed of the choice of programs."""
 

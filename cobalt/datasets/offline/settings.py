@@ -70,10 +70,10 @@ class GroupSettings:
     """required: each group gets an accepted program and one that is not (paper). any: groups are dealt at random from
     all programs of a problem, and max_accepted does not hold (an ablation)."""
     max_accepted: int = 50
-    """Most accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
+    """Maximum number of accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
     max_groups: int | None = None
-    """Most groups of a problem (of later turns: at one turn); default: as many as its programs make, each program used
-    once."""
+    """Maximum number of groups of a problem (of later turns: at one turn); default: as many as its programs make, each
+    program used once."""
     near_duplicates: float = 0.8
     """From which similarity (Jaccard, of runs of five tokens) a program is left out as a near duplicate; above 1: none
     is."""

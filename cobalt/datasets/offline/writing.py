@@ -144,7 +144,7 @@ def check_content(settings: GroupSettings, content: str) -> None:
     for result in _results(settings).values():
         before = (read_summary(result) or {}).get("content")
         if before not in (None, content):
-            raise UserError(f"{result} was made of other data: name another output folder, or move this one away")
+            raise UserError(f"{result} was made from other data: name another output folder, or move this one away")
 
 
 def close_results(settings: GroupSettings, counts: Counts, **more: object) -> Summary:

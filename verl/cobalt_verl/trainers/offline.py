@@ -229,7 +229,7 @@ class OfflineTrainer:
             return values
         with np.load(path) as kept:
             if kept["lengths"].tolist() != lengths:
-                raise ValueError(f"{path} is of other data: remove it, and begin the run anew")
+                raise ValueError(f"{path} was made from other data: remove it, and start the run again")
             parts = iter(np.split(kept["log_probs"], np.cumsum(lengths)[:-1]))
         return [[next(parts) for _ in group.rows] for group in groups]
 
