@@ -7,7 +7,7 @@ in one sentence.
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from types import TracebackType
 
 INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
 
@@ -34,6 +34,7 @@ def run_command(
         command = importlib.import_module(module)
     except ModuleNotFoundError as error:
         _refuse_incomplete(error)
+        raise
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         sys.exit(130)
@@ -49,13 +50,31 @@ def run_command(
         cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
     except ModuleNotFoundError as error:
         _refuse_incomplete(error)
+        raise
 
 
-def _refuse_incomplete(error: ModuleNotFoundError) -> NoReturn:
-    """Say in one sentence which package the environment lacks; a module of this project that is missing is a defect."""
+def end_in_one_sentence() -> None:
+    """Let a module that `python -m` runs end as `run_command` does at a missing package and at Ctrl-C."""
+    sys.excepthook = _end
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, ModuleNotFoundError):
+        _refuse_incomplete(error)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write(INTERRUPTED)
+        sys.exit(130)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _refuse_incomplete(error: ModuleNotFoundError) -> None:
+    """Exit with one sentence that names the package which the environment lacks.
+
+    Returns if the module is one of this project, which is a defect and keeps its traceback.
+    """
     package = (error.name or "cobalt").partition(".")[0]
     if package in ("cobalt", "cobalt_verl"):
-        raise error
+        return
     sys.stderr.write(
         f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
         " project's folder and activate its environment (source .venv/bin/activate)\n"
