@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
 
@@ -18,7 +19,7 @@ def run_command(
     *,
     program: str | None = None,
     example: str | None = None,
-    prepare: Callable[[], object] | None = None,
+    prepare: Callable[[Any], object] | None = None,
 ) -> None:
     """Import a command's module and run its `main` with its `Arguments`; exits with the command's exit code.
 
@@ -27,7 +28,7 @@ def run_command(
         command_line: Arguments without the program's name; None: those of this process.
         program: The program's name in `--help`; None: that of the running script.
         example: A command line that `--help` shows.
-        prepare: Called after the arguments are read and before the work.
+        prepare: Called with the arguments when they are read, before the work.
     """
     try:
         cli = importlib.import_module("cobalt.cli")
@@ -42,7 +43,7 @@ def run_command(
 
     def prepared(arguments: object) -> int:
         if prepare is not None:
-            prepare()
+            prepare(arguments)
         code: int = work(arguments)
         return code
 

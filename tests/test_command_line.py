@@ -138,6 +138,21 @@ def test_one_running_serve_is_used_and_several_or_an_address_are_not(home, monke
         assert os.environ["RAY_ADDRESS"] == "127.0.0.1:7"
 
 
+def test_a_command_names_the_services_that_it_needs_and_no_others(home, tmp_path):
+    recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
+
+    def said(*words):
+        finished = cobalt(*words, RAY_ADDRESS="")
+        return finished.returncode, [line for line in finished.stderr.splitlines() if str(os.getpid()) in line]
+
+    with serve_state.recorded_state(os.getpid(), "the_model", HERE):  # nothing answers at its address
+        assert said("evaluate", "-i", recorded / "single_turn.jsonl", "-o", result) == (0, [])
+        code, lines = said("evaluate", "-i", recorded / "multi_turn.jsonl", "-o", tmp_path / "multi.jsonl")
+        assert code == 1 and len(lines) == 1 and "judge" in lines[0] and "the_model" not in lines[0]
+        code, lines = said("sample", "-i", recorded / "problems.jsonl", "-o", tmp_path / "sampled.jsonl")
+        assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
+
+
 def test_attach_prints_lines_for_a_shell_and_runs_a_command(home):
     assert cobalt("attach").returncode == 2
     with serve_state.recorded_state(os.getpid(), None, HERE):

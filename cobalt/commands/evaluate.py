@@ -8,6 +8,7 @@ import tyro
 
 from cobalt.errors import UserError
 from cobalt.rows import read_rows
+from cobalt.serve_state import Services
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Arguments:
     """Log the figures of a multi-turn result to Weights & Biases too."""
     names: Literal["renamed", "kept"] = "renamed"
     """Whether programs that differ in the names of their variables only count as the same (single turn)."""
+
+    def services(self) -> Services:
+        """The services that the evaluation needs.
+
+        Raises:
+            UserError: the input cannot be read.
+        """
+        return "none" if is_single_turn(self.input_file) else "judge"
 
 
 def main(arguments: Arguments) -> int:
