@@ -12,10 +12,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from cobalt.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+Services = Literal["none", "judge", "judge and engine"]
+"""What a command needs of a running `cobalt serve`."""
 
 _NAMES = (
     "RAY_ADDRESS",
@@ -43,10 +47,12 @@ class ServeState:
     model: str | None
     variables: Mapping[str, str]
 
-    def describe(self) -> str:
-        """The services in a few words."""
-        what = f"model {self.model}" if self.model else "judge only"
-        return f"`cobalt serve` with process id {self.pid} ({what})"
+    def describe(self, needed: Services = "judge and engine") -> str:
+        """The services in a few words; without the engine's model where only the judge is needed."""
+        name = f"`cobalt serve` with process id {self.pid}"
+        if needed == "judge":
+            return f"the judge of {name}"
+        return f"{name} ({f'model {self.model}' if self.model else 'judge only'})"
 
 
 def state_folder() -> Path:
@@ -124,10 +130,13 @@ def choose_state(pid: int | None = None) -> ServeState:
     return states[0]
 
 
-def use_running_services() -> None:
+def use_running_services(needed: Services = "judge and engine") -> None:
     """Let this process use the one `cobalt serve` that runs, if `RAY_ADDRESS` does not name a cluster already.
 
     Call it before Ray is imported.
+
+    Args:
+        needed: What of it the user is told.
     """
     if os.environ.get("RAY_ADDRESS"):
         return
@@ -139,7 +148,7 @@ def use_running_services() -> None:
             )
         return
     os.environ.update(states[0].variables)
-    logger.info("using %s at %s", states[0].describe(), states[0].variables["RAY_ADDRESS"])
+    logger.info("using %s at %s", states[0].describe(needed), states[0].variables["RAY_ADDRESS"])
 
 
 def _read(path: Path) -> ServeState | None:

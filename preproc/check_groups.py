@@ -1,6 +1,6 @@
 """Judge programs of groups on the samples of their problems: `cobalt.commands.check_groups`."""
 
-from cobalt.entry import run_command
+from start import run_command
 
 if __name__ == "__main__":
     run_command("cobalt.commands.check_groups")

@@ -1,6 +1,6 @@
 """Turn judged programs into groups for offline training: `cobalt.commands.preproc_judged`."""
 
-from cobalt.entry import run_command
+from start import run_command
 
 if __name__ == "__main__":
     run_command("cobalt.commands.preproc_judged")

@@ -1,6 +1,6 @@
 """Turn problems into veRL's parquet files: `cobalt.commands.verl_preproc_single_turn`."""
 
-from cobalt.entry import run_command
+from start import run_command
 
 if __name__ == "__main__":
     run_command("cobalt.commands.verl_preproc_single_turn")

@@ -138,6 +138,21 @@ def test_one_running_serve_is_used_and_several_or_an_address_are_not(home, monke
         assert os.environ["RAY_ADDRESS"] == "127.0.0.1:7"
 
 
+def test_a_command_names_the_services_that_it_needs_and_no_others(home, tmp_path):
+    recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
+
+    def said(*words):
+        finished = cobalt(*words, RAY_ADDRESS="")
+        return finished.returncode, [line for line in finished.stderr.splitlines() if str(os.getpid()) in line]
+
+    with serve_state.recorded_state(os.getpid(), "the_model", HERE):  # nothing answers at its address
+        assert said("evaluate", "-i", recorded / "single_turn.jsonl", "-o", result) == (0, [])
+        code, lines = said("evaluate", "-i", recorded / "multi_turn.jsonl", "-o", tmp_path / "multi.jsonl")
+        assert code == 1 and len(lines) == 1 and "judge" in lines[0] and "the_model" not in lines[0]
+        code, lines = said("sample", "-i", recorded / "problems.jsonl", "-o", tmp_path / "sampled.jsonl")
+        assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
+
+
 def test_attach_prints_lines_for_a_shell_and_runs_a_command(home):
     assert cobalt("attach").returncode == 2
     with serve_state.recorded_state(os.getpid(), None, HERE):
@@ -225,6 +240,34 @@ def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sen
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 2
     assert "'ray'" in finished.stderr and "Traceback" not in finished.stderr
+
+
+SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
+STARTED_BY_USERS = [
+    *sorted([script.name] for script in ROOT.glob("*.py") if script.name not in SERVED),
+    *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
+    *(["-m", f"cobalt.{name}"] for name in ("report", "report.viewer", "judge", "services", "preflight", "training")),
+    *(["-m", f"cobalt.{name}"] for name in ("training.offline", "studies.quickstart", "studies.reproduce")),
+    ["-m", "cobalt.datasets.pocket"],
+]
+
+
+@pytest.mark.parametrize("words", STARTED_BY_USERS, ids=" ".join)
+def test_without_the_environment_every_command_names_the_first_step_in_one_sentence(words):
+    command = [sys.executable, "-S", *words, "--no_such_flag"]  # -S: without installed packages
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 2, finished.stderr
+    assert len(finished.stderr.splitlines()) == 1 and "scripts/setup.sh" in finished.stderr
+
+
+def test_a_module_keeps_its_traceback_at_a_defect_and_ends_in_one_sentence_at_ctrl_c(tmp_path):
+    ends = {"raise KeyError('defect')": (1, "Traceback"), "raise KeyboardInterrupt": (130, "interrupted")}
+    for statement, (code, said) in ends.items():
+        (tmp_path / "tyro.py").write_text(statement)
+        command = [sys.executable, "-m", "cobalt.report"]
+        outside = os.environ | {"PYTHONPATH": str(tmp_path)}
+        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
+        assert finished.returncode == code and finished.stderr.startswith(said), finished.stderr
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_sentence():

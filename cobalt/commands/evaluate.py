@@ -8,6 +8,7 @@ import tyro
 
 from cobalt.errors import UserError
 from cobalt.rows import read_rows
+from cobalt.serve_state import Services
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Arguments:
     names: Literal["renamed", "kept"] = "renamed"
     """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
     turn)."""
+
+    def services(self) -> Services:
+        """The services that the evaluation needs.
+
+        Raises:
+            UserError: the input cannot be read.
+        """
+        return "none" if is_single_turn(self.input_file) else "judge"
 
 
 def main(arguments: Arguments) -> int:

@@ -4,6 +4,7 @@ import difflib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from cobalt.commands.registry import COMMANDS, Command, overview
 from cobalt.entry import run_command
@@ -46,7 +47,10 @@ def _module(command: Command, words: Sequence[str]) -> str:
     return command.api_module if command.api_module and named else command.module
 
 
-def _use_running_services() -> None:
+def _use_running_services(arguments: Any) -> None:
+    """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
     from cobalt.serve_state import use_running_services
 
-    use_running_services()
+    needed = arguments.services()
+    if needed != "none":
+        use_running_services(needed)

@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from cobalt.conversation import TemplateThinking
+from cobalt.serve_state import Services
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Arguments:
     """Prompt set that the trajectories were collected with; the impossible feedback is worded by it."""
     seed: int = 42
     """Seed of the order and of the choice of perturbed prompts."""
+
+    def services(self) -> Services:
+        """The services that the flags need: perturbed prompts are judged."""
+        return "judge" if self.perturbed_ratio > 0 else "none"
 
 
 def main(arguments: Arguments) -> int:

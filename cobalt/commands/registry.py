@@ -14,7 +14,7 @@ class Command:
         example: A command line, without `cobalt NAME`.
         script: The script, module or launcher that it equals; "" where there is none.
         api_module: Module that is used if a proprietary model is named by `--model` or `--model_name`; "" for none.
-        uses_services: Whether it looks for a running `cobalt serve`.
+        uses_services: Whether it looks for a running `cobalt serve`; its arguments then say which services they need.
     """
 
     name: str

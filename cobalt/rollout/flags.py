@@ -15,6 +15,7 @@ from cobalt.files import check_files
 from cobalt.rollout.multi_turn import MultiTurnSettings
 from cobalt.rollout.shared import Samples
 from cobalt.rollout.single_turn import SingleTurnSettings
+from cobalt.serve_state import Services
 from cobalt.settings import read_settings
 
 
@@ -137,6 +138,10 @@ class VllmFlags(InferenceFlags):
         """What the flag says."""
         return self.samples
 
+    def services(self) -> Services:
+        """The services that the flags need."""
+        return "judge and engine" if self.replay_file is None else "judge"
+
     def engine(self) -> Engine:
         """The vLLM service, or the replay that the flags ask for."""
         from cobalt.engine.replay import ReplayEngine
@@ -160,3 +165,7 @@ class LiteLLMFlags(ApiFlags, InferenceFlags):
     """Maximum number of tokens in one response, hidden reasoning included."""
     concurrency: int = 8
     """Problems worked on at a time; concurrent_requests limits the requests of all of them."""
+
+    def services(self) -> Services:
+        """The services that the flags need."""
+        return "judge"
