@@ -17,20 +17,27 @@ third side says how much of that is the judge. What the engine for CPUs saves is
 CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run there, and run
 vLLM in one process (`cobalt.engine.vllm_executor`).
 
+A fifth side, which only `--sides` asks for, is this project on a CPU with veRL's own engine. That pads, and computes
+the prompt of every sample. This says what the sharing of prompts saves of a step:
+
+    python benchmarks/step.py --data_dir ROWS --model MODEL --output_dir runs/step --sides apart ours
+
 The learning rate is next to nothing, so that all sides generate with one policy. A step lasts from one entry of the
 run's log to the next, so that metrics and logging count. Rewards are computed while other samples are generated; what
-counts as their phase is the time from the last response to the last verdict. Run it while the machine does nothing
-else. Where the judge shares its cores with the engine, as on two cores, it slows generation down as well.
+counts as their phase is the time from the last response to the last verdict. The start-up is the time from the command
+to the first step: processes, imports, engine and judge. Run it while the machine does nothing else. Where the judge
+shares its cores with the engine, as on two cores, it slows generation down as well.
 """
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import tyro
 from timed import seconds
@@ -40,6 +47,11 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
 
 BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
+APART = "this project, prompts apart"
+
+Side = Literal["bare", "quick", "no_judge", "ours", "apart"]
+NAMES: dict[Side, str] = {"bare": BARE, "quick": QUICK, "no_judge": PLAIN, "ours": OURS, "apart": APART}
+"""The sides as flags and in the table."""
 
 PHASES = {
     "generate": "gen",
@@ -52,10 +64,15 @@ PHASES = {
 }
 """The phases of a step and veRL's names for them; `reward_wait`, a part of `gen`, is this project's."""
 
+_WHOLE_STEP = "timing_s/step"
 _WARM_UP = 2
 _LOGICAL_CPUS = 64
 _OBJECT_STORE = 2**30
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+_OWN_ENGINE = ("actor_rollout_ref.model.external_lib=null", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16")
+_OWN_ENGINE_VARIABLES = {"VERL_ENGINE_DEVICE": "cuda"}
+"""VeRL's own engine on a CPU, where it is registered for other devices alone."""
+
 _PLAIN_VERL = Path(__file__).resolve().with_name("plain_verl.py")
 _PLAIN_REWARD = f"reward.custom_reward_function.path='{_PLAIN_VERL}'"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
@@ -81,6 +98,8 @@ class Arguments:
     """Steps of each run; the first two warm up and do not count."""
     rounds: int = 1
     """Runs of each side, in turns."""
+    sides: tuple[Side, ...] = ("bare", "quick", "no_judge", "ours")
+    """What to measure; apart: this project with veRL's own engine, on a CPU alone."""
 
 
 def settings_of(arguments: Arguments, run: Path, further: tuple[str, ...] = ()) -> TrainingSettings:
@@ -117,27 +136,24 @@ def bare_overrides(*, quick: bool, on_cpu: bool) -> tuple[str, ...]:
         quick: Leave the buffer's short sleep and the engine for CPUs in.
         on_cpu: Whether there is no GPU.
     """
-    own_engine = (
-        "actor_rollout_ref.model.external_lib=null",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
-    )
     return (
         "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path=null",
         _PLAIN_REWARD,
         *((f"{_SAMPLER}.path='{_PLAIN_VERL}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),
         *(() if quick else (f"{_SAMPLER}.path=null", f"{_SAMPLER}.name=null")),
-        *(own_engine if on_cpu and not quick else ()),
+        *(_OWN_ENGINE if on_cpu and not quick else ()),
     )
 
 
-def train_ours(arguments: Arguments, run: Path, *, judge: bool) -> None:
-    """One run of this project."""
+def train_ours(arguments: Arguments, run: Path, *, judge: bool = True, apart: bool = False) -> None:
+    """One run of this project, with or without the judge, or with veRL's own engine on a CPU."""
     run.mkdir(parents=True)
-    settings = settings_of(arguments, run, () if judge else (_PLAIN_REWARD,))
+    settings = settings_of(arguments, run, (*(() if judge else (_PLAIN_REWARD,)), *(_OWN_ENGINE if apart else ())))
     flags = [part for key, value in settings.choices.items() for part in (f"--{key}", value)]
+    variables = _OWN_ENGINE_VARIABLES if apart else {}
     flags += ["--data_dir", str(settings.data_dir), "--model", settings.model, "--output_dir", str(run)]
-    seconds([sys.executable, "-m", "cobalt.training", *flags, *settings.overrides], {}, run / "command.log")
+    seconds([sys.executable, "-m", "cobalt.training", *flags, *settings.overrides], variables, run / "command.log")
 
 
 def train_bare(arguments: Arguments, run: Path, *, quick: bool) -> None:
@@ -151,7 +167,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool) -> None:
     config = compose(settings_of(arguments, run, bare_overrides(quick=quick, on_cpu=on_cpu)))
     variables = process_environment(run, on_cpu=on_cpu)
     if on_cpu:
-        variables |= {} if quick else {"VERL_ENGINE_DEVICE": "cuda"}
+        variables |= {} if quick else _OWN_ENGINE_VARIABLES
     else:
         del variables["VERL_USE_EXTERNAL_MODULES"]
     config.trainer.resume_mode = "disable"
@@ -174,15 +190,7 @@ def steps_of(run: Path) -> list[dict[str, float]]:
     Raises:
         InfrastructureError: the run logged no step after the warm-up.
     """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
-    events.Reload()
-    logged = set(events.Tags()["scalars"])
-    by_step: dict[int, dict[str, float]] = {}
-    for name in ("perf/total_num_tokens", *(f"timing_s/{phase}" for phase in PHASES.values())):
-        for event in events.Scalars(name) if name in logged else ():
-            by_step.setdefault(event.step, {"logged": event.wall_time})[name] = event.value
+    by_step = _logged(run)
     rows = []
     for number in sorted(by_step)[_WARM_UP:]:
         found, before = by_step[number], by_step.get(number - 1)
@@ -199,8 +207,40 @@ def steps_of(run: Path) -> list[dict[str, float]]:
     return rows
 
 
-def table(rows: dict[str, list[dict[str, float]]]) -> str:
-    """Seconds and shares of each phase by side, tokens a second, and what this project costs, as Markdown."""
+def first_step_began(run: Path) -> float:
+    """When the first step of a run began, in seconds since the epoch.
+
+    Raises:
+        InfrastructureError: the run logged no step.
+    """
+    by_step = _logged(run)
+    if not by_step:
+        raise InfrastructureError(f"{run} has no step: see its logs")
+    first = by_step[min(by_step)]
+    return first["logged"] - first[_WHOLE_STEP]
+
+
+def _logged(run: Path) -> dict[int, dict[str, float]]:
+    """By step: veRL's metrics that the table needs, and `logged`, when they were written (seconds since the epoch)."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    there = set(events.Tags()["scalars"])
+    by_step: dict[int, dict[str, float]] = {}
+    for name in ("perf/total_num_tokens", _WHOLE_STEP, *(f"timing_s/{phase}" for phase in PHASES.values())):
+        for event in events.Scalars(name) if name in there else ():
+            by_step.setdefault(event.step, {"logged": event.wall_time})[name] = event.value
+    return by_step
+
+
+def table(rows: dict[str, list[dict[str, float]]], starts: dict[str, list[float]]) -> str:
+    """Seconds and shares of each phase by side, tokens a second, start-up, and what sides cost, as Markdown.
+
+    Args:
+        rows: The steps of each side (`steps_of`).
+        starts: The start-up of each run of each side, in seconds.
+    """
     means = {side: {key: mean(row[key] for row in found) for key in found[0]} for side, found in rows.items()}
     speeds = {side: values["tokens"] / values["step"] for side, values in means.items()}
     lines = [_line("a step", rows), _line("---", ["---"] * len(rows))]
@@ -212,9 +252,16 @@ def table(rows: dict[str, list[dict[str, float]]]) -> str:
     lines.append(_line("whole step, median", medians))
     lines.append(_line("tokens", (f"{row['tokens']:,.0f}" for row in means.values())))
     lines.append(_line("tokens a second", (f"{speed:,.0f}" for speed in speeds.values())))
-    lines += ["", f"Tokens a second, {OURS} to {BARE}: {speeds[OURS] / speeds[BARE]:.2f}."]
-    cost, of_the_judge = (100 * (1 - speeds[OURS] / speeds[side]) for side in (QUICK, PLAIN))
-    lines.append(f"What {OURS} adds: {cost:.1f} % of its step for the same tokens, the judge {of_the_judge:.1f} %.")
+    lines.append(_line("start-up", (f"{mean(starts[side]):.0f} s" for side in rows)))
+    if OURS not in rows:
+        return "\n".join(lines)
+    lines.append("")
+    for side in (BARE, APART):
+        if side in rows:
+            lines.append(f"Tokens a second, {OURS} to {side}: {speeds[OURS] / speeds[side]:.2f}.")
+    if QUICK in rows and PLAIN in rows:
+        cost, of_the_judge = (100 * (1 - speeds[OURS] / speeds[side]) for side in (QUICK, PLAIN))
+        lines.append(f"What {OURS} adds: {cost:.1f} % of its step for the same tokens, the judge {of_the_judge:.1f} %.")
     return "\n".join(lines)
 
 
@@ -223,24 +270,32 @@ def _line(name: str, cells: Iterable[str]) -> str:
 
 
 def main(arguments: Arguments) -> int:
-    """Run all sides in turns and print the table."""
+    """Run the sides in turns and print the table."""
     if arguments.steps <= _WARM_UP or arguments.rounds < 1:
         raise UserError(f"--steps must be above {_WARM_UP}, --rounds 1 or more")
-    sides: dict[str, Any] = {
-        BARE: lambda run: train_bare(arguments, run, quick=False),
-        QUICK: lambda run: train_bare(arguments, run, quick=True),
-        PLAIN: lambda run: train_ours(arguments, run, judge=False),
-        OURS: lambda run: train_ours(arguments, run, judge=True),
+    if not arguments.sides or len(set(arguments.sides)) < len(arguments.sides):
+        raise UserError("--sides: give at least one side, and each once")
+    on_cpu = trains_on_cpu(compose(settings_of(arguments, arguments.output_dir)))
+    if "apart" in arguments.sides and not on_cpu:
+        raise UserError("--sides apart: with GPUs the engine is veRL's own anyway")
+    runs: dict[Side, Callable[[Path], None]] = {
+        "bare": lambda run: train_bare(arguments, run, quick=False),
+        "quick": lambda run: train_bare(arguments, run, quick=True),
+        "no_judge": lambda run: train_ours(arguments, run, judge=False),
+        "ours": lambda run: train_ours(arguments, run),
+        "apart": lambda run: train_ours(arguments, run, apart=True),
     }
-    compose(settings_of(arguments, arguments.output_dir))
     shutil.rmtree(arguments.output_dir, ignore_errors=True)
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    rows: dict[str, list[dict[str, float]]] = {NAMES[side]: [] for side in arguments.sides}
+    starts: dict[str, list[float]] = {name: [] for name in rows}
     for number in range(arguments.rounds):
-        for place, (name, train) in enumerate(sides.items()):
+        for place, side in enumerate(arguments.sides):
             run = arguments.output_dir / f"{number}_{place}"
-            train(run)
-            rows[name] += steps_of(run)
-    text = table(rows)
+            launched = time.time()
+            runs[side](run)
+            rows[NAMES[side]] += steps_of(run)
+            starts[NAMES[side]].append(first_step_began(run) - launched)
+    text = table(rows, starts)
     (arguments.output_dir / "step.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0

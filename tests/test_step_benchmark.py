@@ -63,6 +63,7 @@ def write_run(step, run: Path, reward: float, seconds: float):
         for number in range(1, 5):
             logged = 1000.0 + seconds * number
             writer.add_scalar("perf/total_num_tokens", 600, number, walltime=logged)
+            writer.add_scalar("timing_s/step", seconds - 0.5, number, walltime=logged)
             for name, value in timings.items():
                 writer.add_scalar(f"timing_s/{name}", value, number, walltime=logged)
 
@@ -81,7 +82,40 @@ def test_the_cost_is_what_the_step_is_longer_for_the_same_tokens(step, tmp_path)
     for side, seconds in ((step.BARE, 8.0), (step.QUICK, 4.5), (step.PLAIN, 4.75), (step.OURS, 5.0)):
         write_run(step, tmp_path / side, reward=0.0, seconds=seconds)
         rows[side] = step.steps_of(tmp_path / side)
-    text = step.table(rows)
+    text = step.table(rows, {side: [30.0] for side in rows})
     assert "adds: 10.0 % of its step for the same tokens, the judge 5.0 %" in text
     assert f"to {step.BARE}: 1.60" in text
     assert "| tokens a second | 75 | 133 | 126 | 120 |" in text
+
+
+def test_start_up_ends_where_the_first_step_begins(step, tmp_path):
+    write_run(step, tmp_path, reward=0.0, seconds=6.0)
+    assert step.first_step_began(tmp_path) == pytest.approx(1000.5)
+    rows = {step.APART: step.steps_of(tmp_path), step.OURS: step.steps_of(tmp_path)}
+    text = step.table(rows, {step.APART: [40.0, 50.0], step.OURS: [31.0]})
+    assert "| start-up | 45 s | 31 s |" in text
+
+
+def test_prompts_apart_are_this_project_with_verls_own_engine(step, tmp_path):
+    from omegaconf import OmegaConf
+
+    from cobalt.training.configuration import compose
+
+    given = arguments(step, tmp_path)
+    ours, apart = (
+        OmegaConf.to_container(compose(step.settings_of(given, tmp_path / "run", further)), resolve=True)
+        for further in ((), step._OWN_ENGINE)
+    )
+    assert ours["actor_rollout_ref"]["model"].pop("external_lib") == "cobalt_verl.cpu.shared_prompts"
+    assert apart["actor_rollout_ref"]["model"].pop("external_lib") is None
+    for config in (ours, apart):
+        del config["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"]
+    assert ours == apart
+
+
+@pytest.mark.parametrize("wrong", [{"sides": ()}, {"sides": ("ours", "ours")}, {"steps": 2}, {"rounds": 0}])
+def test_what_cannot_be_measured_is_refused(step, tmp_path, wrong):
+    from cobalt.errors import UserError
+
+    with pytest.raises(UserError):
+        step.main(arguments(step, tmp_path, **wrong))
