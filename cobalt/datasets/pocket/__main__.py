@@ -35,7 +35,7 @@ class Arguments:
     test_problems: int = SIZES["test"]
     """Number of test problems."""
     base_problems: int = 50
-    """With --open_share above 0: on how many development problems to measure the seed model itself, in about half a
+    """With --open_share above 0: on how many development problems to measure the seed model itself, in about a
     minute, with sandboxes and without any service; 0: not at all."""
     problems_only: bool = False
     """Make the problems and no seed model, for a run with another model; nothing is measured."""
