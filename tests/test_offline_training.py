@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -454,6 +455,7 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"output_dir": ROOT / "README.md"}, "is a file"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
+        ({"overrides": ["trainer.save_freq"]}, "'trainer.save_freq'"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_path, change, names):
@@ -479,6 +481,16 @@ def test_a_policy_without_whole_weights_and_a_run_among_the_data_are_refused(dat
     (policy / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no weights"):
         main(Arguments(data, str(policy), tmp_path / "run", [], dry_run=True))
+
+
+def test_the_program_cobalt_reaches_offline_training_and_a_dry_run_writes_nothing(data, seed_model, tmp_path):
+    for name in ("offline_rl", "offline-rl"):
+        words = ["train", name, "--data_dir", data, "--model", seed_model, "-o", tmp_path / "run", "--dry_run"]
+        command = [sys.executable, "-m", "cobalt.commands", *map(str, words), "--estimator", "grpo"]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert finished.returncode == 0, finished.stderr
+        assert "OK" in finished.stderr and str(data / "train.jsonl") in finished.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):

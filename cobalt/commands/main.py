@@ -22,7 +22,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(overview())
         sys.exit(0)
-    name, *rest = words
+    name = _name(words)
+    rest = words[len(name.split()) :]
     if name == "--version":
         sys.stdout.write(f"cobalt {importlib.metadata.version('cobalt')}\n")
         sys.exit(0)
@@ -39,6 +40,12 @@ def main(command_line: Sequence[str] | None = None) -> None:
         example=f"cobalt {name} {command.example}",
         prepare=_use_running_services if command.uses_services else None,
     )
+
+
+def _name(words: Sequence[str]) -> str:
+    """The name of the command: the first two words where they are one, or the first."""
+    both = " ".join(words[:2]).replace("-", "_")
+    return both if both in COMMANDS else words[0]
 
 
 def _module(command: Command, words: Sequence[str]) -> str:

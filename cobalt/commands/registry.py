@@ -8,7 +8,7 @@ class Command:
     """One command.
 
     Attributes:
-        name: What the user types after `cobalt`.
+        name: What the user types after `cobalt`: a word, or the word of another command and one more.
         sentence: What the command does.
         module: Module with its `Arguments` and `main`.
         example: A command line, without `cobalt NAME`.
@@ -107,6 +107,13 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "cobalt.training.__main__",
             "--data partial_trajectories --data_dir runs/rows --model runs/ft/model -o runs/cobalt",
             script="scripts/train_grpo_single_turn.sh, train_grpo_multi_turn.sh, train_grpo_mt.sh, train_verpo_mt.sh",
+        ),
+        Command(
+            "train offline_rl",
+            "Train a policy on judged responses, without sampling or judging any.",
+            "cobalt.training.offline",
+            "--data_dir data/codenet --model Qwen/Qwen2.5-Coder-0.5B-Instruct --profile paper-0.5b -o runs/offline",
+            script="scripts/train_offline_rl.sh",
         ),
     ),
     "Results": (

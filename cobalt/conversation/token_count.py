@@ -50,7 +50,7 @@ class PromptTokenCounter:
             NoChatTemplate: its tokenizer has no chat template.
         """
         self.model_name = model_name
-        self._tokenizer = _load(model_name)
+        self._tokenizer = load_tokenizer(model_name)
         template = self._tokenizer.chat_template
         if not template:
             raise NoChatTemplate(
@@ -165,7 +165,12 @@ class PromptTokenCounter:
         return fitting
 
 
-def _load(model_name: str) -> Any:
+def load_tokenizer(model_name: str) -> Any:
+    """The tokenizer of a model, a Hugging Face id or a folder that holds tokenizer files.
+
+    Raises:
+        UserError: there is no such model, or it cannot be fetched.
+    """
     # First the checks that do not need transformers, whose import takes seconds.
     folder = Path(model_name)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):

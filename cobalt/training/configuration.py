@@ -159,6 +159,9 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    for item in overrides:
+        if "=" not in item and not item.startswith("~"):
+            raise UserError(f"{item!r} is not a setting: give KEY=VALUE, such as data.train_batch_size=8")
     _installed("cobalt_verl")
     search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
     try:

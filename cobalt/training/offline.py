@@ -19,6 +19,7 @@ import tyro
 
 from cobalt.cli import run_script
 from cobalt.conversation.chat_template import TemplateThinking
+from cobalt.conversation.token_count import load_tokenizer
 from cobalt.errors import UserError
 from cobalt.manifest import recorded_arguments
 from cobalt.reward.offline import OfflineSettings
@@ -226,16 +227,14 @@ def check_data(config: Any) -> Plan:
         UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
             long, or there are fewer groups than a step takes.
     """
-    from transformers import AutoTokenizer
-
     from cobalt.training.offline_tokens import load_groups
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(config.model.tokenizer_path or config.model.path)
-    except (OSError, ValueError) as error:
+    if not Path(config.data.train_files).is_file():
         raise UserError(
-            f"cannot load the tokenizer of {config.model.path}: {' '.join(str(error).split())[:200]}"
-        ) from None
+            f"there is no {config.data.train_files}: make it with preproc/preproc_codenet.py or"
+            " preproc/preproc_judged.py"
+        )
+    tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
     check_weights(config.model.path)
     settings = OfflineSettings(**config.offline)
     counts, lines = {}, []
@@ -356,19 +355,23 @@ def main(arguments: Arguments) -> int:
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
     if arguments.dry_run or arguments.print_config:
+        more = "" if arguments.print_config else "; --print_config prints the whole configuration"
         for line in (
             *plan.lines,
             attention,
             *memory.lines(),
             f"needs {disk}",
-            "OK: the dry run found nothing wrong; --print_config prints the whole configuration",
+            f"OK: the dry run found nothing wrong{more}",
         ):
             logger.info("%s", line)
         return 0
     for line in (*plan.lines, attention, *memory.lines(), f"needs {disk}"):
         logger.info("%s", line)
     check_disk(arguments.output_dir, disk)
-    return launch(arguments, config, plan.steps)
+    code = launch(arguments, config, plan.steps)
+    if code == 0:
+        logger.info("next: evaluate the policy: cobalt serve --model %s", arguments.output_dir.resolve() / "model")
+    return code
 
 
 if __name__ == "__main__":
