@@ -3,8 +3,9 @@
     python tests/real_rollout.py MODEL ROWS RESULT
 
 ROWS is a folder with train.parquet (rows of episodes). RESULT is a JSON list with a trajectory for each of the first
-rows and each rule for the history: the conversation of each turn, what the server was asked and what it answered, and
-the rows to train on. Starts a private Ray as a training run does, and leaves nothing of it behind.
+rows and each rule for the history: the conversation of each turn, what the server was asked and what it answered, the
+rows to train on, and the tokens, masks and positions that veRL makes of each row. Starts a private Ray as a training
+run does, and leaves nothing of it behind.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ def generate(model: str, rows: str, result: str) -> None:
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.llm_server import LLMServerManager
+    from verl_batch import put_by_verl
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
@@ -78,13 +80,18 @@ def generate(model: str, rows: str, result: str) -> None:
         outputs = await loop.run(sampling, index=row["extra_info"]["index"], **fields)
         for turn, conversation in zip(turns, loop.conversations, strict=True):
             turn["conversation"] = conversation
+        kept = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields"}
+        taken = [output.model_dump(include=kept) for output in outputs]
+        batch = (await put_by_verl(outputs, fields | {"index": row["extra_info"]["index"]}))["fields"]
+        for number, one in enumerate(taken):
+            one["trained"] = {
+                name: batch[name][number].tolist() for name in ("input_ids", "position_ids", "response_mask")
+            }
         return {
             "enable_thinking": enable_thinking,
             "turns": turns,
-            "rows": [output.model_dump(include={
-                "prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields",
-            }) for output in outputs],
-        }  # fmt: skip
+            "rows": taken,
+        }
 
     async def episodes():
         chosen = parquet.read_table(Path(rows) / "train.parquet").to_pylist()[:PROBLEMS]

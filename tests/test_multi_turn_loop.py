@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from support import square_problem
+from verl_batch import put_by_verl
 
 from cobalt.conversation import load_prompts
 from cobalt.errors import InfrastructureError, UserError
@@ -197,20 +198,11 @@ async def test_a_response_whose_text_has_other_tokens_begins_a_new_row(rollout, 
 
 
 @pytest.mark.parametrize("enable_thinking", [True, False])
-async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(rollout, monkeypatch, enable_thinking):
+async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(rollout, enable_thinking):
     import torch
-    from verl.trainer.ppo.v1 import agent_loop_tq
 
     done = await rollout([response("print(4)"), response("right")], enable_thinking=enable_thinking)
-    worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
-    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
-    put = {}
-
-    async def keep(keys, fields, tags, partition_id):
-        put.update(keys=keys, fields=fields, tags=tags)
-
-    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", keep)
-    await worker._agent_loop_postprocess(done.outputs, validate=False, uid="u", **done.fields)
+    put = await put_by_verl(done.outputs, done.fields)
     assert put["keys"] == [f"u_1_{n}" for n in range(len(done.outputs))]
     for n, row in enumerate(done.outputs):
         ids = row.prompt_ids + row.response_ids

@@ -95,6 +95,26 @@ def test_each_response_of_a_row_follows_the_tokens_that_the_policy_saw_and_nothi
     assert {len(e["rows"]) for e in episodes if not e["enable_thinking"]} >= {1}, "whole histories make one row"
 
 
+def test_verl_trains_on_the_templates_tokens_at_the_templates_positions(episodes, tokenizer):
+    for episode in episodes:
+        turns = iter(episode["turns"])
+        for row in episode["rows"]:
+            trained = row["trained"]
+            tokens, positions = trained["input_ids"], trained["position_ids"]
+            assert tokens == row["prompt_ids"] + row["response_ids"] and len(positions) == len(tokens)
+            assert trained["response_mask"] == row["response_mask"]
+            for span in row["extra_fields"]["episode"]["turns"]:
+                turn = next(turns)
+                rendered = tokenizer.apply_chat_template(
+                    turn["conversation"], tokenize=True, add_generation_prompt=True, return_dict=False
+                )
+                # The turn's prompt is at the places that it has in the rendering, and its response goes on from there.
+                start, stop = (len(row["prompt_ids"]) + span[end] for end in ("start", "stop"))
+                assert (tokens[:start], positions[:start]) == (rendered, list(range(len(rendered))))
+                assert tokens[start:stop] == turn["response"]
+                assert positions[start:stop] == list(range(len(rendered), len(rendered) + len(turn["response"])))
+
+
 def test_the_reward_of_a_trajectory_is_real(episodes):
     for episode in episodes:
         *others, last = episode["rows"]
