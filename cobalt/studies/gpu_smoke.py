@@ -60,7 +60,7 @@ def _base_model(
 ) -> tuple[Path, tuple[Step, ...], tuple[Path, ...]]:
     """The base model's folder, the steps that make the problems and the model, and what must be there before."""
     if model is None:
-        made = pocket.pocket_world(world, seed, "--demonstrations", str(_DEMONSTRATIONS))
+        made = pocket.pocket_world(world, seed, "--demonstrations", str(_DEMONSTRATIONS), "--base_problems", "0")
         return pocket.world_model(world), (made,), ()
     problems = Step(
         "pocket_problems",

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from cobalt.studies import pocket
 
-OPEN_SHARE = 0.5
-"""How often an operation is asked for by its open sentence (docs/pocket.md says why)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:

@@ -126,7 +126,8 @@ class Quickstart:
         base, collected = self.folder / "base", self.folder / "collected_problems.jsonl"
         base_model, ft_model = pocket.world_model(self.world), pocket.trained_model(self.ft_training)
         cobalt_model = pocket.trained_model(self.cobalt_training)
-        world = ["--demonstrations", f"{self.scale.demonstrations}"]
+        # Base is evaluated by a step of its own.
+        world = ["--demonstrations", f"{self.scale.demonstrations}", "--base_problems", "0"]
         if self.special_cases:
             world = ["--special_cases", f"{self.special_cases:g}", "--open_share", "0"]
             world += ["--demonstrations", f"{SPECIAL.demonstrations}"]
@@ -146,7 +147,7 @@ class Quickstart:
                 pocket.problems(self.world, "train"),
                 collected,
             ),
-            # In the background, because a training run imports for minutes before it needs both cores.
+            # In the background, because a training run starts for most of a minute before it needs both cores.
             pocket.trajectories(
                 "base_evaluation",
                 "Evaluate the seed model (base), while FT is trained.",

@@ -18,6 +18,7 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.datasets.pocket.open_sentences import OPEN_SHARE
 from cobalt.errors import UserError
 from cobalt.studies import pocket
 from cobalt.studies.flags import check_seeds, list_or_run
@@ -38,7 +39,6 @@ from cobalt.studies.methods import (
     GRPO_MT,
     GRPO_MT_TIME,
     METHODS,
-    OPEN_SHARE,
     VERPO_MT,
     VERPO_MT_TIME,
     Method,
