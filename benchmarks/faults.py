@@ -977,7 +977,7 @@ def _small_model(folder: Path) -> Path:
     from cobalt.datasets.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
-    return build_pocket_world(folder / "pocket", sizes=sizes, recipe=Recipe(demonstrations=320)).model
+    return build_pocket_world(folder / "pocket", sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def seed_model(tmp_path_factory):
 
     sizes = {"train": 12, "dev": 6, "test": 6}
     folder = tmp_path_factory.mktemp("pocket")
-    return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320)).model
+    return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def tokenizer(demonstrations):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY)
+    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY, open_share=0)
 
 
 def test_demonstrations_keep_the_format(demonstrations):
@@ -311,15 +311,15 @@ def test_a_built_world_is_complete_and_loads(world):
 def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
     folder = world.dev.parent.parent
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY) == world
+    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0) == world
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     with pytest.raises(UserError, match="other settings"):
-        build_pocket_world(folder, seed=4, sizes=SIZES, recipe=TINY)
+        build_pocket_world(folder, seed=4, sizes=SIZES, recipe=TINY, open_share=0)
 
 
 @pytest.mark.slow
 def test_same_seed_same_files(world, tmp_path):
-    other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY)
+    other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY, open_share=0)
     for name in ("train", "dev", "test"):
         assert getattr(other, name).read_bytes() == getattr(world, name).read_bytes()
     assert (other.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
@@ -329,6 +329,6 @@ def test_same_seed_same_files(world, tmp_path):
 def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
-    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY)
+    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0)
     assert built.train.read_bytes() == world.train.read_bytes()
     assert not (tmp_path / "data.part").exists()

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from cobalt.conversation import load_prompts
+from cobalt.datasets.pocket import __main__ as command
 from cobalt.datasets.pocket import build_pocket_world
 from cobalt.datasets.pocket.__main__ import Arguments, main
 from cobalt.datasets.pocket.base import Base, measure_base
@@ -387,6 +388,31 @@ def test_the_overview_of_a_world_has_its_ceilings_and_its_base(world):
     assert f"{100 * ceiling:.1f}" in text
     for row in ("single-turn ceiling", "repair ceiling: solved", "repair ceiling: repair rate", "base: solved"):
         assert row in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "measured"),
+    [({}, 50), ({"base_problems": 3}, 3), ({"base_problems": 0}, 0), ({"problems_only": True}, 0)],
+)
+def test_the_base_is_measured_unless_the_flags_say_otherwise(world, monkeypatch, flags, measured):
+    asked = []
+    monkeypatch.setattr(command, "build_pocket_world", lambda *arguments, **settings: world)
+    monkeypatch.setattr(command, "overview", lambda world, seed, base_problems=0: asked.append(base_problems))
+    assert main(Arguments(world.dev.parent.parent, **flags)) == 0
+    assert asked == [measured]
+
+
+@pytest.mark.slow
+def test_without_sandboxes_the_base_is_left_out_unless_it_was_asked_for(world, monkeypatch):
+    def none(*arguments):
+        raise UserError("no sandbox")
+
+    monkeypatch.setattr(command, "build_pocket_world", lambda *arguments, **settings: world)
+    monkeypatch.setattr("cobalt.datasets.pocket.overview.measure_base", none)
+    assert main(Arguments(world.dev.parent.parent)) == 0
+    with pytest.raises(UserError):
+        main(Arguments(world.dev.parent.parent, base_problems=2))
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def world():
 
     folder = ROOT / "runs" / f"test_two_nodes_world_{os.getpid()}"
     sizes = {"train": 12, "dev": 6, "test": 6}
-    yield build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320))
+    yield build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0)
     shutil.rmtree(folder, ignore_errors=True)
 
 

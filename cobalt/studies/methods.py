@@ -11,9 +11,6 @@ from pathlib import Path
 from cobalt.errors import UserError
 from cobalt.studies import pocket
 
-OPEN_SHARE = 0.5
-"""How often an operation is asked for by its open sentence (docs/pocket.md says why)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:

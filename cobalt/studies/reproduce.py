@@ -19,6 +19,7 @@ from typing import Annotated
 import tyro
 
 from cobalt.cli import run_script
+from cobalt.datasets.pocket.open_sentences import OPEN_SHARE
 from cobalt.errors import UserError
 from cobalt.studies import pocket
 from cobalt.studies.flags import check_seeds, list_or_run
@@ -37,7 +38,6 @@ from cobalt.studies.methods import (
     FULL,
     GRPO_MT,
     GRPO_MT_TIME,
-    OPEN_SHARE,
     ROUNDS,
     VERPO_MT,
     VERPO_MT_TIME,

@@ -1,19 +1,26 @@
 """`python -m cobalt.datasets.pocket --output_dir pocket`: build the pocket world, or what is missing of it."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 from cobalt.cli import run_script
 from cobalt.datasets.pocket.dataset import SIZES
+from cobalt.datasets.pocket.open_sentences import OPEN_SHARE
 from cobalt.datasets.pocket.overview import overview
 from cobalt.datasets.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
-from cobalt.datasets.pocket.world import build_pocket_world
+from cobalt.datasets.pocket.world import PocketWorld, build_pocket_world
 from cobalt.errors import UserError
-from cobalt.judge.isolation import find_bwrap
+
+logger = logging.getLogger(__name__)
+
+BASE_PROBLEMS = 50
+"""On how many development problems the seed model is measured by default."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,15 @@ class Arguments:
     special_cases: float = 0.0
     """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
     Above 0 the seed model learns to hack rewards."""
-    open_share: float = 0.5
+    open_share: float = OPEN_SHARE
     """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
     sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
     test_problems: int = SIZES["test"]
     """Number of test problems."""
-    base_problems: int = 50
-    """With --open_share above 0: on how many development problems to measure the seed model itself, in about a
-    minute, with sandboxes and without any service; 0: not at all."""
+    base_problems: int | None = None
+    """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
+    without any service; 0: not at all. The default is 50, which takes 15 to 30 s, or 0 with --problems_only and where
+    programs cannot be isolated."""
     problems_only: bool = False
     """Make the problems and no seed model, for a run with another model; nothing is measured."""
 
@@ -48,21 +56,31 @@ def main(arguments: Arguments) -> int:
     for flag, share in (("special_cases", arguments.special_cases), ("open_share", arguments.open_share)):
         if not 0 <= share <= 1:
             raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
-    if arguments.base_problems < 0:
+    if arguments.base_problems is not None and arguments.base_problems < 0:
         raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
     if arguments.test_problems < 1:
         raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
-    measured = 0 if arguments.problems_only or not arguments.open_share else arguments.base_problems
-    if measured:
-        find_bwrap()  # before anything is made, rather than minutes later
+    if arguments.problems_only and arguments.base_problems:
+        raise UserError("--base_problems measures the seed model, which --problems_only leaves out: give one of them")
     world = build_pocket_world(
         arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share, problems_only=arguments.problems_only
     )
     if arguments.open_share:
-        Console().print(overview(world, arguments.seed, measured))
+        Console().print(_overview(world, arguments))
     return 0
+
+
+def _overview(world: PocketWorld, arguments: Arguments) -> Table:
+    """The table of a built world; by default with base, unless programs cannot be isolated on this machine."""
+    if arguments.base_problems is not None:
+        return overview(world, arguments.seed, arguments.base_problems)
+    try:
+        return overview(world, arguments.seed, 0 if arguments.problems_only else BASE_PROBLEMS)
+    except UserError as error:
+        logger.warning("base is not measured: %s", error)
+        return overview(world, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Base: how the seed model fares in its own world, turn by turn, on a few problems and without any service.
 
-A first look while a world is built, in a minute: transformers generates, a `LocalJudge` runs the programs in sandboxes.
-The figures to publish come from the rollout scripts and the evaluation (`cobalt.rollout`), with vLLM and every problem.
+A first look while a world is built: transformers generates, a `LocalJudge` runs the programs in sandboxes. The figures
+to publish come from the rollout scripts and the evaluation (`cobalt.rollout`), with vLLM and every problem.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any
 
 from cobalt.conversation import Message, first_messages, load_prompts
 from cobalt.datasets.pocket.dataset import PROMPTS
+from cobalt.datasets.pocket.training import load_torch
 from cobalt.episode import Episode, judge_response
 from cobalt.judge import Judge, LocalJudge, RememberingJudge
 from cobalt.problem import Problem
@@ -105,6 +106,7 @@ class _Writer:
     """The model: it answers a batch of conversations."""
 
     def __init__(self, folder: Path, seed: int) -> None:
+        load_torch()
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils.logging import disable_progress_bar

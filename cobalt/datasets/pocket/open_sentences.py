@@ -11,6 +11,10 @@ a perfect repairer reach.
 
 from cobalt.datasets.pocket.operations import Habit
 
+OPEN_SHARE = 0.5
+"""How often an operation is asked for by its open sentence, where it has one, unless a world says otherwise
+(docs/pocket.md says why)."""
+
 OPEN = Habit(slip=0.5, repair=0.0)
 """Demonstrations read an open sentence by a coin of their own, and never repair it knowingly: see `FLIP`."""
 

@@ -73,6 +73,15 @@ class TrainingReport:
     seconds: float
 
 
+def load_torch() -> None:
+    """Import torch with threads that do not spin while they wait: beside any other load, such threads make all crawl.
+
+    The variable is read when torch is loaded. If it was loaded before, nothing changes.
+    """
+    with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
+        import torch  # noqa: F401
+
+
 def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0) -> TrainingReport:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
 
@@ -83,9 +92,7 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open
         open_share: The world's share of open sentences (`problems.draw_task`).
     """
     recipe = recipe or Recipe()
-    # Read when torch is loaded: threads that spin while they wait make training crawl next to any other load.
-    with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
-        import torch  # noqa: F401
+    load_torch()
     demonstrations = list(
         track(
             draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases, open_share),

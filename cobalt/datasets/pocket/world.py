@@ -16,6 +16,7 @@ from typing import Any
 
 from cobalt.datasets.pocket.ceilings import Ceilings, ceilings
 from cobalt.datasets.pocket.dataset import SIZES, draw_problems, to_records
+from cobalt.datasets.pocket.open_sentences import OPEN_SHARE
 from cobalt.datasets.pocket.problems import Split
 from cobalt.datasets.pocket.training import Recipe, train_seed_model
 from cobalt.errors import UserError
@@ -50,7 +51,7 @@ def build_pocket_world(
     seed: int = 0,
     sizes: Mapping[Split, int] | None = None,
     recipe: Recipe | None = None,
-    open_share: float = 0.0,
+    open_share: float = OPEN_SHARE,
     *,
     problems_only: bool = False,
 ) -> PocketWorld:
@@ -61,8 +62,8 @@ def build_pocket_world(
         seed: Decides problems, demonstrations and weights.
         sizes: Problems for each split, by default `SIZES` (600, 400, 100).
         recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
-        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0.0 makes
-            the world whose statements say everything.
+        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0
+            makes the world whose statements say everything.
         problems_only: Make no seed model; the world's folder `model` is left alone.
 
     Raises:
