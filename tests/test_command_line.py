@@ -216,13 +216,21 @@ def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "named"),
-    [(["-n", "0"], "num_completions"), (["--public_tests", "0"], "public_tests"), (["--prompts", "?"], "?")],
+    [
+        (["-n", "0"], "num_completions"),
+        (["--public_tests", "0"], "public_tests"),
+        (["--prompts", "?"], "?"),
+        (["--engine", "x=1"], "'x'"),
+        (["--model", "/no/such/folder"], "/no/such/folder"),
+    ],
 )
 def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
+    (tmp_path / "config.json").write_text("{}")
     finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
     assert finished.returncode == 2 and named in finished.stderr
-    assert "Traceback" not in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
 def test_trys_flags_reach_its_steps():
