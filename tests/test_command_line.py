@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, square_problem, write_lines
+from provider import answer, serve
+from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt import serve_state
 from cobalt.commands.registry import COMMANDS
@@ -290,6 +291,55 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence():
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 130
     assert len(finished.stderr.splitlines()) == 1
+
+
+WITH_A_LOCAL_JUDGE = """
+import sys
+import cobalt.judge
+class Judge:
+    async def judge(self, code, suite, **options):
+        async with cobalt.judge.LocalJudge(cobalt.judge.JudgeSettings(concurrency=1)) as judge:
+            return await judge.judge(code, suite, **options)
+    async def describe(self):
+        return {}
+cobalt.judge.ServeJudge = Judge
+from cobalt.commands.main import main
+main(sys.argv[1:])
+"""
+"""`cobalt` with a judge in its own process in place of the service."""
+
+
+@needs_api
+@pytest.mark.sandbox
+def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_path):
+    right, wrong = "```python\nprint(int(input()) ** 2)\n```", "```python\nprint(int(input()) * 2)\n```"
+    problems = write_lines(tmp_path / "problems.jsonl", [square_problem(number) for number in range(2)])
+    folder = tmp_path / "a run"  # a name that a shell must be given in quotes
+
+    def model(request):
+        return answer(wrong if len(request["body"]["messages"]) == 2 else right)
+
+    def said(words):
+        """What a command printed, and the words of the command that it names."""
+        command = [sys.executable, "-c", WITH_A_LOCAL_JUDGE, *map(str, words)]
+        outside = os.environ | {"OPENAI_API_KEY": "none", "RAY_ADDRESS": "127.0.0.1:1"}
+        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=200)
+        assert finished.returncode == 0, finished.stderr
+        following = re.search(r"^next: cobalt (.*?)(, or .*)?$", finished.stdout, re.MULTILINE)
+        return finished.stdout, shlex.split(following[1]) if following else []
+
+    with serve(model) as provider:
+        words = ["sample", "-i", problems, "-o", folder / "single_turn.jsonl", "-n", "2"]
+        chain = ["single_turn.jsonl", "multi_turn.jsonl", "evaluation.jsonl", "view.html"]
+        words += ["--model", "mine", "--api_base", provider.url]
+        for name in chain:
+            text, following = said(words)
+            assert f"wrote {folder / name}" in text and (folder / name).exists()
+            words = following
+    assert words == []
+    assert len(provider.requests) == 2 * 2 * 9  # both samples of both problems, and eight rounds of feedback
+    metrics = json.loads((folder / "evaluation.metrics.json").read_text())["turns"]
+    assert [turn["pass_at_1"] for turn in metrics] == [0.0, *[1.0] * 8]
 
 
 @pytest.mark.services

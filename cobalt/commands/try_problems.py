@@ -24,7 +24,7 @@ class Arguments:
     """
 
     problems: tyro.conf.Positional[Path]
-    """Problems (JSONL, one a line)."""
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
     model: str
     """Model folder or hub name; it needs a chat template."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/try")
