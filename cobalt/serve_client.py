@@ -100,6 +100,7 @@ def _find_app(name: str, advice: str, needed: Sequence[str]) -> Any:
     from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
 
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # which importing Serve sets to INFO
     try:
         return serve.get_app_handle(name)
     except RayServeException:
@@ -167,7 +168,6 @@ def join_cluster(failure: str, advice: str) -> None:
                 " machine's or another user's, copy its ~/.ray/auth_token here (mode 600), and start a Ray node here"
                 " (scripts/ray_cluster.sh join)"
             ) from None
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         found = "" if named else " (found on this machine, because RAY_ADDRESS is not set)"
         logger.info("using the Ray cluster at %s%s", ray.get_runtime_context().gcs_address, found)
 

@@ -114,6 +114,7 @@ def running_services(
     """
     port = _free_port(http_port)
     _check_settings(model, judge or {}, engine or {})
+    logger.info("starting the judge%s; this takes about a minute", " and the engine" if model else "")
     cluster.keep_token_private(create=True)
     with (
         _watched_folder() as folder,
@@ -405,6 +406,16 @@ def _restore_sigterm(handler: Any) -> None:
     """Restore a handler: when Ray starts, it installs handlers of its own; the last one prints stacks and aborts."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+def check(arguments: Arguments) -> None:
+    """Check everything about the two apps that shows without Ray, as `running_services` does before it starts one.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value, or the model is not there or has no chat template.
+        InfrastructureError: the model is not on this machine, and the Hub does not answer.
+    """
+    _check_settings(arguments.model, _pairs(arguments.judge), _pairs(arguments.engine))
 
 
 def run_beside_services(arguments: Arguments) -> int:

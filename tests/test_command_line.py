@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, square_problem, write_lines
+from provider import answer, serve
+from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt import serve_state
 from cobalt.commands.registry import COMMANDS
@@ -216,13 +217,21 @@ def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "named"),
-    [(["-n", "0"], "num_completions"), (["--public_tests", "0"], "public_tests"), (["--prompts", "?"], "?")],
+    [
+        (["-n", "0"], "num_completions"),
+        (["--public_tests", "0"], "public_tests"),
+        (["--prompts", "?"], "?"),
+        (["--engine", "x=1"], "'x'"),
+        (["--model", "/no/such/folder"], "/no/such/folder"),
+    ],
 )
 def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
+    (tmp_path / "config.json").write_text("{}")
     finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
     assert finished.returncode == 2 and named in finished.stderr
-    assert "Traceback" not in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
 def test_trys_flags_reach_its_steps():
@@ -282,6 +291,55 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence():
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 130
     assert len(finished.stderr.splitlines()) == 1
+
+
+WITH_A_LOCAL_JUDGE = """
+import sys
+import cobalt.judge
+class Judge:
+    async def judge(self, code, suite, **options):
+        async with cobalt.judge.LocalJudge(cobalt.judge.JudgeSettings(concurrency=1)) as judge:
+            return await judge.judge(code, suite, **options)
+    async def describe(self):
+        return {}
+cobalt.judge.ServeJudge = Judge
+from cobalt.commands.main import main
+main(sys.argv[1:])
+"""
+"""`cobalt` with a judge in its own process in place of the service."""
+
+
+@needs_api
+@pytest.mark.sandbox
+def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_path):
+    right, wrong = "```python\nprint(int(input()) ** 2)\n```", "```python\nprint(int(input()) * 2)\n```"
+    problems = write_lines(tmp_path / "problems.jsonl", [square_problem(number) for number in range(2)])
+    folder = tmp_path / "a run"  # a name that a shell must be given in quotes
+
+    def model(request):
+        return answer(wrong if len(request["body"]["messages"]) == 2 else right)
+
+    def said(words):
+        """What a command printed, and the words of the command that it names."""
+        command = [sys.executable, "-c", WITH_A_LOCAL_JUDGE, *map(str, words)]
+        outside = os.environ | {"OPENAI_API_KEY": "none", "RAY_ADDRESS": "127.0.0.1:1"}
+        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=200)
+        assert finished.returncode == 0, finished.stderr
+        following = re.search(r"^next: cobalt (.*?)(, or .*)?$", finished.stdout, re.MULTILINE)
+        return finished.stdout, shlex.split(following[1]) if following else []
+
+    with serve(model) as provider:
+        words = ["sample", "-i", problems, "-o", folder / "single_turn.jsonl", "-n", "2"]
+        chain = ["single_turn.jsonl", "multi_turn.jsonl", "evaluation.jsonl", "view.html"]
+        words += ["--model", "mine", "--api_base", provider.url]
+        for name in chain:
+            text, following = said(words)
+            assert f"wrote {folder / name}" in text and (folder / name).exists()
+            words = following
+    assert words == []
+    assert len(provider.requests) == 2 * 2 * 9  # both samples of both problems, and eight rounds of feedback
+    metrics = json.loads((folder / "evaluation.metrics.json").read_text())["turns"]
+    assert [turn["pass_at_1"] for turn in metrics] == [0.0, *[1.0] * 8]
 
 
 @pytest.mark.services

@@ -519,6 +519,7 @@ def parse(line, monkeypatch):
         runpy.run_module(module, run_name="__main__")
     else:
         script, rest = line[0], line[1:]
+        monkeypatch.syspath_prepend((ROOT / script).parent)  # as Python does for a script
         runpy.run_path(str(ROOT / script), run_name="__main__")
     return parsed[0]
 

@@ -257,7 +257,7 @@ def test_a_model_of_the_hub_without_a_chat_template_is_an_error_and_not_a_note(w
     from cobalt.conversation import token_count
 
     # As if the tokenizer were in the Hub's cache of this machine.
-    monkeypatch.setattr(token_count, "_load", lambda name: SimpleNamespace(chat_template=None))
+    monkeypatch.setattr(token_count, "load_tokenizer", lambda name: SimpleNamespace(chat_template=None))
     assert any("has no chat template" in error for error in errors_of(world, model="owner/base-model"))
 
 

@@ -48,7 +48,7 @@ PROVOKED = {
     "error: RAY_ADDRESS=nonsense": (SINGLE, {"RAY_ADDRESS": "nonsense"}),
     "error: app 'vllm_actor' cannot be reached, because nothing answers": (SINGLE, {"RAY_ADDRESS": "127.0.0.1:1"}),
     "error: base-model has no chat template": (services("--model", "base-model", "--", "true"), {}),
-    "error: chat-modle is not": (services("--model", "./chat-modle", "--", "true"), {}),
+    "error: there is no folder chat-modle": (services("--model", "./chat-modle", "--", "true"), {}),
     f"error: there is no folder Qwen/Qwen3-8B, {ABSENT}, and HF_HUB_OFFLINE": (
         services("--model", "Qwen/Qwen3-8B", "--", "true"),
         {"HF_HUB_OFFLINE": "1"},

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cobalt.problem import Problem
@@ -26,18 +27,23 @@ def quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def say_sampled(result: Path) -> None:
-    """The end of single-turn inference: the share of programs that pass all tests."""
+def say_sampled(result: Path, model_flags: Sequence[str] = ()) -> None:
+    """The end of single-turn inference: the share of programs that pass all tests.
+
+    Args:
+        result: The result.
+        model_flags: Flags by which multi turn asks the same model; none for the vLLM service.
+    """
     programs = passed = problems = 0
     for record in iterate_records(result, unfinished=True):
         rows = decode_passing(record, len(Problem.parse(record).tests))
         problems += 1
         programs += len(rows)
         passed += sum(map(all, rows))
-    later = result.with_name("multi_turn.jsonl")
+    repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl")), *model_flags]
     say(
         f"{result}: {problems} problems, {programs} programs, of which {_percent(passed, programs)} pass all tests",
-        f"cobalt repair -i {quoted(result)} -o {quoted(later)}, or for pass@k of these programs: cobalt evaluate -i"
+        f"{shlex.join(repair)}, or for pass@k of these programs: cobalt evaluate -i"
         f" {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}",
     )
 

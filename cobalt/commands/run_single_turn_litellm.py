@@ -25,7 +25,8 @@ async def _run(arguments: Arguments) -> int:
         failed = await run_single_turn(settings, engine, ServeJudge())
     if failed:
         return 1
-    say_sampled(settings.output_file)
+    server = [] if arguments.api_base is None else ["--api_base", arguments.api_base]
+    say_sampled(settings.output_file, ["--model", arguments.model_name, *server])
     return 0
 
 

@@ -1,6 +1,5 @@
 """`cobalt serve`: run the judge and an engine until Ctrl-C, and say how other terminals use them."""
 
-import logging
 import os
 import shlex
 import signal
@@ -10,8 +9,6 @@ from dataclasses import dataclass, field
 import tyro
 
 from cobalt.serve_state import ServeState, recorded_state
-
-logger = logging.getLogger(__name__)
 
 _HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
 
@@ -39,7 +36,6 @@ def main(arguments: Arguments) -> int:
     """Run the services until Ctrl-C, and return the exit code."""
     from cobalt import services
 
-    logger.info("starting the judge%s; this takes about a minute", " and the engine" if arguments.model else "")
     command = [sys.executable, "-c", _HOLD, *([arguments.model] if arguments.model else [])]
     return services.run_beside_services(
         services.Arguments(

@@ -4,7 +4,6 @@ This module checks the input and starts the services; `cobalt.commands.try_steps
 """
 
 import dataclasses
-import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Annotated
 import tyro
 
 from cobalt.conversation import TruncatedThinking
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Arguments:
     """
 
     problems: tyro.conf.Positional[Path]
-    """Problems (JSONL, one per line)."""
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
     model: str
     """Model folder or hub name; it needs a chat template."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/try")
@@ -69,17 +66,16 @@ def main(arguments: Arguments) -> int:
     from cobalt.datasets.split_tests import split_problem_file
 
     single_turn, _ = rollout_settings(arguments)  # a wrong flag is found before anything starts
+    beside = services.Arguments(
+        command=[sys.executable, "-m", "cobalt.commands.try_steps", *_command_line(arguments)],
+        model=arguments.model,
+        judge=arguments.judge,
+        engine=arguments.engine,
+    )
+    services.check(beside)
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
     single_turn.check()
-    logger.info("starting the judge and the engine; this takes about a minute")
-    return services.run_beside_services(
-        services.Arguments(
-            command=[sys.executable, "-m", "cobalt.commands.try_steps", *_command_line(arguments)],
-            model=arguments.model,
-            judge=arguments.judge,
-            engine=arguments.engine,
-        )
-    )
+    return services.run_beside_services(beside)
 
 
 def _command_line(arguments: Arguments) -> list[str]:

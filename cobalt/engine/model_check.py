@@ -44,6 +44,8 @@ def check_folder(path: Path) -> None:
     Raises:
         UserError: it does not.
     """
+    if not path.exists():
+        raise UserError(f"there is no folder {path}: give a model's folder, or a hub name")
     if not (path / "config.json").is_file():
         raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
     if lacks_chat_template(path):
