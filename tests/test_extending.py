@@ -13,7 +13,7 @@ from support import ROOT, write_lines
 from cobalt.errors import UserError
 
 LONG = pytest.mark.skipif(
-    "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes to start: set COBALT_LONG_TESTS=1"
+    "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes: set COBALT_LONG_TESTS=1"
 )
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 BLOCKS = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

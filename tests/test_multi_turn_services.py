@@ -15,7 +15,7 @@ from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_si
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
 LONG = pytest.mark.skipif(
-    "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes to start: set COBALT_LONG_TESTS=1"
+    "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes: set COBALT_LONG_TESTS=1"
 )
 SMALL = [
     "data.train_batch_size=4",

@@ -38,7 +38,7 @@ TWO_STEPS = ["trainer.total_training_steps=2", "cobalt.keep_checkpoints=1"]
 RIGHT, WRONG = (2, 2), (0, 0)
 LONG = pytest.mark.skipif(
     "COBALT_LONG_TESTS" not in os.environ,
-    reason="a training takes minutes to start: set COBALT_LONG_TESTS=1 (scripts/quickstart.sh trains both ways)",
+    reason="a training takes minutes: set COBALT_LONG_TESTS=1 (scripts/quickstart.sh trains both ways)",
 )
 
 
