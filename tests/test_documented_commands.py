@@ -32,7 +32,21 @@ PAGES = sorted(
 )
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
-OTHERS = {"cd", "curl", "docker", "export", "git", "inspect", "kubectl", "lm_eval", "mkdocs", "source", "vf-eval"}
+OTHERS = {
+    "cd",
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "head",
+    "inspect",
+    "kubectl",
+    "lm_eval",
+    "mkdir",
+    "mkdocs",
+    "source",
+    "vf-eval",
+}
 """Programs of other projects, whose arguments are not checked here."""
 NUMBERED = re.compile(r"^\w+=\S+$")
 
