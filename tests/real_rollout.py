@@ -19,6 +19,7 @@ from cobalt.services import running_services
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
 
 PROBLEMS = 3
+TAKEN = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields"}
 OVERRIDES = (
     "cobalt.multi_turn.turns=2",
     "data.max_response_length=96",
@@ -93,14 +94,13 @@ def generate(model: str, rows: str, result: str) -> None:
         outputs = await loop.run(sampling, index=row["extra_info"]["index"], **fields)
         for turn, conversation in zip(turns, loop.conversations, strict=True):
             turn["conversation"] = conversation
+        taken = [output.model_dump(include=TAKEN) for output in outputs]  # before veRL gives all rows the reward
         return {
             "enable_thinking": enable_thinking,
             "turns": turns,
             "positions": await positions(outputs, fields),
-            "rows": [output.model_dump(include={
-                "prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields",
-            }) for output in outputs],
-        }  # fmt: skip
+            "rows": taken,
+        }
 
     async def episodes():
         chosen = parquet.read_table(Path(rows) / "train.parquet").to_pylist()[:PROBLEMS]

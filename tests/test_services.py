@@ -294,7 +294,7 @@ def services_command(*arguments):
 def test_an_unknown_model_path_is_one_sentence_and_exit_code_2(tmp_path):
     finished = services_command("--model", tmp_path / "no-such-model", "--", "true")
     assert finished.returncode == 2
-    assert "config.json" in finished.stderr
+    assert "no-such-model" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
