@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 
 from cobalt.errors import UserError
-from cobalt.training import fits, states
+from cobalt.training import activations, fits, states
 from cobalt.training.activations import MicroBatch, measure
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
 
@@ -305,6 +305,32 @@ def test_a_model_that_is_not_here_is_a_note_and_a_run_on_a_cpu_is_not_estimated(
     assert not errors and "was not estimated" in notes[0]
     config = compose(TrainingSettings(models, str(models / "0.6B"), models / "out"))
     assert found(config) == ([], [])
+
+
+def test_a_model_whose_code_reads_values_is_a_note_and_an_error_of_the_estimate_itself_is_none(models, monkeypatch):
+    config = paper(models / "0.6B")
+    monkeypatch.setattr(activations, "meta_policy", lambda choice: reading_values(states.meta_policy(choice)))
+    activations._measured.cache_clear()
+    errors, notes = found(config)
+    assert not errors and "was not estimated" in notes[0]
+
+    def broken(*_):
+        raise TypeError
+
+    monkeypatch.setattr(fits, "measure", broken)
+    with pytest.raises(TypeError):
+        found(config)
+
+
+def reading_values(policy):
+    """A model whose code looks at the tokens that it gets."""
+    forward = policy.forward
+
+    def look(input_ids, **others):
+        return forward(input_ids=input_ids[: input_ids.max().item()], **others)
+
+    policy.forward = look
+    return policy
 
 
 def test_the_engine_keeps_no_room_for_more_than_a_run_can_fill(models):

@@ -2,12 +2,18 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from cobalt.problem import Problem
 from cobalt.records import iterate_records
+from cobalt.report.summary import summary_table
 from cobalt.trajectory_codec import decode_passing, read_trajectories
+
+Summary = Mapping[str, Mapping[str, int | float]]
+"""What a data command counted: groups of counts, by name."""
 
 
 def say(wrote: str, next_command: str | None = None) -> None:
@@ -25,6 +31,24 @@ def say(wrote: str, next_command: str | None = None) -> None:
 def quoted(path: Path) -> str:
     """A path as a shell takes it."""
     return shlex.quote(str(path))
+
+
+def say_summary(summary: Summary, title: str, wrote: str, next_command: str | None = None) -> None:
+    """The end of a data command: the table of what it counted, then its last lines (`say`)."""
+    Console().print(summary_table(summary, title=title))
+    say(wrote, next_command)
+
+
+def say_problems(summary: Summary, data_set: str, problems: Path) -> None:
+    """The end of a command that made a file of problems."""
+    next_command = f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl"
+    say_summary(summary, f"{data_set}: {problems}", str(problems), next_command)
+
+
+def say_groups(summary: Summary, source: str, folder: Path) -> None:
+    """The end of a command that made groups of judged programs for offline training."""
+    next_command = f"cobalt train offline_rl --data_dir {quoted(folder)} --model MODEL -o RUN"
+    say_summary(summary, f"{source}: {folder}", str(folder), next_command)
 
 
 def say_sampled(result: Path, model_flags: Sequence[str] = ()) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from cobalt.commands.ending import quoted, say
+from cobalt.commands.ending import quoted, say_summary
 from cobalt.hacking.extraction import extract_events
 from cobalt.judge import ServeJudge
-from cobalt.report.summary import summary_table
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,9 @@ def main(arguments: Arguments) -> int:
     summary = asyncio.run(
         extract_events(arguments.data_file, arguments.input_file, arguments.output_file, ServeJudge())
     )
-    Console().print(summary_table(summary, title=f"Hacking events: {arguments.output_file}"))
-    say(
+    say_summary(
+        summary,
+        f"Hacking events: {arguments.output_file}",
         str(arguments.output_file),
         f"python run_llm_judge.py -i {quoted(arguments.output_file)} -o"
         f" {quoted(arguments.output_file.with_name('classified.jsonl'))}",

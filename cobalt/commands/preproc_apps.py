@@ -1,12 +1,11 @@
 """Turn APPS or APPS+ into problems: the flags and the work of `preproc/preproc_apps.py`."""
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -40,18 +39,10 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import say_problems
+    from cobalt.commands.local_judge import with_local_judge
     from cobalt.datasets.apps import AppsSettings, preprocess_apps
-    from cobalt.judge import JudgeSettings, LocalJudge
-    from cobalt.report.summary import summary_table
 
-    settings = AppsSettings(**vars(arguments))
-
-    async def preprocess() -> dict[str, dict[str, int]]:
-        async with LocalJudge(JudgeSettings.from_environment()) as judge:
-            return await preprocess_apps(settings, judge)
-
-    summary = asyncio.run(preprocess())
-    Console().print(summary_table(summary, title=f"{arguments.data_set}: {arguments.output_file}"))
-    say(str(arguments.output_file), f"cobalt sample -i {quoted(arguments.output_file)} -o single_turn.jsonl")
+    summary = with_local_judge(partial(preprocess_apps, AppsSettings(**vars(arguments))))
+    say_problems(summary, arguments.data_set, arguments.output_file)
     return 0

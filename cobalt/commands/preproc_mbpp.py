@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,9 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import say_problems
     from cobalt.datasets.mbpp import MbppSettings, preprocess_mbpp
-    from cobalt.report.summary import summary_table
 
     summary = preprocess_mbpp(MbppSettings(**vars(arguments)))
-    Console().print(summary_table(summary, title=f"MBPP: {arguments.output_file}"))
-    say(str(arguments.output_file), f"cobalt sample -i {quoted(arguments.output_file)} -o single_turn.jsonl")
+    say_problems(summary, "MBPP", arguments.output_file)
     return 0

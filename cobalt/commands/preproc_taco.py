@@ -1,12 +1,11 @@
 """Turn TACO-verified into problems: the flags and the work of `preproc/preproc_taco.py`."""
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,16 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import quoted, say_summary
+    from cobalt.commands.local_judge import with_local_judge
     from cobalt.datasets.taco import TacoSettings, preprocess_taco
-    from cobalt.judge import JudgeSettings, LocalJudge
-    from cobalt.report.summary import summary_table
+    from cobalt.judge import JudgeSettings
 
     judge_settings = JudgeSettings.from_environment()
     settings = TacoSettings(**vars(arguments), concurrency=judge_settings.sandboxes + 2)
-
-    async def preprocess() -> dict[str, dict[str, int]]:
-        async with LocalJudge(judge_settings) as judge:
-            return await preprocess_taco(settings, judge)
-
-    summary = asyncio.run(preprocess())
-    Console().print(summary_table(summary, title=f"TACO: {arguments.output_dir}"))
-    say(
+    say_summary(
+        with_local_judge(partial(preprocess_taco, settings), judge_settings),
+        f"TACO: {arguments.output_dir}",
         f"{arguments.output_dir}/train.jsonl and dev.jsonl",
         f"cobalt sample -i {quoted(arguments.output_dir / 'train.jsonl')} -o single_turn.jsonl",
     )

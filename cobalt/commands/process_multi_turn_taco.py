@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from cobalt.conversation import TemplateThinking
 from cobalt.serve_state import Services
@@ -53,14 +52,14 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import quoted, say_summary
     from cobalt.contexts.processing import ProcessingSettings, process_trajectories
     from cobalt.judge import ServeJudge
-    from cobalt.report.summary import summary_table
 
     summary = asyncio.run(process_trajectories(ProcessingSettings(**vars(arguments)), ServeJudge()))
-    Console().print(summary_table(summary, title=f"Contextual prompts: {arguments.output_file}"))
-    say(
+    say_summary(
+        summary,
+        f"Contextual prompts: {arguments.output_file}",
         str(arguments.output_file),
         f"python preproc/verl_preproc_multi_turn.py --train_file {quoted(arguments.output_file)} --validation_file FILE"
         " -o ROWS, with prompts made with --is_test as FILE",

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,13 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import quoted, say_summary
     from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
-    from cobalt.report.summary import summary_table
 
     summary = perturb_problems(PerturbationSettings(**vars(arguments)))
-    Console().print(summary_table(summary, title=f"Perturbed public tests: {arguments.output_file}"))
-    say(
+    say_summary(
+        summary,
+        f"Perturbed public tests: {arguments.output_file}",
         str(arguments.output_file),
         f"cobalt repair -i {quoted(arguments.output_file)} --public_tests perturbed"
         f" -o {quoted(arguments.output_file.with_name('multi_turn.jsonl'))}",

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from cobalt.datasets.verl_flags import VerlRowsFlags
 
 
@@ -22,13 +20,13 @@ class Arguments(VerlRowsFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import quoted, say_summary
     from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
-    from cobalt.report.summary import summary_table
 
     summary = convert_multi_turn(VerlRowsSettings(**vars(arguments)))
-    Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
-    say(
+    say_summary(
+        summary,
+        f"veRL rows: {arguments.local_dir}",
         f"{arguments.local_dir}/train.parquet and validation.parquet",
         f"cobalt train --data partial_trajectories --data_dir {quoted(arguments.local_dir)} --model"
         f" {arguments.model_name} -o RUN",

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from cobalt.conversation import TruncatedThinking
 from cobalt.datasets.verl_flags import VerlRowsFlags
 
@@ -32,17 +30,17 @@ class Arguments(VerlRowsFlags):
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    from cobalt.commands.ending import quoted, say
+    from cobalt.commands.ending import quoted, say_summary
     from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
-    from cobalt.report.summary import summary_table
 
     flags = vars(arguments).copy()
     prompts, episodes = flags.pop("prompts"), flags.pop("episodes")
     rules = EpisodeRules(flags.pop("enable_thinking"), flags.pop("truncated_thinking"))
     summary = convert_single_turn(VerlRowsSettings(**flags), prompts, rules if episodes else None)
-    Console().print(summary_table(summary, title=f"veRL rows: {arguments.local_dir}"))
     data = "episodes --rollout multi_turn" if episodes else "problems"
-    say(
+    say_summary(
+        summary,
+        f"veRL rows: {arguments.local_dir}",
         f"{arguments.local_dir}/train.parquet and validation.parquet",
         f"cobalt train --data {data} --data_dir {quoted(arguments.local_dir)} --model {arguments.model_name} -o RUN",
     )

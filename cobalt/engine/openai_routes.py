@@ -59,7 +59,8 @@ class OpenAIRoutes:
         self._completions = OpenAIServingCompletion(engine, self._models, **shared)
         self._chat_request, self._completion_request = ChatCompletionRequest, CompletionRequest
         self._error_response = ErrorResponse
-        # vLLM 0.24 has no common class of a client's errors; most of them are ValueErrors there.
+        # vLLM 0.24 has no common class of a client's errors. Most of them are ValueErrors there; a field for what vLLM
+        # cannot do is a NotImplementedError, which `create_error_response` answers as such.
         client_error = getattr(exceptions, "VLLMClientError", exceptions.VLLMNotFoundError)
         self._vllm_errors = (client_error, GenerationError, ValueError, NotImplementedError, jinja2.TemplateError)
         self._engine_errors = (EngineDeadError, EngineGenerateError)

@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cobalt.errors import CobaltError
 from cobalt.training.states import BYTES, PolicyChoice, meta_policy
 
 Attention = Literal["flash", "mask"]
@@ -40,6 +41,10 @@ class MicroBatch:
     backward: bool = True
 
 
+class NeedsData(CobaltError):
+    """A model's own code does not run on tensors without data; the text is the kind of its error."""
+
+
 def measure(model: Any, batch: MicroBatch, computed: str) -> int:
     """Most bytes that are live at the same time, without the weights; gradients of weights are dropped when complete.
 
@@ -50,7 +55,7 @@ def measure(model: Any, batch: MicroBatch, computed: str) -> int:
 
     Raises:
         UserError: the model has no configuration on this machine.
-        RuntimeError: the model's code cannot run without data.
+        NeedsData: the model's code cannot run without data.
     """
     return _measured(PolicyChoice.of(model), batch, BYTES[computed])
 
@@ -80,7 +85,10 @@ def _measured(choice: PolicyChoice, batch: MicroBatch, width: int) -> int:
         tokens = torch.zeros((rows, length), dtype=torch.long, device="meta")
         # A mask of four dimensions is what models take as it is, without looking at data.
         mask = torch.zeros((rows, 1, seen, seen), dtype=torch.bool, device="meta")
-        logits = policy(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False).logits
+        try:
+            logits = policy(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False).logits
+        except (RuntimeError, TypeError) as error:  # what PyTorch and Python make of code that reads values
+            raise NeedsData(type(error).__name__) from error
         if not batch.packed:
             logits = torch.cat(list(logits.unbind()))  # veRL takes the padding out
         values = _values(logits, batch)

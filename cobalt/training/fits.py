@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.training.activations import Attention, MicroBatch, measure
+from cobalt.training.activations import Attention, MicroBatch, NeedsData, measure
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.machine import visible_gpus
 from cobalt.training.states import (
@@ -110,8 +110,8 @@ def check_fits(config: Any, errors: list[str], notes: list[str]) -> None:
     except UserError as error:
         notes.append(f"memory was not estimated: {error}")
         return
-    except (RuntimeError, NotImplementedError, TypeError) as error:  # of a model's own code
-        notes.append(f"memory was not estimated: the model does not run without data ({type(error).__name__})")
+    except NeedsData as error:
+        notes.append(f"memory was not estimated: the model does not run without data ({error})")
         return
     notes.extend(found.lines())
     for phase in found.phases:
@@ -157,7 +157,7 @@ def estimate(config: Any, card: float) -> Estimate:
 
     Raises:
         UserError: the model has no configuration on this machine.
-        RuntimeError: the model's code does not run without data.
+        NeedsData: the model's code does not run without data.
     """
     part = config.actor_rollout_ref
     policy = parameters(PolicyChoice.of(part.model))

@@ -22,7 +22,7 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         self, world_size: int, total_shards: int, mesh_shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]
     ) -> dict[str, torch.Tensor]:
         """The weights of all ranks as one; the arguments are those of veRL's method."""
-        if len(mesh_shape) != 1:
+        if len(mesh_shape) != 1:  # veRL's own merger stops before, as long as it knows FSDP alone
             raise NotImplementedError(f"a mesh of {len(mesh_shape)} dimensions: only FSDP without other parallelism")
         folder = Path(self.config.local_dir)
         ranks: list[dict[str, Any]] = [
