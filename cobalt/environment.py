@@ -1,4 +1,4 @@
-"""Environment variables: set for the duration of a block, and passed on to the nodes of a cluster.
+"""Environment variables: set for the duration of a block, passed on to the nodes of a cluster, or naming a folder.
 
 Processes on another node of a Ray cluster have the variables of the shell that started Ray there, and not those of the
 shell that starts a run. `passed_on` names those that a run needs everywhere; Ray's runtime environment carries them.
@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 _PASSED_ON = (
     "HF_",  # where models are cached, and whether the hub may be asked
@@ -72,3 +73,8 @@ def _set(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def cache_folder(name: str) -> Path:
+    """`$XDG_CACHE_HOME/cobalt/NAME`, by default `~/.cache/cobalt/NAME`; it may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / name

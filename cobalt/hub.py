@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cobalt.atomic import replacing
+from cobalt.environment import cache_folder
 from cobalt.errors import InfrastructureError, UserError
 
 logger = logging.getLogger(__name__)
@@ -152,9 +153,8 @@ def _data_set(given: Path) -> DataSet | None:
 
 
 def _cached(data_set: DataSet, version: str) -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = re.sub(r"[^\w.-]+", "--", data_set.name.strip("/"))
-    return Path(home) / "cobalt" / "hub" / f"{name}@{version}" / f"{data_set.split or 'all'}.jsonl"
+    return cache_folder("hub") / f"{name}@{version}" / f"{data_set.split or 'all'}.jsonl"
 
 
 def _commit(data_set: DataSet) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cobalt.environment import cache_folder
 from cobalt.errors import InfrastructureError
 
 KEPT = 5
@@ -21,7 +22,7 @@ _LARGEST = 20 * 2**20  # bytes of a log that are kept, from its beginning, where
 
 def logs_folder() -> Path:
     """The folder that has one folder for each failure; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / "logs"
+    return cache_folder("logs")
 
 
 @contextlib.contextmanager

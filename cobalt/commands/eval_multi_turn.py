@@ -1,6 +1,7 @@
 """Hidden-test evaluation: the flags and the work of `eval_multi_turn.py`."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +17,8 @@ from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.protocol_tables import protocol_figures, protocols_for_terminal
 from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.turns import turn_table
-from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
-from cobalt.rollout.protocols import Outcomes, check_k, collecting
+from cobalt.rollout.evaluate import TurnMetrics, run_evaluation, turn_metrics, write_metrics
+from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting
 from cobalt.trajectory_codec import read_trajectories
 
 
@@ -59,12 +60,7 @@ def main(arguments: Arguments) -> int:
     failed = asyncio.run(
         run_evaluation(arguments.input_file, arguments.output_file, ServeJudge(), concurrency=arguments.concurrency)
     )
-    outcomes: list[Outcomes] = []
-    evaluated = collecting(read_trajectories(arguments.output_file, unfinished=True), outcomes)
-    metrics = turn_metrics(evaluated, str(arguments.output_file))
-    figures = protocol_figures(outcomes, arguments.k)
-    protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
-    write_metrics(metrics, arguments.output_file, {"protocols": protocols})
+    metrics, figures = measure(arguments.output_file, arguments.k)
     Console().print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.output_file}"))
     if figures:
         Console().print(protocols_for_terminal(figures, title="Other measures, in per cent (docs/measures.md)"))
@@ -79,3 +75,21 @@ def main(arguments: Arguments) -> int:
         return 1
     say_evaluated(arguments.output_file)
     return 0
+
+
+def measure(evaluation: Path, k: Sequence[int] = ()) -> tuple[list[TurnMetrics], dict[str, list[Mean]]]:
+    """Compute the figures of evaluated trajectories and write them next to the file, as .metrics.json.
+
+    Args:
+        evaluation: The evaluated trajectories; some problems may be missing.
+        k: As for the command.
+
+    Returns:
+        The figures by turn, and those of the other measures (`cobalt.report.protocol_tables`).
+    """
+    outcomes: list[Outcomes] = []
+    metrics = turn_metrics(collecting(read_trajectories(evaluation, unfinished=True), outcomes), str(evaluation))
+    figures = protocol_figures(outcomes, k)
+    protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
+    write_metrics(metrics, evaluation, {"protocols": protocols})
+    return metrics, figures

@@ -45,16 +45,16 @@ def rollout_settings(arguments: Arguments) -> tuple[SingleTurnSettings, MultiTur
 
 def main(arguments: Arguments) -> int:
     """Run every step that is not finished, and return the exit code."""
+    from cobalt.commands.eval_multi_turn import measure
     from cobalt.engine.vllm_client import ServeEngine
     from cobalt.judge import ServeJudge
     from cobalt.report.plots import plot_turns
     from cobalt.report.turns import turn_table
     from cobalt.report.viewer.page import write_viewer
     from cobalt.report.write import write_report
-    from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
+    from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import run_multi_turn
     from cobalt.rollout.single_turn import run_single_turn
-    from cobalt.trajectory_codec import read_trajectories
 
     first, later = rollout_settings(arguments)
     evaluation = arguments.result("evaluation.jsonl")
@@ -70,8 +70,7 @@ def main(arguments: Arguments) -> int:
 
     if asyncio.run(run()):
         return 1
-    metrics = turn_metrics(read_trajectories(evaluation, unfinished=True), str(evaluation))
-    write_metrics(metrics, evaluation)
+    metrics, _ = measure(evaluation)
     plot_turns({arguments.output_dir.name: metrics}, arguments.result("pass_at_1.png"))
     report = write_report({arguments.output_dir.name: evaluation}, arguments.result("report"))
     page = arguments.result("view.html")
