@@ -4,7 +4,7 @@
 
 A forward and a backward pass of the seed model over 16 prompts with 8 responses each, as a step of the pocket scale has
 them: prompts of training problems, responses of demonstrations. Without sharing, each sample is padded to the longest
-of its micro-batch of 16, as veRL's own engine does it. Neither Ray nor vLLM runs.
+of its micro-batch of 16. Neither Ray nor vLLM runs.
 """
 
 import itertools
