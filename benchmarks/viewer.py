@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chromium import Chromium
 from synthetic import library_sources
 
 from cobalt.cli import run_script
@@ -80,6 +79,8 @@ def records(arguments: Arguments, seed: int) -> Iterator[dict[str, Any]]:
 
 def main(arguments: Arguments) -> int:
     """Print one line for each figure; the exit code."""
+    from chromium import Chromium  # of tests/, which is on no path by itself
+
     with tempfile.TemporaryDirectory() as name, Chromium(Path(name) / "profile") as browser:
         folder = Path(name)
         runs = {f"run{seed}": folder / f"run{seed}.jsonl" for seed in range(arguments.runs)}

@@ -40,6 +40,28 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same from writing into a folder, which is made; it holds no lock file.
+
+    Raises:
+        UserError: another process has the folder, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is being written by another process: wait for it or stop it") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def lock(handle: IO[bytes], path: Path) -> None:
     """Take the lock of an open file, until it is closed.
 

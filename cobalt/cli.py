@@ -8,14 +8,18 @@
 | 130 | interrupted |
 """
 
+import contextlib
+import errno
 import inspect
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from types import UnionType
+from types import FrameType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
@@ -36,6 +40,9 @@ _PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
 }
 """Metavar and reader of each kind that an optional flag may have."""
 
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a path or a disk of the user; other errors of the system are bugs."""
+
 
 def run_script(
     arguments_type: type[Arguments],
@@ -48,8 +55,8 @@ def run_script(
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
     `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError`
-    becomes one sentence on stderr and exit code 2, an `InfrastructureError` one sentence and exit code 1, and Ctrl-C
-    exit code 130. Any other exception is a bug and keeps its traceback.
+    becomes one sentence on stderr and exit code 2, as does a file that the system refuses, an `InfrastructureError` one
+    sentence and exit code 1, and Ctrl-C or SIGTERM exit code 130. Any other exception is a bug and keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
@@ -57,7 +64,8 @@ def run_script(
         handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        code = function(arguments)
+        with _terminations_as_interrupts():
+            code = function(arguments)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         code = 2
@@ -68,9 +76,40 @@ def run_script(
         sys.stderr.write(INTERRUPTED)
         code = 130
     except BrokenPipeError:  # who read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's last flush succeeds
+        _drop_output()
         code = 1
+    except OSError as error:
+        if error.errno not in _NO_ACCESS:
+            raise
+        if error.filename is None:
+            _drop_output()
+        sys.stderr.write(f"error: cannot use {error.filename or 'the standard output'}: {error.strerror}\n")
+        code = 2
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _terminations_as_interrupts() -> Iterator[None]:
+    """Let a SIGTERM, by which schedulers end a command, do what Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell script started this in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush of the standard output succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse_arguments(

@@ -62,9 +62,10 @@ def check_target(target: str) -> None:
         target: `owner/name` on the Hub; or a folder, which begins with `/`, `.` or `~`.
 
     Raises:
-        UserError: the target is neither, or there is no token for the Hub.
+        UserError: the target is neither, the folder holds files of others, or there is no token for the Hub.
     """
     if _is_folder(target):
+        _check_folder(Path(target).expanduser())
         return
     if not _NAME.fullmatch(target):
         raise UserError(f"--push_to_hub {target}: give owner/name, or a folder that begins with / or ./")
@@ -120,6 +121,10 @@ def policy_files(folder: Path) -> dict[str, Path]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".") and path.name != "README.md"
     }
+
+
+_CARD_TAG = "tags:\n- cobalt\n"
+"""What the card of every upload holds."""
 
 
 def policy_card(base: str, how: str) -> str:
@@ -208,6 +213,19 @@ def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]
         yield from splits[split]
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
         raise UserError(f"cannot read the data set {data_set.name} ({_first_line(error)})") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise if a folder holds files, but no card that `push` wrote."""
+    card = folder / "README.md"
+    try:
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        ours = card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from None
+    if not ours:
+        raise UserError(f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder")
 
 
 def _copy(folder: Path, files: Mapping[str, Path], card: str) -> str:

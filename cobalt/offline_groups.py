@@ -178,7 +178,11 @@ def _response(value: Any) -> OfflineResponse:
     except ValueError:
         raise UserError(f"field 'responses' holds the unknown status {value['status']!r}") from None
     context = _messages("context", value["context"])
-    return OfflineResponse(value["text"], status, float(value["reward"]), value["origin"], context)
+    try:
+        reward = float(value["reward"])
+    except OverflowError:
+        raise UserError("field 'responses' holds a reward that is too large") from None
+    return OfflineResponse(value["text"], status, reward, value["origin"], context)
 
 
 def _check_fields(value: Any, kinds: Mapping[str, Any], within: str | None = None) -> None:

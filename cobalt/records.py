@@ -79,7 +79,7 @@ class RecordFile:
         self.path = path
         self._appending = threading.Lock()
         try:
-            check_result_path(path)
+            _check_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
@@ -178,9 +178,16 @@ def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         UserError: the result cannot be written, or another process is writing it.
     """
-    check_result_path(path)
+    _check_path(path)
     with replacing(path) as handle:
         handle.writelines(map(encode_record, records))
+
+
+def _check_path(path: Path) -> None:
+    """Raise if no file can be written at a path, or if it could not be read again as what it is."""
+    if path.suffix in (".gz", ".parquet"):
+        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+    check_result_path(path)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@
 |---|---|
 | `*.jsonl`, and every other name | one object a line; or one array of objects, if the file begins with `[` |
 | `*.gz` | either of these, compressed by gzip |
-| `*.parquet` | the rows of the table; dates and times become ISO strings |
+| `*.parquet` | the rows of the table; dates and times become ISO strings, other values that JSON lacks text |
 
 Lines and Parquet rows are read a few at a time. An array is read whole.
 """
@@ -12,7 +12,7 @@ Lines and Parquet rows are read a few at a time. An array is read whole.
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
@@ -162,7 +162,16 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date | time) else value
+    """A value as JSON can hold it: dates and times as ISO strings, and others without a form of their own as text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _hash(path: Path, digest: Digest | None) -> None:

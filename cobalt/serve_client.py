@@ -8,6 +8,7 @@ import asyncio
 import http.client
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -91,7 +92,13 @@ async def find_app(name: str, advice: str, needed: Sequence[str] = ()) -> Any:
         ServiceDown: there is no cluster or no such app.
         UserError: `RAY_ADDRESS` is not an address.
     """
-    return await asyncio.to_thread(_find_app, name, advice, needed)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        return await asyncio.to_thread(_find_app, name, advice, needed)
+    finally:
+        # Ray's own handler prints stacks and aborts.
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _find_app(name: str, advice: str, needed: Sequence[str]) -> Any:

@@ -137,18 +137,15 @@ def use_running_services(needed: Services = "judge and engine") -> None:
 
     Args:
         needed: What of it the user is told.
+
+    Raises:
+        UserError: there are several, of which Ray would take any.
     """
-    if os.environ.get("RAY_ADDRESS"):
+    if os.environ.get("RAY_ADDRESS") or not running_states():
         return
-    states = running_states()
-    if len(states) != 1:
-        if states:
-            logger.info(
-                "%d `cobalt serve` are running, and none of them is used: choose one with `cobalt attach`", len(states)
-            )
-        return
-    os.environ.update(states[0].variables)
-    logger.info("using %s at %s", states[0].describe(needed), states[0].variables["RAY_ADDRESS"])
+    state = choose_state()
+    os.environ.update(state.variables)
+    logger.info("using %s at %s", state.describe(needed), state.variables["RAY_ADDRESS"])
 
 
 def _read(path: Path) -> ServeState | None:

@@ -5,7 +5,7 @@ import subprocess
 
 import hypothesis
 import pytest
-from support import ROOT
+from support import ROOT, locked_folder
 
 from cobalt.services import services_process
 
@@ -36,8 +36,8 @@ def seed_model(tmp_path_factory):
     from cobalt.datasets.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
-    folder = tmp_path_factory.mktemp("pocket")
-    return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model
+    with locked_folder(tmp_path_factory, "pocket") as folder:  # a world that is there is not built again
+        return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,10 @@
 """Functions that several test modules share; no tests."""
 
+import contextlib
+import fcntl
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +22,20 @@ ROOT = Path(__file__).parent.parent
 needs_api = pytest.mark.skipif(
     importlib.util.find_spec("litellm") is None, reason="the api extra is not installed (scripts/setup.sh --with api)"
 )
+
+
+@contextlib.contextmanager
+def locked_folder(tmp_path_factory, name):
+    """A folder that all workers of pytest-xdist share; each has it to itself within the context.
+
+    Whoever comes first makes something expensive in it, and the others find that.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    folder.mkdir(exist_ok=True)
+    with (folder.parent / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 def square_problem(identifier, **fields):

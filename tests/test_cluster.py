@@ -1,5 +1,6 @@
 """Ray clusters: a cluster started as documented asks every client for a token; the apps refuse one that does not."""
 
+import contextlib
 import json
 import os
 import signal
@@ -288,7 +289,11 @@ def open_cluster(tmp_path_factory):
             assert any("Ray runtime started" in line for line in process.stdout)
             yield env
         finally:
-            process.send_signal(signal.SIGTERM)
+            parts = descendants(process.pid)
+            process.terminate()
+            for pid in parts:  # by themselves they take half a minute to end
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.communicate(timeout=60)
 
 

@@ -121,12 +121,13 @@ def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
         assert {path.name for path in home.iterdir()} == {path.name, "3.json"}
 
 
-def test_one_running_serve_is_used_and_several_or_an_address_are_not(home, monkeypatch):
+def test_one_running_serve_is_used_several_are_refused_and_an_address_goes_first(home, monkeypatch):
     serve_state.use_running_services()
     assert "RAY_ADDRESS" not in os.environ
     with serve_state.recorded_state(os.getpid(), None, HERE):
         with serve_state.recorded_state(os.getppid(), None, HERE):
-            serve_state.use_running_services()
+            with pytest.raises(UserError, match="cobalt attach"):
+                serve_state.use_running_services()
             assert "RAY_ADDRESS" not in os.environ
             with pytest.raises(UserError):
                 serve_state.choose_state()
@@ -204,6 +205,33 @@ def test_a_problem_with_one_test_is_refused_by_name_and_nothing_is_written(tmp_p
     with pytest.raises(UserError, match="'short'"):
         split_problem_file(source, tmp_path / "out" / "problems.jsonl")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("given", "expected"), [("1 2", "3"), ("abc", "3"), ("1\n2", "abc")])
+def test_a_test_of_a_function_that_no_program_could_pass_is_named_before_anything_starts(given, expected):
+    tests = {"fn_name": "f", "inputs": ["1", given], "outputs": ["2", expected]}
+    with pytest.raises(UserError, match="'p', test 2"):
+        split_tests(Problem.parse({"id": "p", "question": "f", "test_cases": tests}))
+
+
+def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(tmp_path, capsys):
+    from cobalt.commands.ending import say_sampled
+    from cobalt.commands.run_single_turn_litellm import Arguments
+
+    given = Arguments(tmp_path / "p.jsonl", tmp_path / "s.jsonl", model_name="a/b", prompts="pocket", concurrency=3)
+    say_sampled(write_lines(tmp_path / "s.jsonl", []), given)
+    said = capsys.readouterr().out
+    assert "--model a/b" in said and "--prompts pocket" in said
+    assert "concurrency" not in said and "max_tokens" not in said
+
+
+def test_a_file_of_other_problems_is_not_replaced_by_the_split_one(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
+    theirs = write_lines(tmp_path / "problems.jsonl", [own("b", 3)])
+    before = theirs.read_bytes()
+    with pytest.raises(UserError, match=r"problems\.jsonl"):
+        split_problem_file(source, theirs)
+    assert theirs.read_bytes() == before
 
 
 def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):

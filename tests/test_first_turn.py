@@ -122,6 +122,13 @@ async def test_a_replay_generates_nothing_and_may_have_any_settings(single):
     assert read_records(single.with_name("multi.jsonl"))[0]["raw_responses"][1] == ["c", "d"]
 
 
+async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(single):
+    write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"]]} for i in (0, 1)])
+    with pytest.raises(UserError, match="1 turns, and 2"):
+        await continued(single, engine=ReplayEngine(single.with_name("r.jsonl"), 2))
+    assert not single.with_name("multi.jsonl").exists()
+
+
 async def test_another_number_of_samples_than_the_recorded_one_is_refused_and_the_default_takes_it(single):
     with pytest.raises(UserError, match="2 samples .* -n 3"):
         await continued(single, settings=SETTINGS.model_copy(update={"n": 3}))

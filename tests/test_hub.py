@@ -80,6 +80,21 @@ def test_uploaded_trajectories_are_an_evaluated_run_and_a_data_set(tmp_path):
     assert [row["id"] for row in rows] == [0, 1, 2]
 
 
+def test_a_folder_with_files_that_no_upload_wrote_is_refused_and_stays_as_it_is(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(UserError, match="push_to_hub"):
+        hub.push(str(tmp_path), {"a.jsonl": tmp_path / "README.md"}, hub.trajectories_card("a.jsonl", ""), "dataset")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_upload_into_a_folder_replaces_the_one_before(tmp_path):
+    file = tmp_path / "a.jsonl"
+    for content in ("first", "second"):
+        file.write_text(content)
+        hub.push(str(tmp_path / "there"), {"a.jsonl": file}, hub.trajectories_card("a.jsonl", ""), "dataset")
+    assert (tmp_path / "there" / "a.jsonl").read_text() == "second"
+
+
 def test_an_uploaded_policy_is_its_folder_without_hidden_files(tmp_path):
     model = tmp_path / "model"
     model.mkdir()

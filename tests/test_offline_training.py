@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT, write_lines
+from support import ROOT, locked_folder, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
@@ -53,15 +53,18 @@ def pocket_groups(count, seed):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("groups")
-    write_lines(folder / "train.jsonl", pocket_groups(24, 1))
-    write_lines(folder / "validation.jsonl", pocket_groups(8, 2))
+    with locked_folder(tmp_path_factory, "groups") as folder:
+        if not (folder / "validation.jsonl").exists():
+            write_lines(folder / "train.jsonl", pocket_groups(24, 1))
+            write_lines(folder / "validation.jsonl", pocket_groups(8, 2))
     return folder
 
 
 def train(data, model, output, *settings, estimator="grpo"):
-    """A run of six steps or fewer; returns the metrics of its steps."""
-    command = ["bash", "scripts/train_offline_rl.sh", "--data_dir", data, "--model", model, "--output_dir", output]
+    """A run of six steps or fewer on one core, where rounding is the same on every run; returns its steps' metrics."""
+    cores = sorted(os.sched_getaffinity(0))
+    command = ["taskset", "--cpu-list", cores[os.getpid() % len(cores)]]
+    command += ["bash", "scripts/train_offline_rl.sh", "--data_dir", data, "--model", model, "--output_dir", output]
     command += ["--estimator", estimator, "data.train_batch_size=8", "trainer.total_epochs=2", *settings]
     finished = subprocess.run(
         list(map(str, command)),
@@ -73,6 +76,11 @@ def train(data, model, output, *settings, estimator="grpo"):
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
+    return metrics_of(data, output)
+
+
+def metrics_of(data, output):
+    """The metrics of a run's steps, whose numbers must follow each other."""
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     first = 0 if (data / "validation.jsonl").exists() else 1  # step 0 is a validation
     assert [line["step"] for line in lines] == list(range(first, first + len(lines)))
@@ -87,11 +95,13 @@ def weights_of(run):
 
 @pytest.fixture(scope="module")
 def whole_run(data, seed_model, tmp_path_factory):
-    run = tmp_path_factory.mktemp("offline") / "run"
-    return run, train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")
+    with locked_folder(tmp_path_factory, "offline") as folder:
+        run = folder / "run"
+        if not (run / "model").exists():
+            train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")
+    return run, metrics_of(data, run)
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_raises_accepted_programs_above_the_others(whole_run, data, seed_model):
@@ -109,7 +119,6 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
@@ -134,7 +143,6 @@ def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run
         assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(mean, abs=1e-4)
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run, data, seed_model, tmp_path):
@@ -148,7 +156,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_for_a_cpu_does(
@@ -169,7 +176,6 @@ def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_
                     assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_model, tmp_path):
@@ -186,7 +192,6 @@ def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_mo
     assert "q_proj" in changed
 
 
-@pytest.mark.services  # alone on the machine: rounding may depend on what runs beside it
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed_model, tmp_path):

@@ -145,6 +145,15 @@ def test_a_result_must_be_a_regular_file(place, message):
         RecordFile(Path(place))
 
 
+@pytest.mark.parametrize("name", ["r.jsonl.gz", "r.parquet"])
+def test_a_result_has_no_name_of_another_form_because_it_could_not_be_read_again(tmp_path, name):
+    with pytest.raises(UserError, match="jsonl"):
+        RecordFile(tmp_path / name)
+    with pytest.raises(UserError, match="jsonl"):
+        write_whole(tmp_path / name, [{"id": 1}])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("content", ["key", '{"id": 1}\n{"id": 2}'])
 def test_a_file_to_which_nothing_is_written_keeps_every_byte(tmp_path, content):
     path = tmp_path / "someone_elses"

@@ -269,7 +269,7 @@ def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_p
 
 def test_without_a_hacking_event_there_is_a_table_and_no_empty_plot(tmp_path):
     runs = {"a": make_run(tmp_path / "a", EARLY)}
-    (tmp_path / "r").mkdir()
+    write_report(runs, tmp_path / "r")
     (tmp_path / "r/hacking.png").write_text("of the report before")
     report = write_report(runs, tmp_path / "r", hacking={"a": write_lines(tmp_path / "e.jsonl", [])}).read_text()
     assert "| events | 0 |" in report
@@ -458,6 +458,23 @@ def test_a_report_of_somebody_else_is_not_replaced(tmp_path):
     with pytest.raises(UserError, match="report.md"):
         write_report({"early": early}, tmp_path / "r")
     assert (tmp_path / "r/report.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["differences.csv", "hacking.png", "pass_at_1.csv", "usage.csv"])
+def test_files_of_somebody_else_in_a_reports_folder_stay_as_they_are(tmp_path, name):
+    early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / name).write_text("mine")
+    with pytest.raises(UserError, match=name):
+        write_report({"early": early}, tmp_path / "r")
+    assert {path.name: path.read_text() for path in (tmp_path / "r").iterdir()} == {name: "mine"}
+
+
+def test_a_report_that_was_interrupted_is_made_by_the_same_command(tmp_path):
+    early = make_run(tmp_path / "early", EARLY)
+    written = write_report({"early": early}, tmp_path / "r")
+    written.unlink()
+    assert write_report({"early": early}, tmp_path / "r") == written
 
 
 @pytest.mark.parametrize("event", [{"sample": 9}, {"sample": True}, {"current_code": 5}])

@@ -120,10 +120,11 @@ async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, ju
 
 @pytest.mark.sandbox
 async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
-    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE])])
+    first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
     run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS.model_copy(update={"n": 1}), turns=1)
-    await run_multi_turn(run, replay(tmp_path, [[DOUBLE]]), judge)
-    [record] = read_records(run.output_file)
+    await run_multi_turn(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
+    whole, record = read_records(run.output_file)
+    assert whole["finish_reasons"][1] == ["stop"]
     assert record["finish_reasons"][1] == ["error"]
     assert "holds no response" in record["errors"][1][0]
     assert record["public_pass_rates"][1] == [0.0]

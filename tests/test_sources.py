@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+from datetime import datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from support import square_problem, write_lines
@@ -11,7 +13,7 @@ from cobalt.datasets.sources import hub_file, hub_rows, local_rows
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest
 from cobalt.problem import load_problems
-from cobalt.records import iterate_records
+from cobalt.records import encode_record, iterate_records
 from cobalt.rows import read_rows
 
 ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
@@ -117,3 +119,21 @@ def test_a_broken_gzip_file_is_refused_in_one_sentence(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"a\.jsonl\.gz"):
         list(read_rows(path))
+
+
+def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    moment = datetime(2026, 1, 2, 3, 4, 5)
+    row = {
+        "price": Decimal("1.50"),
+        "raw": b"\xffa",
+        "took": timedelta(seconds=1),
+        "when": [moment],
+        "at": {"day": moment},
+    }
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    (found,) = (row for _, row in local_rows(tmp_path / "rows.parquet"))
+    assert json.loads(encode_record(found)) == found
+    assert (found["price"], found["raw"], found["when"]) == ("1.50", "\ufffda", [moment.isoformat()])

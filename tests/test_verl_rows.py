@@ -6,6 +6,7 @@ import pytest
 from pyarrow import parquet
 from support import square_problem, trajectory_record, write_lines
 
+from cobalt.atomic import locked_folder
 from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.conversation import load_prompts
 from cobalt.conversation.token_count import PromptTokenCounter
@@ -31,6 +32,12 @@ async def multi_turn(tmp_path, policy):
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
         await process_trajectories(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
     return VerlRowsSettings(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
+
+
+def test_two_commands_do_not_write_one_folder_at_once(tmp_path, policy):
+    with locked_folder(tmp_path), pytest.raises(UserError, match="another process"):
+        single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):

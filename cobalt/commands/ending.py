@@ -1,9 +1,11 @@
 """What a command says at its end: what it wrote, a score where there is one, and the command that comes next."""
 
+import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -51,12 +53,25 @@ def say_groups(summary: Summary, source: str, folder: Path) -> None:
     say_summary(summary, f"{source}: {folder}", str(folder), next_command)
 
 
-def say_sampled(result: Path, model_flags: Sequence[str] = ()) -> None:
+_OF_LATER_TURNS = (
+    "prompts",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "model_name",
+    "api_base",
+    "chat_template_thinking",
+    "seed",
+)
+"""Flags of single turn that multi turn must have the same values of."""
+
+
+def say_sampled(result: Path, arguments: Any) -> None:
     """The end of single-turn inference: the share of programs that pass all tests.
 
     Args:
         result: The result.
-        model_flags: Flags by which multi turn asks the same model; none for the vLLM service.
+        arguments: The flags of the command; those that later turns need are part of the next command.
     """
     programs = passed = problems = 0
     for record in iterate_records(result, unfinished=True):
@@ -64,7 +79,11 @@ def say_sampled(result: Path, model_flags: Sequence[str] = ()) -> None:
         problems += 1
         programs += len(rows)
         passed += sum(map(all, rows))
-    repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl")), *model_flags]
+    repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
+    for flag in dataclasses.fields(arguments):
+        value = getattr(arguments, flag.name)
+        if flag.name in _OF_LATER_TURNS and value != flag.default:
+            repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
     say(
         f"{result}: {problems} problems, {programs} programs, of which {_percent(passed, programs)} pass all tests",
         f"{shlex.join(repair)}, or for pass@k of these programs: cobalt evaluate -i"
@@ -91,11 +110,12 @@ def say_repaired(result: Path) -> None:
 
 
 def say_evaluated(result: Path) -> None:
-    """The end of an evaluation."""
+    """The end of an evaluation. A run is best named by its folder, whose name the tables then have."""
+    run = result.parent if result.name == "evaluation.jsonl" and result.parent.name else result
     say(
         f"{result}, and its figures in {result.with_suffix('.metrics.json')}",
-        f"cobalt view {quoted(result)} -o {quoted(result.with_name('view.html'))}, or to compare runs:"
-        f" cobalt report {quoted(result)} OTHER -o report",
+        f"cobalt view {quoted(run)} -o {quoted(result.with_name('view.html'))}, or to compare runs:"
+        f" cobalt report {quoted(run)} OTHER -o report",
     )
 
 

@@ -25,8 +25,7 @@ async def _run(arguments: Arguments) -> int:
         failed = await run_single_turn(settings, engine, ServeJudge())
     if failed:
         return 1
-    server = [] if arguments.api_base is None else ["--api_base", arguments.api_base]
-    say_sampled(settings.output_file, ["--model", arguments.model_name, *server])
+    say_sampled(settings.output_file, arguments)
     return 0
 
 

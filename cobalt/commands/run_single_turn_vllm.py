@@ -23,5 +23,5 @@ def main(arguments: Arguments) -> int:
     failed = asyncio.run(run_single_turn(settings, arguments.engine(), ServeJudge()))
     if failed:
         return 1
-    say_sampled(settings.output_file)
+    say_sampled(settings.output_file, arguments)
     return 0

@@ -115,7 +115,7 @@ class PromptTokenCounter:
         """
         try:
             return bool(head_of_responses(self._tokenizer, self._arguments))
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, TypeError, ArithmeticError) as error:
             raise self._refused(error) from None
 
     def keeps_thinking_tags(self) -> bool:
@@ -141,11 +141,11 @@ class PromptTokenCounter:
                 tokenize=False,
                 **self._arguments,
             )
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, TypeError, ArithmeticError) as error:
             raise self._refused(error) from None
         return texts
 
-    def _refused(self, error: jinja2.TemplateError) -> UserError:
+    def _refused(self, error: Exception) -> UserError:
         return UserError(f"the chat template of {self.model_name} refuses a conversation: {error}")
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
@@ -186,10 +186,14 @@ def load_tokenizer(model_name: str) -> Any:
     # Without a network the library warns of every attempt; the error raised below says all that is needed.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        return AutoTokenizer.from_pretrained(model_name)
-    except (OSError, ValueError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        tokenizer = AutoTokenizer.from_pretrained(model_name)
+    except Exception as error:  # noqa: BLE001 - broken files make the library raise whatever their reading ran into
+        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        reason = line if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"
         raise (_no_tokenizer if folder.is_dir() else _no_model)(model_name, reason) from None
+    if not tokenizer("a")["input_ids"]:  # what the library makes of a folder without a vocabulary
+        raise _no_tokenizer(model_name, "it makes no token of a text")
+    return tokenizer
 
 
 def _no_tokenizer(folder: str, reason: str) -> UserError:

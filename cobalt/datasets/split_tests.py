@@ -1,5 +1,6 @@
 """Public and hidden tests for problems that have only `test_cases`: the first tests are public, the rest are hidden."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,15 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     where that many would leave no hidden test.
 
     Raises:
-        UserError: the problem has fewer than two tests, or `public_tests` is below 1.
+        UserError: the problem has fewer than two tests, a value in a test of a function is not JSON, or `public_tests`
+            is below 1.
     """
     if public_tests < 1:
         raise UserError(f"--public_tests is {public_tests}: it must be 1 or more, because feedback comes from them")
     record = dict(problem.record)
     if any(field in record for field in _SPLIT):
         return record
+    _check_values(problem)
     count = len(problem.tests)
     if count < 2:
         raise UserError(
@@ -40,11 +43,27 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     return record | {field: _like(suite, record["test_cases"]) for field, suite in zip(_SPLIT, suites, strict=True)}
 
 
+def _check_values(problem: Problem) -> None:
+    """Raise if a test of a function holds an argument or a value that is not JSON, which no program could pass."""
+    if problem.tests.fn_name is None or problem.tests.asserts:
+        return
+    for number, (given, expected) in enumerate(zip(problem.tests.inputs, problem.tests.outputs, strict=True), 1):
+        for text in (*given.splitlines(), expected):
+            try:
+                json.loads(text)
+            except ValueError:
+                raise UserError(
+                    f"problem {problem.id!r}, test {number}: {text!r} is not JSON: a test of a function has one JSON"
+                    " value a line for each argument, and the expected value as JSON"
+                ) from None
+
+
 def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> int:
     """Write the problems of a file, all with public and hidden tests; returns how many were split.
 
     Raises:
-        UserError: a file cannot be read or written, a problem is malformed, or one has too few tests; it is named.
+        UserError: a file cannot be read or written, the result exists with other problems, a problem is malformed, or
+            one has too few tests; it is named.
     """
     check_files([source], [result])
     problems = load_problems(source)
@@ -52,9 +71,12 @@ def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TE
         records = [split_tests(problem, public_tests) for problem in problems]
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    result.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(result) as handle:
-        handle.writelines(map(encode_record, records))
+    content = b"".join(map(encode_record, records))
+    if not result.exists():
+        with replacing(result) as handle:
+            handle.write(content)
+    elif result.read_bytes() != content:
+        raise UserError(f"{result} exists and holds other problems than {source}: name another output folder")
     return sum(record != problem.record for record, problem in zip(records, problems, strict=True))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cobalt.atomic import locked_folder
 from cobalt.conversation import Message, TruncatedThinking, first_messages, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.prompt_set import BUILT_IN
@@ -233,6 +234,19 @@ def _convert(
     for path in sources.values():
         next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
     counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+    with locked_folder(settings.local_dir):
+        return _write(settings, arguments, read, counter, sources, _schema(episodes))
+
+
+def _write(
+    settings: VerlRowsSettings,
+    arguments: dict[str, Any],
+    read: Callable[[Path], Iterator[_Prompt]],
+    counter: PromptTokenCounter,
+    sources: dict[str, Path],
+    schema: Any,
+) -> Summary:
+    """Write both splits with their manifests."""
     results = settings.results
     for split in SPLITS:
         options = {
@@ -243,7 +257,7 @@ def _convert(
         }
         open_manifest(results[split], arguments | options, [sources[split]])
     try:
-        summary = _write_parts(settings, counter, read, sources, results, _schema(episodes))
+        summary = _write_parts(settings, counter, read, sources, results, schema)
         for split in SPLITS:
             _part(results[split]).replace(results[split])
             write_summary(results[split], {split: summary[split]})

@@ -12,7 +12,7 @@ def turn_table(metrics: Sequence[TurnMetrics], title: str) -> Table:
     """One row a turn, in per cent; a line below says if the problems are too few for its intervals."""
     note = few_problems(metrics[0].problems if metrics else None)
     table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
-    for name in ("turn", "Pass@1 %", "95 % interval", "tests passed %", "change to turn 0"):
+    for name in ("turn", "Pass@1 %", "95 % interval", "tests passed %", "relative change"):
         table.add_column(name, justify="right")
     for row in metrics:
         lower, upper = row.interval

@@ -6,7 +6,7 @@ from pathlib import Path
 from cobalt.errors import UserError
 from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
-from cobalt.manifest import file_digest, open_manifest
+from cobalt.manifest import file_digest, open_manifest, recorded_arguments
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.protocol_tables import difficulty_table, protocols_table
 from cobalt.report.published import published_tables
@@ -15,7 +15,9 @@ from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 from cobalt.rollout.protocols import DateWindow
 
+_IN_EVERY_REPORT = ("pass_at_1", "usage")
 _NOT_IN_EVERY_REPORT = ("differences", "protocols", "difficulty", "hacking", "published_pass_at_1", "published_hacking")
+_KINDS = ("csv", "tex", "png", "svg")
 
 
 def write_report(
@@ -45,13 +47,14 @@ def write_report(
         The markdown file.
 
     Raises:
-        UserError: nothing to compare, runs that cannot be compared or read, events that their run does not have, or a
-            file that cannot be written.
+        UserError: nothing to compare, runs that cannot be compared or read, events that their run does not have, a file
+            that cannot be written, or a folder that holds a file of a report's name and no report.
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
     result = folder / "report.md"
     check_replaceable(result, "report", [])
+    _check_folder(folder, result)
     events = {name: read_events(path) for name, path in (hacking or {}).items()}
     window = window or DateWindow()
     read = [read_run(name, path, window) for name, path in runs.items()]
@@ -74,7 +77,7 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
         for name in _NOT_IN_EVERY_REPORT:
-            for kind in ("csv", "tex", "png", "svg"):
+            for kind in _KINDS:
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
         arguments = {
             "stage": "report",
@@ -97,6 +100,15 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
+
+
+def _check_folder(folder: Path, result: Path) -> None:
+    """Refuse a folder with files of a report's names where no report is, or was being written."""
+    if (recorded_arguments(result) or {}).get("stage") == "report":
+        return
+    for path in (folder / f"{name}.{kind}" for name in _IN_EVERY_REPORT + _NOT_IN_EVERY_REPORT for kind in _KINDS):
+        if path.exists():
+            raise UserError(f"{path} exists and belongs to no report of this command: name another folder")
 
 
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:

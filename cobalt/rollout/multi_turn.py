@@ -85,7 +85,7 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
             )
         _feedback_tests(settings, problem)
         recorded.append(len(_recorded_first_turns(settings, problem) or ()))
-    check_replay(engine, problems)
+    check_replay(engine, problems, settings.turns + 1)
     if all(recorded):
         samples = recorded_samples(settings.input_file, recorded, settings.generation.n)
         settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))

@@ -83,8 +83,15 @@ async def decide_samples(settings: Settings, engine: Engine) -> Settings:
     return replace(settings, generation=settings.generation.model_copy(update={"seed": None}))
 
 
-def check_replay(engine: Engine, problems: Sequence[Problem]) -> None:
-    """Raise if a replay holds none of the problems, and say if it holds some; does nothing for other engines.
+def check_replay(engine: Engine, problems: Sequence[Problem], turns: int) -> None:
+    """Raise if a replay holds none of the problems or too few turns, and say if it holds some of the problems.
+
+    Does nothing for other engines.
+
+    Args:
+        engine: The engine of the run.
+        problems: The problems of the run.
+        turns: How many turns the run has, the first one included.
 
     Raises:
         UserError: see above.
@@ -97,6 +104,8 @@ def check_replay(engine: Engine, problems: Sequence[Problem]) -> None:
             f"{engine.path} holds responses for none of the {len(problems)} problems, such as {problems[0].id!r}: give"
             " the file that was recorded with these problems"
         )
+    if engine.turns < turns:
+        raise UserError(f"{engine.path} holds {engine.turns} turns, and {turns} are asked for: give fewer by --turns")
     if held < len(problems):
         logger.warning(
             "%s holds responses for %d of the %d problems: the others become errors", engine.path, held, len(problems)

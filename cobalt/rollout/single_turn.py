@@ -41,7 +41,7 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
     settings.check()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
-    check_replay(engine, problems)
+    check_replay(engine, problems, 1)
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine)
 

@@ -6,10 +6,12 @@ hub model that is not on this machine).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
+from cobalt.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.disk import DiskUse, disk_use
@@ -55,6 +57,9 @@ _ABOVE_ZERO = (
     "actor_rollout_ref.rollout.temperature",
     "actor_rollout_ref.rollout.top_p",
 )
+_EVERY = ("trainer.save_freq", "trainer.test_freq")
+"""Settings of how many steps lie between two saves or validations."""
+
 _TEXT = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
 
 _LOSS_AGG = ("mini_batch", "micro_batch")
@@ -162,8 +167,12 @@ def _kind_errors(config: Any) -> Iterator[str]:
             yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"
     for key in _ABOVE_ZERO:
         value = OmegaConf.select(config, key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            yield f"{key} is {value!r}: it must be above 0"
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+            yield f"{key} is {value!r}: it must be a number above 0"
+    for key in _EVERY:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            yield f"{key} is {value!r}: it must be a whole number; -1 is never"
     for key in _TEXT:
         value = OmegaConf.select(config, key)
         if not isinstance(value, str):
@@ -352,7 +361,8 @@ def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> in
             raise UserError(f"{path}: column 'prompt' holds no lists of messages")
         if counter is not None:
             names: list[str] = []
-            for batch in file.iter_batches(1000, columns=["prompt", "extra_info"]):
+            for batch in file.iter_batches(1000, columns=["prompt", "reward_model", "extra_info"]):
+                _check_tests(path, batch)
                 lengths = counter.count(batch.column("prompt").to_pylist())
                 for length, extra in zip(lengths, batch.column("extra_info").to_pylist(), strict=True):
                     if length > longest:
@@ -366,6 +376,17 @@ def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> in
     if not count:
         raise UserError(f"{path} has no rows")
     return count
+
+
+def _check_tests(path: Path, batch: Any) -> None:
+    """Raise if the tests of a row, in `reward_model.ground_truth`, cannot be read as the reward reads them."""
+    extras = batch.column("extra_info").to_pylist()
+    for row, extra in zip(batch.column("reward_model").to_pylist(), extras, strict=True):
+        try:
+            TestSuite.parse((row or {}).get("ground_truth"))
+        except UserError as error:
+            name = (extra or {}).get("id", (extra or {}).get("index"))
+            raise UserError(f"{path}: the tests of row {name} cannot be read: {error}") from None
 
 
 def _token_counter(config: Any, findings: Findings) -> Any:
@@ -390,13 +411,14 @@ def _check_model(config: Any, findings: Findings) -> None:
 
     model = config.actor_rollout_ref.model
     try:
-        architecture = AutoConfig.from_pretrained(model.path)
+        architecture = AutoConfig.from_pretrained(model.path).get_text_config()
         vocabulary = len(AutoTokenizer.from_pretrained(model.tokenizer_path or model.path))
-    except (OSError, ValueError) as error:
-        _missing(model.path, " ".join(str(error).split())[:200], findings)
+    except Exception as error:  # noqa: BLE001 - broken files make the library raise whatever their reading ran into
+        _missing(model.path, " ".join(f"{type(error).__name__}: {error}".split())[:200], findings)
         return
     asked = config.data.max_prompt_length + config.data.max_response_length
-    length = min(architecture.max_position_embeddings, config.actor_rollout_ref.rollout.max_model_len or 2**62)
+    positions = getattr(architecture, "max_position_embeddings", None)  # some architectures have no limit
+    length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:
         findings.errors.append(
             f"data.max_prompt_length {config.data.max_prompt_length} + data.max_response_length"

@@ -170,7 +170,7 @@ function drawTokens(problems, runs) {
   }));
   const every = Math.ceil(bins / 6);
   for (let bin = 0; bin <= bins; bin += every) {
-    children.push(label(LEFT + bin * width, BOTTOM + 14, (bin * size).toLocaleString("en")));
+    children.push(label(LEFT + bin * width, BOTTOM + 14, (bin * size).toLocaleString("en"), bin === bins ? "end" : "middle"));
   }
   const words = counts.map((own, place) => (own.length === 0 ? "" : `${index.runs.length > 1 ? `${index.runs[runs[place]]}: ` : ""}`
     + `median ${own[Math.floor(own.length / 2)].toLocaleString("en")}, most ${own.at(-1).toLocaleString("en")}`)).filter(Boolean).join("; ");
