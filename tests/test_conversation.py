@@ -200,3 +200,10 @@ def test_an_unknown_prompt_set_names_the_built_in_ones():
 )
 def test_a_last_block_that_was_not_begun_does_not_replace_a_program(answer, program):
     assert extract_code(answer) == program
+
+
+def test_the_pocket_prompt_names_the_function_that_the_judge_calls():
+    tests = {"fn_name": "merge", "inputs": ["1", "2"], "outputs": ["1", "2"]}
+    problem = Problem.parse({"id": 1, "question": "Merge.", "test_cases": tests})
+    said = first_messages(problem, load_prompts("pocket"))[-1]["content"]
+    assert "merge" in said and "stdin" not in said

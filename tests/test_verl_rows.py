@@ -35,9 +35,10 @@ async def multi_turn(tmp_path, policy):
 
 
 def test_two_commands_do_not_write_one_folder_at_once(tmp_path, policy):
-    with locked_folder(tmp_path), pytest.raises(UserError, match="another process"):
-        single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
-    assert not list(tmp_path.glob("*.part"))
+    settings = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
+    with locked_folder(settings.local_dir), pytest.raises(UserError, match="another process"):
+        convert_single_turn(settings, "paper")
+    assert not list(settings.local_dir.iterdir())
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
