@@ -14,9 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from cobalt.services import running_services
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
+from cobalt.training.launch import worker_python
 
 PROBLEMS = 3
 TAKEN = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields"}
@@ -31,10 +33,19 @@ OVERRIDES = (
 
 def start(model: str, rows: str, result: str) -> int:
     """Start Ray and the judge, and run `generate` in a process with veRL's environment."""
-    with running_services(num_cpus=16, num_gpus=1, object_store_memory=2**29) as addresses:
-        environment = os.environ | process_environment(Path(result).parent, on_cpu=True) | addresses
+    variables = process_environment(Path(result).parent, on_cpu=True)
+    with (
+        worker_python(configuration(model, rows), variables, Path(result).with_name("forks.log")) as python,
+        running_services(num_cpus=16, num_gpus=1, object_store_memory=2**29) as addresses,
+    ):
+        environment = os.environ | variables | addresses | python
         command = [sys.executable, __file__, model, rows, result, "generate"]
         return subprocess.run(command, env=environment, timeout=300, check=False).returncode
+
+
+def configuration(model: str, rows: str) -> Any:
+    """That of a training run of several turns."""
+    return compose(TrainingSettings(Path(rows), model, Path(rows), "episodes", "multi_turn", overrides=OVERRIDES))
 
 
 def generate(model: str, rows: str, result: str) -> None:
@@ -48,9 +59,10 @@ def generate(model: str, rows: str, result: str) -> None:
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
-    config = compose(TrainingSettings(Path(rows), model, Path(rows), "episodes", "multi_turn", overrides=OVERRIDES))
+    config = configuration(model, rows)
     variables = process_environment(Path(result).parent, on_cpu=True)
-    ray.init(runtime_env={"env_vars": variables}, log_to_driver=False)
+    environment = {"env_vars": variables, "py_executable": os.environ["COBALT_WORKER_PYTHON"]}
+    ray.init(runtime_env=environment, log_to_driver=False)
     client = LLMServerManager.create(config).get_client()
     tokenizer = AutoTokenizer.from_pretrained(model)
 

@@ -69,10 +69,17 @@ def test_each_setting_is_verls_default_or_written_down(of_verl):
     assert found == WRITTEN
 
 
-def test_every_combination_of_files_composes():
+def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
+    """The scale comes last and the other choices have no key in common, as the next test says."""
     there = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
-    for names in itertools.product(*there):
-        resolved(compose(run_of(**dict(zip(FOLDERS, names, strict=True)))))
+    *others, scales = there
+    first, *further = scales
+    for names in itertools.product(*others):
+        resolved(compose(run_of(**dict(zip(FOLDERS, (*names, first), strict=True)))))
+    most = max(map(len, others))
+    for scale, place in itertools.product(further, range(most)):
+        names = [names[place % len(names)] for names in others]
+        resolved(compose(run_of(**dict(zip(FOLDERS, (*names, scale), strict=True)))))
 
 
 def test_no_two_choices_set_the_same_key_except_the_scale_which_is_applied_last():

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         with (
             _shared_memory_swept(),
-            _worker_python(config, variables, output / "train.log") as python,
+            worker_python(config, variables, output / "train.log") as python,
             _services(config) as addresses,
         ):
             environment = os.environ | variables | addresses | python
@@ -138,10 +138,15 @@ def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
 
 
 @contextlib.contextmanager
-def _worker_python(config: Any, variables: dict[str, str], log: Path) -> Iterator[dict[str, str]]:
+def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Iterator[dict[str, str]]:
     """Let Ray start its workers as forks of a process that imports veRL once; yields the variable that says so.
 
     Nothing on a cluster, whose nodes have no such process, and with GPUs.
+
+    Args:
+        config: The composed configuration of the run.
+        variables: The environment of veRL's processes (`process_environment`).
+        log: Where the process writes.
     """
     if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
         yield {}
