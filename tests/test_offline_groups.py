@@ -73,6 +73,7 @@ def both(**fields):
         ({"responses": [response(reward=float("inf")), response("wrong_answer", 0.0)]}, "responses"),
         ({"responses": [response(), response("passed", 0.0)]}, "status"),
         ({"responses": [response(), response("wrong_answer", True)]}, "reward"),
+        ({"responses": [response(), response("wrong_answer", 10**400)]}, "reward"),
         ({"responses": [response(), response("wrong_answer", 0.0, code="")]}, "code"),
         ({"responses": ["text"]}, "responses"),
         ({"contrast": "none"}, "contrast"),

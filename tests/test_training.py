@@ -282,6 +282,38 @@ def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
     assert any("were not checked" in note for note in findings.notes)
 
 
+@pytest.mark.parametrize("tests", [None, "zz", "[]", '{"inputs": ["1"], "outputs": []}'])
+def test_tests_that_the_reward_cannot_read_are_found_before_training(world, tmp_path, tests):
+    for name in ("train", "validation"):
+        broken = row(0, name, reward_model={"style": "rule", "ground_truth": tests})
+        write_rows(tmp_path / f"{name}.parquet", [row(1, name), broken])
+    assert any("tests of row p0" in error for error in errors_of(world, folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "setting", ["trainer.save_freq=abc", "trainer.test_freq=abc", "actor_rollout_ref.actor.optim.lr=inf"]
+)
+def test_a_value_that_is_no_number_is_named(world, setting):
+    assert any(setting.partition("=")[0] in error for error in errors_of(world, setting))
+
+
+def test_a_model_whose_configuration_has_no_length_is_checked_all_the_same(world, monkeypatch):
+    from cobalt.training import checks
+
+    text = SimpleNamespace(vocab_size=96)
+    monkeypatch.setattr(checks, "architecture", lambda path: SimpleNamespace(get_text_config=lambda: text))
+    assert errors_of(world) == []
+    text.vocab_size -= 1
+    assert any("embeddings" in error for error in errors_of(world))
+
+
+@pytest.mark.parametrize("content", ["[]", '{"model_type": "no such"}', '{"model_type": "qwen3", "hidden_size": "16"}'])
+def test_a_broken_configuration_of_a_model_is_an_error(world, tmp_path, content):
+    model = shutil.copytree(world / "model", tmp_path / "model")
+    (model / "config.json").write_text(content)
+    assert any(str(model) in error for error in errors_of(world, model=model))
+
+
 # --- the run folder
 
 

@@ -1,6 +1,8 @@
 """From evaluated records to prompts: reading, the limit on length, counts, order, perturbed copies, bad input."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -343,6 +345,22 @@ def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, nam
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=f"tokenizer of '{name}'.* folder"):
         PromptTokenCounter(name)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "no such"}}', None])
+def test_a_broken_tokenizer_and_one_without_a_vocabulary_are_refused(tmp_path, policy, content):
+    folder = Path(shutil.copytree(policy, tmp_path / "policy"))
+    (folder / "tokenizer.json").unlink() if content is None else (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match="holds no usable tokenizer"):
+        PromptTokenCounter(str(folder))
+
+
+@pytest.mark.parametrize("template", ["{{ messages + 1 }}", "{{ 1 / 0 }}"])
+def test_a_chat_template_that_cannot_be_computed_is_named(tmp_path, policy, template):
+    folder = Path(shutil.copytree(policy, tmp_path / "policy"))
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(UserError, match="chat template"):
+        PromptTokenCounter(str(folder)).count([[{"role": "user", "content": "a"}]])
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

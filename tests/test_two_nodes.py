@@ -96,7 +96,7 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
     data.mkdir()
     other.mkdir()
     (data / "train.parquet").write_bytes(b"rows")
-    load = faults.Load(place, place / "multi_turn.jsonl", pause=0.2)
+    load = faults.Load(place, place / "multi_turn.jsonl", pause=0.1)
     log = place / "job.log"
     checked = ["--data_dir", data, "--output_dir", output]
     job = ["env", f"PATH={stubs}:{os.environ['PATH']}", "bash", "scripts/slurm/several_nodes.sbatch"]

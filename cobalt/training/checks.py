@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from cobalt.conversation.token_count import load_tokenizer
 from cobalt.errors import UserError
 from cobalt.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
@@ -17,6 +18,7 @@ from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
 from cobalt.training.fits import check_fits
+from cobalt.training.states import architecture
 from cobalt.training.templates import template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
@@ -407,28 +409,26 @@ def _token_counter(config: Any, findings: Findings) -> Any:
 
 
 def _check_model(config: Any, findings: Findings) -> None:
-    from transformers import AutoConfig, AutoTokenizer
-
     model = config.actor_rollout_ref.model
     try:
-        architecture = AutoConfig.from_pretrained(model.path).get_text_config()
-        vocabulary = len(AutoTokenizer.from_pretrained(model.tokenizer_path or model.path))
-    except Exception as error:  # noqa: BLE001 - broken files make the library raise whatever their reading ran into
-        _missing(model.path, " ".join(f"{type(error).__name__}: {error}".split())[:200], findings)
+        settings = architecture(model.path).get_text_config()
+        vocabulary = len(load_tokenizer(model.tokenizer_path or model.path))
+    except UserError as error:
+        _missing(model.path, str(error), findings)
         return
     asked = config.data.max_prompt_length + config.data.max_response_length
-    positions = getattr(architecture, "max_position_embeddings", None)  # some architectures have no limit
+    positions = getattr(settings, "max_position_embeddings", None)  # some architectures have no limit
     length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:
         findings.errors.append(
             f"data.max_prompt_length {config.data.max_prompt_length} + data.max_response_length"
             f" {config.data.max_response_length} = {asked} is more than the model's {length} tokens"
         )
-    if architecture.vocab_size < vocabulary:
-        findings.errors.append(f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens")
-    elif architecture.vocab_size > vocabulary:
+    if settings.vocab_size < vocabulary:
+        findings.errors.append(f"{model.path} has {settings.vocab_size} embeddings for {vocabulary} tokens")
+    elif settings.vocab_size > vocabulary:
         text = (
-            f"{model.path} has {architecture.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the"
+            f"{model.path} has {settings.vocab_size} embeddings for {vocabulary} tokens: veRL never samples the"
             " rest, but its policy gives them probability"
         )
         # A large model has learned to give them almost no probability; a small one trained on the spot has not.

@@ -57,8 +57,9 @@ def architecture(path: str) -> Any:
 
     try:
         return AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} has no usable config.json: {' '.join(str(error).split())[:200]}") from None
+    except Exception as error:  # noqa: BLE001 - a broken file makes the library raise whatever its reading ran into
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path} has no usable config.json: {said}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from cobalt.conversation.chat_template import head_of_responses
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
+from cobalt.training.states import architecture
 
 _SETTING = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
 
@@ -68,15 +69,15 @@ def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:
 
 def _stops(model: str, counter: PromptTokenCounter) -> set[int]:
     """The tokens at which vLLM stops: the tokenizer's own, and those that the model names."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     stops = {counter.eos_token_id} - {None}
     try:
         named = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:  # the model has no generation_config.json
         try:
-            named = AutoConfig.from_pretrained(model).eos_token_id
-        except (OSError, ValueError):  # it has no configuration either, which is an error of its own
+            named = architecture(model).eos_token_id
+        except UserError:  # it has no configuration either, which is an error of its own
             named = None
     stops |= {named} if isinstance(named, int) else set(named or ())
     return {stop for stop in stops if stop is not None}
