@@ -470,6 +470,12 @@ def test_files_of_somebody_else_in_a_reports_folder_stay_as_they_are(tmp_path, n
     assert {path.name: path.read_text() for path in (tmp_path / "r").iterdir()} == {name: "mine"}
 
 
+def test_a_report_may_lie_beside_its_run_whose_plot_has_the_same_name(tmp_path):
+    early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "early" / "pass_at_1.png").write_text("of the evaluation")
+    assert write_report({"early": early}, tmp_path / "early").exists()
+
+
 def test_a_report_that_was_interrupted_is_made_by_the_same_command(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
     written = write_report({"early": early}, tmp_path / "r")
