@@ -1,6 +1,5 @@
 """Ray clusters: a cluster started as documented asks every client for a token; the apps refuse one that does not."""
 
-import contextlib
 import json
 import os
 import signal
@@ -289,11 +288,7 @@ def open_cluster(tmp_path_factory):
             assert any("Ray runtime started" in line for line in process.stdout)
             yield env
         finally:
-            parts = descendants(process.pid)
-            process.terminate()
-            for pid in parts:  # by themselves they take half a minute to end
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
 
 
