@@ -222,6 +222,8 @@ def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(
     say_sampled(write_lines(tmp_path / "s.jsonl", []), given)
     said = capsys.readouterr().out
     assert "--model a/b" in said and "--prompts pocket" in said
+    say_sampled(tmp_path / "s.jsonl", Arguments(tmp_path / "p.jsonl", tmp_path / "s.jsonl"))
+    assert "--model" in capsys.readouterr().out  # which says that an API is asked
     assert "concurrency" not in said and "max_tokens" not in said
 
 

@@ -58,7 +58,6 @@ _OF_LATER_TURNS = (
     "max_tokens",
     "temperature",
     "top_p",
-    "model_name",
     "api_base",
     "chat_template_thinking",
     "seed",
@@ -82,7 +81,8 @@ def say_sampled(result: Path, arguments: Any) -> None:
     repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
     for flag in dataclasses.fields(arguments):
         value = getattr(arguments, flag.name)
-        if flag.name in _OF_LATER_TURNS and value != flag.default:
+        # Without --model the repair would be done by the running engine.
+        if flag.name == "model_name" or (flag.name in _OF_LATER_TURNS and value != flag.default):
             repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
     say(
         f"{result}: {problems} problems, {programs} programs, of which {_percent(passed, programs)} pass all tests",

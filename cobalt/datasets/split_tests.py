@@ -1,6 +1,5 @@
 """Public and hidden tests for problems that have only `test_cases`: the first tests are public, the rest are hidden."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import encode_record
+from cobalt.rows import decode_json
 
 PUBLIC_TESTS = 4
 """Public tests of a problem, as in the paper."""
@@ -50,8 +50,8 @@ def _check_values(problem: Problem) -> None:
     for number, (given, expected) in enumerate(zip(problem.tests.inputs, problem.tests.outputs, strict=True), 1):
         for text in (*given.splitlines(), expected):
             try:
-                json.loads(text)
-            except ValueError:
+                decode_json(text)
+            except UserError:
                 raise UserError(
                     f"problem {problem.id!r}, test {number}: {text!r} is not JSON: a test of a function has one JSON"
                     " value a line for each argument, and the expected value as JSON"
