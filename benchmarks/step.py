@@ -8,12 +8,15 @@ The sides have the same model, rows, order of prompts, batch, lengths, number of
   looks at the text and runs nothing;
 - bare veRL with quick parts: the same with a buffer that looks for finished samples as often as this project's does,
   and on a CPU with this project's engine, which computes a prompt that samples share once;
-- this project with that reward: `python -m cobalt.training`, with metrics, seeds and a fixed order, and without the
-  judge;
+- bare veRL with quick parts and its own judge: the second side, with veRL's reward for code, which runs the tests
+  without a sandbox (`verl.utils.reward_score.prime_code`);
+- this project with the reward that runs nothing: `python -m cobalt.training`, with metrics, seeds and a fixed order,
+  and without the judge;
 - this project: with the judge, too.
 
-What this project adds to a step is its difference to the second side, which has all that makes this project faster. The
-third side says how much of that is the judge. What the engine for CPUs saves is the difference of the first two. On a
+What this project adds to a step is its difference to the third side, which does the same work, and has all that makes
+this project faster. The difference to the second side counts all judging as added, and the fourth side says how much of
+that is the judge. What the engine for CPUs saves is the difference of the first two. On a
 CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run there, and run
 vLLM in one process (`cobalt.engine.vllm_executor`).
 
@@ -47,10 +50,18 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
 
 BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
+JUDGED = "bare veRL, quick parts and its own judge"
 APART = "this project, prompts apart"
 
-Side = Literal["bare", "quick", "no_judge", "ours", "apart"]
-NAMES: dict[Side, str] = {"bare": BARE, "quick": QUICK, "no_judge": PLAIN, "ours": OURS, "apart": APART}
+Side = Literal["bare", "quick", "judged", "no_judge", "ours", "apart"]
+NAMES: dict[Side, str] = {
+    "bare": BARE,
+    "quick": QUICK,
+    "judged": JUDGED,
+    "no_judge": PLAIN,
+    "ours": OURS,
+    "apart": APART,
+}
 """The sides as flags and in the table."""
 
 PHASES = {
@@ -75,6 +86,7 @@ _OWN_ENGINE_VARIABLES = {"VERL_ENGINE_DEVICE": "cuda"}
 
 _PLAIN_VERL = Path(__file__).resolve().with_name("plain_verl.py")
 _PLAIN_REWARD = f"reward.custom_reward_function.path='{_PLAIN_VERL}'"
+_OWN_JUDGE = "reward.custom_reward_function.name=judged_score"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
@@ -98,7 +110,7 @@ class Arguments:
     """Steps of each run; the first two warm up and do not count."""
     rounds: int = 1
     """Runs of each side, in turns."""
-    sides: tuple[Side, ...] = ("bare", "quick", "no_judge", "ours")
+    sides: tuple[Side, ...] = ("bare", "quick", "judged", "no_judge", "ours")
     """What to measure; apart: this project with veRL's own engine, on a CPU alone."""
 
 
@@ -129,17 +141,19 @@ def settings_of(arguments: Arguments, run: Path, further: tuple[str, ...] = ()) 
     )
 
 
-def bare_overrides(*, quick: bool, on_cpu: bool) -> tuple[str, ...]:
+def bare_overrides(*, quick: bool, on_cpu: bool, judged: bool = False) -> tuple[str, ...]:
     """What takes this project's parts out of its configuration, and leaves veRL's own.
 
     Args:
         quick: Leave the buffer's short sleep and the engine for CPUs in.
         on_cpu: Whether there is no GPU.
+        judged: Rewards are those of veRL's own judge.
     """
     return (
         "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path=null",
         _PLAIN_REWARD,
+        *((_OWN_JUDGE,) if judged else ()),
         *((f"{_SAMPLER}.path='{_PLAIN_VERL}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),
         *(() if quick else (f"{_SAMPLER}.path=null", f"{_SAMPLER}.name=null")),
         *(_OWN_ENGINE if on_cpu and not quick else ()),
@@ -156,7 +170,7 @@ def train_ours(arguments: Arguments, run: Path, *, judge: bool = True, apart: bo
     seconds([sys.executable, "-m", "cobalt.training", *flags, *settings.overrides], variables, run / "command.log")
 
 
-def train_bare(arguments: Arguments, run: Path, *, quick: bool) -> None:
+def train_bare(arguments: Arguments, run: Path, *, quick: bool, judged: bool = False) -> None:
     """One run of bare veRL, on a Ray like that of this project's runs."""
     from omegaconf import OmegaConf
 
@@ -164,7 +178,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool) -> None:
 
     run.mkdir(parents=True)
     on_cpu = trains_on_cpu(compose(settings_of(arguments, run)))
-    config = compose(settings_of(arguments, run, bare_overrides(quick=quick, on_cpu=on_cpu)))
+    config = compose(settings_of(arguments, run, bare_overrides(quick=quick, on_cpu=on_cpu, judged=judged)))
     variables = process_environment(run, on_cpu=on_cpu)
     if on_cpu:
         variables |= {} if quick else _OWN_ENGINE_VARIABLES
@@ -259,9 +273,12 @@ def table(rows: dict[str, list[dict[str, float]]], starts: dict[str, list[float]
     for side in (BARE, APART):
         if side in rows:
             lines.append(f"Tokens a second, {OURS} to {side}: {speeds[OURS] / speeds[side]:.2f}.")
-    if QUICK in rows and PLAIN in rows:
-        cost, of_the_judge = (100 * (1 - speeds[OURS] / speeds[side]) for side in (QUICK, PLAIN))
-        lines.append(f"What {OURS} adds: {cost:.1f} % of its step for the same tokens, the judge {of_the_judge:.1f} %.")
+    added = {side: 100 * (1 - speeds[OURS] / speeds[side]) for side in (JUDGED, QUICK, PLAIN) if side in rows}
+    if JUDGED in added:
+        lines.append(f"What {OURS} adds to {JUDGED}: {added[JUDGED]:.1f} % of its step for the same tokens.")
+    if QUICK in added and PLAIN in added:
+        judging = f"its judge {added[PLAIN]:.1f} %"
+        lines.append(f"What it adds to {QUICK}: {added[QUICK]:.1f} % of its step for the same tokens, {judging}.")
     return "\n".join(lines)
 
 
@@ -281,6 +298,7 @@ def main(arguments: Arguments) -> int:
     runs: dict[Side, Callable[[Path], None]] = {
         "bare": lambda run: train_bare(arguments, run, quick=False),
         "quick": lambda run: train_bare(arguments, run, quick=True),
+        "judged": lambda run: train_bare(arguments, run, quick=True, judged=True),
         "no_judge": lambda run: train_ours(arguments, run, judge=False),
         "ours": lambda run: train_ours(arguments, run),
         "apart": lambda run: train_ours(arguments, run, apart=True),

@@ -124,6 +124,8 @@ case $command in
     if [ "$address" = 127.0.0.1 ]; then
       export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 # without it Ray puts the machine's public address in its place
     fi
+    # The cluster ends with its head. Ray would wait half a minute first, for others to take over what runs here.
+    export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=${RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S:-0}
     reached_at=$address:$port
     start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1 "${rest[@]}"
     echo "Ray runs at $address:$port, asks for the token in ~/.ray/auth_token, and stops by: scripts/ray_cluster.sh stop"

@@ -281,6 +281,7 @@ def open_cluster(tmp_path_factory):
             RAY_ADDRESS=f"127.0.0.1:{port}",
             RAY_AUTH_MODE="disabled",
             RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+            RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",  # there is no other node to take over what runs here
         )
         command = ["ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", *others]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -17,6 +17,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
+from cobalt.training.divergence import divergence
 from cobalt.training.heartbeat import parse
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
@@ -141,6 +142,14 @@ def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run
     for accepted, name in ((True, "accepted"), (False, "other")):
         mean = sum(found[accepted]) / len(found[accepted])
         assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(mean, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
+    run, metrics = whole_run
+    found = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl", 1536, "default")
+    assert found.kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
 
 
 @pytest.mark.slow

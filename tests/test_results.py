@@ -19,7 +19,7 @@ from cobalt.report.seeds import Moves, difference, moves, pooled
 from cobalt.studies import offline_results, results
 from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
 from cobalt.studies.methods import SeedFolders, methods, round_slug
-from cobalt.studies.offline_methods import OFFLINE_METHODS, ROWS, WRITERS, folders_of
+from cobalt.studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from cobalt.studies.page import marks
 from cobalt.studies.results import write_results
 
@@ -271,6 +271,9 @@ def offline(study):
             at.own.data(method.groups.slug).mkdir(parents=True, exist_ok=True)
             write_lines(at.own.data(method.groups.slug) / "train.jsonl", [group])
             make_run(at.evaluation(method), [[[0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]])
+        for moved in MOVED:
+            at.divergence(moved).parent.mkdir(parents=True, exist_ok=True)
+            at.divergence(moved).write_text(json.dumps({"kl": 0.125, "responses": 4, "tokens": 40}))
         for row in ROWS:
             make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
         names = [at.own.step(f"{writer.slug}_submissions") for writer in WRITERS]
@@ -293,6 +296,7 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # 8 steps of 5 responses: 2 accepted ones 20 times, or 4 responses 10 times.
     cells = {line.split(" | ")[0]: line.split(" | ")[-4:] for line in text.splitlines() if "0.250 |" in line}
     assert (cells["| SFT"], cells["| RLOO"]) == (["40", "2", "20.0", "0.250 |"], ["40", "4", "10.0", "0.250 |"])
+    assert {line.split(" | ")[0] for line in text.splitlines() if "0.125 |" in line} == {"| Cobalt", "| FT-Cobalt"}
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))

@@ -93,13 +93,15 @@ def test_phases_and_the_rest_are_the_whole_step_and_warm_up_does_not_count(step,
 
 def test_the_cost_is_what_the_step_is_longer_for_the_same_tokens(step, tmp_path):
     rows = {}
-    for side, seconds in ((step.BARE, 8.0), (step.QUICK, 4.5), (step.PLAIN, 4.75), (step.OURS, 5.0)):
+    of_sides = ((step.BARE, 8.0), (step.QUICK, 4.5), (step.JUDGED, 6.0), (step.PLAIN, 4.75), (step.OURS, 5.0))
+    for side, seconds in of_sides:
         write_run(step, tmp_path / side, reward=0.0, seconds=seconds)
         rows[side] = step.steps_of(tmp_path / side)
     text = step.table(rows, {side: [30.0] for side in rows})
-    assert "adds: 10.0 % of its step for the same tokens, the judge 5.0 %" in text
+    assert f"adds to {step.JUDGED}: -20.0 % of its step" in text
+    assert f"adds to {step.QUICK}: 10.0 % of its step for the same tokens, its judge 5.0 %" in text
     assert f"to {step.BARE}: 1.60" in text
-    assert "| tokens a second | 75 | 133 | 126 | 120 |" in text
+    assert "| tokens a second | 75 | 133 | 100 | 126 | 120 |" in text
 
 
 def test_start_up_ends_where_the_first_step_begins(step, tmp_path):
@@ -133,3 +135,16 @@ def test_what_cannot_be_measured_is_refused(step, tmp_path, wrong):
 
     with pytest.raises(UserError):
         step.main(arguments(step, tmp_path, **wrong))
+
+
+@pytest.mark.parametrize(("program", "share"), [("print(int(input()) + 1)", 1.0), ("print(2)", 0.5), ("1 / 0", 0.0)])
+def test_verls_own_judge_reads_the_tests_of_this_projects_rows(monkeypatch, program, share):
+    from cobalt.problem import TestSuite
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import plain_verl
+
+    tests = TestSuite(("1\n", "5\n"), ("2\n", "6\n")).to_json()
+    score = plain_verl.judged_score("pocket", f"Add one.\n```python\n{program}\n```", tests, {})
+    sys.modules.pop("plain_verl")
+    assert score == share

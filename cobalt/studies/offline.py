@@ -20,6 +20,7 @@ from cobalt.studies.flags import check_seeds, list_or_run
 from cobalt.studies.methods import Method
 from cobalt.studies.offline_methods import (
     COMPARED,
+    MOVED,
     OFFLINE_METHODS,
     ROWS,
     SAMPLES,
@@ -62,6 +63,15 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
         )
     for method in OFFLINE_METHODS:
         yield _training(at, method)
+    for moved in MOVED:
+        yield pocket.divergence(
+            own.step(f"{moved.slug}_divergence"),
+            moved.name,
+            at.start,
+            at.model(moved),
+            at.validation,
+            at.divergence(moved),
+        )
     for row in ROWS:
         yield from _evaluations(at, row)
 
@@ -72,7 +82,7 @@ def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
         f"Train offline ({method.name}).",
         method.estimator,
         at.own.data(method.groups.slug),
-        at.own.data(VALIDATION.slug) / "validation.jsonl",
+        at.validation,
         at.start,
         at.training(method),
         at.own.seed,
@@ -107,7 +117,7 @@ def _evaluations(at: OfflineFolders, row: Row) -> Iterator[Step]:
 def _given(at: OfflineFolders) -> Iterator[Path]:
     """What `cobalt.studies.reproduce` has made: what the steps start from, and what the tables show beside them."""
     yield from (pocket.problems(at.own.world, name) for name in ("train", "test"))
-    yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED))
+    yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED, *MOVED))
     yield at.trajectories
     yield from (pocket.evaluation_file(at.evaluation(row)) for row in SHOWN if isinstance(row, Method))
     online = [row for row in (*WRITERS, *SHOWN) if isinstance(row, Method)]
@@ -160,7 +170,8 @@ def study(arguments: Arguments) -> Study:
             pocket.evaluation_file(part)
             for at in all_seeds
             for part in (*map(at.samples, ROWS), *map(at.evaluation, SHOWN))
-        ),
+        )
+        + tuple(at.divergence(row) for at in all_seeds for row in MOVED),
     )
     again = ["python", "-m", "cobalt.studies.offline", str(folder), *flags]
     if arguments.results:

@@ -113,6 +113,9 @@ OFFLINE_METHODS = (
 
 Row = Method | OfflineMethod
 
+MOVED = (COBALT, FT_COBALT)
+"""Rows of `cobalt.studies.reproduce` whose KL divergence is estimated on the same programs, too."""
+
 COMPARED = (BASE, COBALT)
 """Rows of `cobalt.studies.reproduce` that pass@k is estimated for, too."""
 
@@ -165,6 +168,15 @@ class OfflineFolders:
     def evaluation(self, row: Row) -> Path:
         """The trajectories of a row on the test problems."""
         return self.reproduced.evaluation(row) if isinstance(row, Method) else self.own.home / "test" / row.slug
+
+    def divergence(self, row: Method) -> Path:
+        """The KL divergence of a row of `MOVED`."""
+        return self.own.home / "divergence" / f"{row.slug}.json"
+
+    @property
+    def validation(self) -> Path:
+        """The programs that every row's KL divergence is estimated on."""
+        return self.own.data(VALIDATION.slug) / "validation.jsonl"
 
     def samples(self, row: Row) -> Path:
         """Many first programs of a row for each test problem."""

@@ -23,8 +23,9 @@ from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.studies import pocket
 from cobalt.studies.equal_time import command_seconds, training_seconds
 from cobalt.studies.flags import check_seeds
-from cobalt.studies.methods import BASE, COBALT
+from cobalt.studies.methods import BASE, COBALT, Method
 from cobalt.studies.offline_methods import (
+    MOVED,
     ROWS,
     SFT,
     SHOWN,
@@ -36,6 +37,7 @@ from cobalt.studies.offline_methods import (
 )
 from cobalt.studies.page import kept, write_page
 from cobalt.studies.results import collected, cost
+from cobalt.training.divergence import read_divergence
 from cobalt.trajectory_codec import read_trajectories
 
 MODULE = "cobalt.studies.offline_results"
@@ -117,7 +119,8 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-            data = ["", "", ""]
+            moved = mean(read_divergence(at.divergence(row)).kl for at in seeds)
+            data = ["", "", f"{moved:.3f}"]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     return [
         ("Offline RL", pass_table("offline", _caption(seeds, unfinished), runs, extra)),
@@ -137,7 +140,10 @@ def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
     folders = [at.evaluation(row) for at in seeds]
     if row in ROWS:
         folders += [at.samples(row) for at in seeds]
-    return all(pocket.evaluation_file(folder).exists() for folder in folders)
+    files = [pocket.evaluation_file(folder) for folder in folders]
+    if isinstance(row, Method) and row in MOVED:
+        files += [at.divergence(row) for at in seeds]
+    return all(file.exists() for file in files)
 
 
 def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:

@@ -148,6 +148,27 @@ def first_programs(
     )
 
 
+def divergence(name: str, policy: str, start: Path, model: Path, groups: Path, result: Path) -> Step:
+    """How far a policy has moved from another one, on judged programs of the other.
+
+    Args:
+        name: Of the step.
+        policy: What the policy is called.
+        start: The other policy.
+        model: The policy.
+        groups: The programs.
+        result: The file to write.
+    """
+    module = ("python", "-m", "cobalt.training.divergence", "--start", str(start), "--model", str(model))
+    return Step(
+        name,
+        f"Estimate how far {policy} has moved from the seed model.",
+        (*module, "--groups", str(groups), "--output_file", str(result)),
+        files=(result,),
+        needs=(start, model, groups),
+    )
+
+
 def pass_at_k(name: str, result: Path, evaluation: Path) -> Step:
     """Pass@1, pass@10 and the number of different programs of a single-turn result."""
     return Step(
