@@ -685,10 +685,15 @@ assert "failure_keys" in source and "prompt_global_steps" in source and "{uid}_{
 
 from hydra.utils import get_class
 from omegaconf import OmegaConf
-from cobalt_verl.agent_loops.seeded_single_turn import SeededSingleTurnLoop
-[loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
-assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SeededSingleTurnLoop
-from cobalt_verl.agent_loops.seeded_single_turn import sample_seed
+from cobalt_verl.agent_loops.single_turn import SingleTurnLoop
+[unseeded, loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
+assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SingleTurnLoop and loop.seeded
+assert unseeded.name == "single_turn" and get_class(unseeded._target_) is SingleTurnLoop and not unseeded.seeded
+from cobalt_verl.agent_loops.sampling import of_sample, sample_seed
+from vllm import SamplingParams
+whole = of_sample({"temperature": 0.5}, None)
+assert SamplingParams(**whole).seed is None and SamplingParams(**of_sample(whole, (0, 1))).seed == sample_seed(0, 1)
+assert SamplingParams(**whole).output_kind.name == "FINAL_ONLY" and not SamplingParams(**whole).detokenize
 seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}
 assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
 from verl.trainer.ppo.v1 import agent_loop_tq

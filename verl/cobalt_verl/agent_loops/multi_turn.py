@@ -22,7 +22,7 @@ from cobalt.reward import RewardSettings
 from cobalt.training.episodes import EpisodeSettings, episode_settings
 from cobalt.training.templates import opened_by_template
 from cobalt_verl.agent_loops.judged_episode import JudgedEpisode, TrajectoryReward
-from cobalt_verl.agent_loops.seeded_single_turn import sample_seed
+from cobalt_verl.agent_loops.sampling import of_sample
 from cobalt_verl.agent_loops.token_rows import TokenRow, add_turn
 from cobalt_verl.episodes import FIELD, RowRecord, TurnRecord
 from cobalt_verl.scoring import JUDGE_ATTEMPTS, failures_recorded, running_judge
@@ -108,10 +108,8 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
 
     def _sampling(self, shared: Mapping[str, Any], fields: Mapping[str, Any], turn: int) -> dict[str, Any]:
         """The sampling parameters of a turn."""
-        if not self._seeded:
-            return dict(shared)
         sample = (self.data_config.seed, fields["global_steps"], fields["index"], fields["session_id"], turn)
-        return {**shared, "seed": sample_seed(*sample)}
+        return of_sample(shared, sample if self._seeded else None)
 
     async def _generate(self, server: str, prompt_ids: list[int], sampling: dict[str, Any]) -> TokenOutput:
         """One response; turns with the same `server` go to one engine, which remembers their common beginning."""

@@ -1,0 +1,30 @@
+"""The sampling parameters of one response of a rollout, for veRL's vLLM server.
+
+veRL's `rollout.full_determinism` gives every request one seed: the samples of a prompt would all be the same.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def of_sample(shared: Mapping[str, Any], sample: Sequence[int] | None) -> dict[str, Any]:
+    """The parameters of a response.
+
+    The server waits for the last output of a response, and reads its tokens alone. Without these settings vLLM decodes
+    the text, and makes an output of all tokens so far, after each token: work for the process that serves all requests.
+
+    Args:
+        shared: VeRL's, for all responses.
+        sample: Numbers that name the response, and decide its seed; None: it has no seed.
+    """
+    from vllm.sampling_params import RequestOutputKind
+
+    seed = {} if sample is None else {"seed": sample_seed(*sample)}
+    return {**shared, "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False, **seed}
+
+
+def sample_seed(*parts: int) -> int:
+    """A seed for vLLM (31 bits), determined by the numbers."""
+    digest = hashlib.sha256(",".join(map(str, map(int, parts))).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
