@@ -15,7 +15,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
 
 
 def judged_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any, **_: Any) -> float:
-    """The share of tests, ten at most, that pass by veRL's own judge, which has no sandbox."""
+    """By veRL's own judge, which has no sandbox: 1 if all tests pass, otherwise the share of the first ten."""
     score, _metadata = prime_code.compute_score(solution_str, ground_truth, continuous=True)
     return float(score)
 

@@ -3,10 +3,11 @@
     python benchmarks/processes.py runs/ft [--first 2] [--last 8]
 
 Start it beside the run, on the same machine. It waits for the line of the step `--first` in the run's metrics, and ends
-with that of `--last`. A process of a sandbox is gone before it could be asked, so sandboxes count in the last line
-alone, with everything else that ended meanwhile.
+with that of `--last`; stop it by Ctrl-C if the run ends before. A process of a sandbox is gone before it could be
+asked, so sandboxes count in the last line alone, with what is not shown and everything else that ended meanwhile.
 """
 
+import json
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from cobalt.training.run_folder import metrics_path
 
 _SHOWN = 12
 _NAME = 60
+"""Characters of a command that are shown."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,22 @@ class Arguments:
     run: tyro.conf.Positional[Path]
     """Folder of the training run."""
     first: int = 2
-    """Begin after so many steps."""
+    """Begin when this step has ended."""
     last: int = 8
-    """End after so many."""
+    """End when this step has ended."""
 
 
-def wait_for(metrics: Path, steps: int) -> None:
-    """Return when a run's metrics have so many lines."""
-    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < steps:
+def wait_for(metrics: Path, step: int) -> None:
+    """Return when a run's metrics have the line of a step."""
+    while ended(metrics) < step:
         time.sleep(0.05)
+
+
+def ended(metrics: Path) -> int:
+    """The last step that a run's metrics have a whole line of; -1: none."""
+    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return int(json.loads(whole[-1])["step"]) if whole else -1
 
 
 def spent() -> tuple[dict[int, tuple[str, float]], float]:
@@ -49,7 +58,8 @@ def spent() -> tuple[dict[int, tuple[str, float]], float]:
             times, words = process.cpu_times(), process.cmdline()
         except psutil.Error:  # it has ended
             continue
-        found[process.pid] = (" ".join(words)[:_NAME] or process.name(), times.user + times.system)
+        name = " ".join(word.rpartition("/")[2] for word in words)[:_NAME]
+        found[process.pid] = (name or process.name(), times.user + times.system)
     whole = psutil.cpu_times()
     return found, whole.user + whole.nice + whole.system + whole.irq + whole.softirq
 
@@ -60,6 +70,8 @@ def main(arguments: Arguments) -> int:
     if arguments.first < 0 or steps < 1:
         raise UserError("--first must be 0 or more, and --last above it")
     metrics = metrics_path(arguments.run)
+    if ended(metrics) > arguments.first:
+        raise UserError(f"{arguments.run} is at step {ended(metrics)} already: give later steps by --first and --last")
     wait_for(metrics, arguments.first)
     began, (before, busy_before) = time.monotonic(), spent()
     wait_for(metrics, arguments.last)
@@ -70,9 +82,10 @@ def main(arguments: Arguments) -> int:
     used = (busy - busy_before) / steps
     cores = psutil.cpu_count() or 1
     print(f"a step: {seconds:.2f} s, in which {cores} cores were used for {used:.2f} s of {cores * seconds:.2f} s")
-    for name, share in had.most_common(_SHOWN):
+    shown = had.most_common(_SHOWN)
+    for name, share in shown:
         print(f"{share:6.2f} s  {name}")
-    print(f"{used - sum(had.values()):6.2f} s  processes that have ended, and everything else")
+    print(f"{used - sum(share for _, share in shown):6.2f} s  other processes, and those that have ended")
     return 0
 
 

@@ -14,9 +14,10 @@ The sides have the same model, rows, order of prompts, batch, lengths, number of
   and without the judge;
 - this project: with the judge, too.
 
-What this project adds to a step is its difference to the third side, which does the same work, and has all that makes
-this project faster. The difference to the second side counts all judging as added, and the fourth side says how much of
-that is the judge. What the engine for CPUs saves is the difference of the first two. On a
+What this project adds to a step is its difference to the third side, which judges programs, too. The difference to the
+second side counts all judging as added, and the fourth side says how much of that is the judge. Bare veRL keeps its own
+agent loop, for which vLLM makes text and an output after each token; what this project saves by asking for whole
+responses as tokens is in these differences. What the engine for CPUs saves is the difference of the first two. On a
 CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run there, and run
 vLLM in one process (`cobalt.engine.vllm_executor`).
 

@@ -47,7 +47,7 @@ def test_policies_whose_tokenizers_differ_are_refused(seed_model, groups, tmp_pa
     (other / "tokenizer_config.json").write_text(json.dumps(content))
     for file in other.glob("chat_template*"):
         file.unlink()
-    with pytest.raises(UserError, match="tokenizers"):
+    with pytest.raises(UserError, match="make different tokens"):
         divergence.main(divergence.Arguments(str(seed_model), str(other), groups, tmp_path / "kl.json"))
 
 

@@ -138,7 +138,8 @@ async def ask(*answers):
     async def generate(prompt_ids, sampling_params, **_):
         asked.append([tokenizer.decode(prompt_ids), sampling_params["seed"]])
         return TokenOutput(token_ids=tokenizer.encode(answers[len(asked) - 1], add_special_tokens=False))
-    loop = instantiate(OmegaConf.create({{"_target_": entry._target_, "seeded": entry.seeded}}), trainer_config=DictConfigWrap(config),
+    wanted = OmegaConf.create({{"_target_": entry._target_, "seeded": entry.seeded}})
+    loop = instantiate(wanted, trainer_config=DictConfigWrap(config),
         server_manager=SimpleNamespace(generate=generate), tokenizer=tokenizer, processor=None, dataset_cls=None,
         data_config=DictConfigWrap(config.data))
     outputs = await loop.run({{"temperature": 1.0}}, raw_prompt=[{{"role": "user", "content": "problem 1"}}],

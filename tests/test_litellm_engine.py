@@ -642,8 +642,7 @@ def vllm_server(model, folder):
         server.wait()
 
 
-@pytest.mark.sandbox
-@pytest.mark.slow
+@pytest.mark.services
 def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
     with vllm_server(seed_model, tmp_path) as url:
         settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)

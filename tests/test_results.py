@@ -320,6 +320,14 @@ def test_offline_rows_that_are_not_finished_are_left_out_by_name(study, offline)
     assert f"{unsampled.name}; {unevaluated.name}." in caption
 
 
+def test_the_divergence_of_a_row_of_another_study_is_left_empty_where_a_seed_has_none(study, offline):
+    folders_of(offline, study, 1, fast=True).divergence(MOVED[0]).unlink()
+    offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
+    table = Path("RESULTS.md").read_text().partition("| KL |")[2].partition("\n\n")[0]
+    cells = {line.split(" | ")[0]: line.split(" | ")[-1] for line in table.splitlines()}
+    assert (cells[f"| {MOVED[0].name}"], cells[f"| {MOVED[1].name}"]) == (" |", "0.125 |")
+
+
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
     at = folders_of(offline, study, 0, fast=True)
     training_run(at.training(OFFLINE_METHODS[0]), [2.0] * 8, **{"training/responses": 5.0})

@@ -47,9 +47,9 @@ def texts_of(value):
     return [value] if isinstance(value, str) else []
 
 
-@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("quick", "judged"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("scale", ["pocket", "paper"])
-def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick):
+def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick, judged):
     from omegaconf import OmegaConf
 
     from cobalt.training.configuration import VERL_ADDITIONS, compose, trains_on_cpu
@@ -57,13 +57,14 @@ def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path
     settings = step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run")
     ours = compose(settings)
     on_cpu = trains_on_cpu(ours)
-    further = step.bare_overrides(quick=quick, on_cpu=on_cpu)
+    further = step.bare_overrides(quick=quick, on_cpu=on_cpu, judged=judged)
     bare = compose(step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run", further))
     sections = {name: value for name, value in OmegaConf.to_container(bare, resolve=True).items() if name != "cobalt"}
     named = [text for text in texts_of(sections) if "cobalt" in text or str(VERL_ADDITIONS) in text]
     engine = ["cobalt_verl.cpu.shared_prompts"] if quick and on_cpu else []
     executor = ["cobalt.engine.vllm_executor.BoundExecutor"] if on_cpu else []
     assert sorted(set(named) - {"cobalt"}) == sorted(engine + executor)  # "cobalt" is the name of the project in logs
+    assert bare.reward.custom_reward_function.name == ("judged_score" if judged else "compute_score")
     same = ("data", "algorithm", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size")
     assert all(OmegaConf.select(ours, key) == OmegaConf.select(bare, key) for key in same)
 

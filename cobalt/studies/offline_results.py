@@ -25,7 +25,6 @@ from cobalt.studies.equal_time import command_seconds, training_seconds
 from cobalt.studies.flags import check_seeds
 from cobalt.studies.methods import BASE, COBALT, Method
 from cobalt.studies.offline_methods import (
-    MOVED,
     ROWS,
     SFT,
     SHOWN,
@@ -119,8 +118,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-            moved = mean(read_divergence(at.divergence(row)).kl for at in seeds)
-            data = ["", "", f"{moved:.3f}"]
+            data = ["", "", _moved(seeds, row)]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     return [
         ("Offline RL", pass_table("offline", _caption(seeds, unfinished), runs, extra)),
@@ -140,10 +138,15 @@ def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
     folders = [at.evaluation(row) for at in seeds]
     if row in ROWS:
         folders += [at.samples(row) for at in seeds]
-    files = [pocket.evaluation_file(folder) for folder in folders]
-    if isinstance(row, Method) and row in MOVED:
-        files += [at.divergence(row) for at in seeds]
-    return all(file.exists() for file in files)
+    return all(pocket.evaluation_file(folder).exists() for folder in folders)
+
+
+def _moved(seeds: Sequence[OfflineFolders], row: Method) -> str:
+    """The mean KL divergence of a row that another study trained; "" if it was not estimated for every seed."""
+    files = [at.divergence(row) for at in seeds]
+    if not all(file.exists() for file in files):
+        return ""
+    return f"{mean(read_divergence(file).kl for file in files):.3f}"
 
 
 def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:

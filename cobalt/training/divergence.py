@@ -1,9 +1,9 @@
 """How far a policy has moved from another one: `python -m cobalt.training.divergence`.
 
 Offline training validates its own policy with KL(start || policy) (`validation/kl`, docs/offline_rl.md). This command
-estimates the same of any two policies that share a tokenizer, for instance of a policy that online training made. Both
-compute in float32, one response at a time, on the first GPU if there is one. That is for a file of validation, and not
-for speed.
+estimates the same of any two policies that share a tokenizer, for instance of a policy that online training made. Their
+log-probs are computed in float32, one response at a time, on the first GPU if there is one. That is meant for a file of
+validation, and not for speed.
 """
 
 import json
@@ -117,8 +117,8 @@ def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
     with torch.inference_mode():
         for row in rows:
             tokens = torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)).to(device)
-            begin = len(row.prompt) - 1  # the logits at a token are about the token after it
-            logits = model(tokens[None]).logits[0, begin:-1].float()
+            # The logits at a token are about the token after it, and nothing is wanted about the prompt's.
+            logits = model(tokens[None], logits_to_keep=len(row.response) + 1).logits[0, :-1]
             chosen = logits.log_softmax(-1).gather(1, tokens[len(row.prompt) :, None])[:, 0]
             found.append(chosen.double().cpu().numpy())
     return np.concatenate(found)

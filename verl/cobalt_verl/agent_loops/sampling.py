@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vllm.sampling_params import RequestOutputKind
+
 
 def of_sample(shared: Mapping[str, Any], sample: Sequence[int] | None) -> dict[str, Any]:
     """The parameters of a response.
@@ -18,8 +20,6 @@ def of_sample(shared: Mapping[str, Any], sample: Sequence[int] | None) -> dict[s
         shared: VeRL's, for all responses.
         sample: Numbers that name the response, and decide its seed; None: it has no seed.
     """
-    from vllm.sampling_params import RequestOutputKind
-
     seed = {} if sample is None else {"seed": sample_seed(*sample)}
     return {**shared, "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False, **seed}
 
