@@ -214,6 +214,39 @@ def test_a_test_of_a_function_that_no_program_could_pass_is_named_before_anythin
         split_tests(Problem.parse({"id": "p", "question": "f", "test_cases": tests}))
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_key_of_tests_that_nothing_reads_is_refused_by_name(as_text):
+    tests = {"function": "f", "inputs": ["1", "2"], "outputs": ["1", "2"]}
+    problem = Problem.parse({"id": "p", "question": "f", "test_cases": json.dumps(tests) if as_text else tests})
+    with pytest.raises(UserError, match="'p'.*'function'.*fn_name"):
+        split_tests(problem)
+
+
+@pytest.mark.parametrize(("tests", "warned"), [(7, True), (8, False)])
+def test_few_hidden_tests_are_warned_of(tmp_path, caplog, tests, warned):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", tests), own("b", 9), square_problem("c")])
+    split_problem_file(source, tmp_path / "q.jsonl")
+    assert ("1 of 3 problems" in caplog.text) is warned
+
+
+def test_flags_of_an_earlier_run_in_the_folder_are_compared_before_anything_starts(tmp_path):
+    from cobalt.commands.try_problems import Arguments, check_earlier
+    from cobalt.commands.try_steps import rollout_settings
+    from cobalt.manifest import open_manifest
+
+    def settings(**flags):
+        return rollout_settings(Arguments(tmp_path / "p.jsonl", "m", tmp_path, **flags))[1]
+
+    check_earlier(settings(turns=5))  # there is none
+    made = settings()
+    kept = {name: getattr(made, name) for name in ("turns", "enable_thinking", "truncated_thinking", "public_tests")}
+    open_manifest(made.output_file, kept | {"generation": made.generation.model_dump(mode="json")})
+    made.output_file.write_text("{}\n")
+    check_earlier(settings())
+    with pytest.raises(UserError, match="n was 4, now 2; turns was 3, now 5"):
+        check_earlier(settings(turns=5, num_completions=2))
+
+
 def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(tmp_path, capsys):
     from cobalt.commands.ending import say_sampled
     from cobalt.commands.run_single_turn_litellm import Arguments

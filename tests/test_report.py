@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -177,6 +178,7 @@ def test_runs_of_different_settings_are_refused_unless_they_are_named(tmp_path, 
     with pytest.raises(UserError) as error:
         check_comparable(runs)
     assert message in str(error.value)
+    check_comparable(runs, shlex.split(str(error.value).rpartition("--allow ")[2]))
     with pytest.raises(UserError):
         check_comparable(runs, ["emperature"])  # not a part of a name
     [phrase] = check_comparable(runs, [allow])

@@ -80,8 +80,9 @@ def main(arguments: Arguments) -> int:
     console.print(
         f"every program and verdict: {page} (opens in a browser)\n"
         f"tables and plots: {report}\n"
-        f"next: use other --model, --turns or -n with another -o, then compare the runs:"
-        f" cobalt report {shlex.quote(str(arguments.output_dir))} OTHER -o report",
+        f"next: run it with another --model and another -o, then compare both:"
+        f" cobalt report {shlex.quote(str(arguments.output_dir))} OTHER -o report"
+        " (runs with other --turns or -n compare with --allow turns samples)",
         markup=False,
         soft_wrap=True,
     )

@@ -1,5 +1,6 @@
 """Public and hidden tests for problems that have only `test_cases`: the first tests are public, the rest are hidden."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,15 @@ from cobalt.problem import Problem, TestSuite, load_problems
 from cobalt.records import encode_record
 from cobalt.rows import decode_json
 
+logger = logging.getLogger(__name__)
+
 PUBLIC_TESTS = 4
 """Public tests of a problem, as in the paper."""
+
+ENOUGH_HIDDEN = 4
+"""With fewer hidden tests than this, a wrong program may well pass them all."""
+
+_KEYS = ("inputs", "outputs", "fn_name", "asserts")
 
 _SPLIT = ("public_test_cases", "hidden_test_cases")
 
@@ -24,14 +32,15 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     where that many would leave no hidden test.
 
     Raises:
-        UserError: the problem has fewer than two tests, a value in a test of a function is not JSON, or `public_tests`
-            is below 1.
+        UserError: the problem has fewer than two tests, its tests have a key that is not known, a value in a test of a
+            function is not JSON, or `public_tests` is below 1.
     """
     if public_tests < 1:
         raise UserError(f"--public_tests is {public_tests}: it must be 1 or more, because feedback comes from them")
     record = dict(problem.record)
     if any(field in record for field in _SPLIT):
         return record
+    _check_keys(problem)
     _check_values(problem)
     count = len(problem.tests)
     if count < 2:
@@ -41,6 +50,14 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     cut = min(public_tests, count - 1)
     suites = problem.tests.select(range(cut)), problem.tests.select(range(cut, count))
     return record | {field: _like(suite, record["test_cases"]) for field, suite in zip(_SPLIT, suites, strict=True)}
+
+
+def _check_keys(problem: Problem) -> None:
+    """Raise if the tests have a key that nothing reads, such as a misspelt `fn_name`."""
+    tests = problem.record["test_cases"]
+    unknown = sorted(set(decode_json(tests) if isinstance(tests, str) else tests) - set(_KEYS))
+    if unknown:
+        raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
 
 
 def _check_values(problem: Problem) -> None:
@@ -61,6 +78,8 @@ def _check_values(problem: Problem) -> None:
 def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> int:
     """Write the problems of a file, all with public and hidden tests; returns how many were split.
 
+    Warns of problems with so few hidden tests that verdicts on them say little.
+
     Raises:
         UserError: a file cannot be read or written, the result exists with other problems, a problem is malformed, or
             one has too few tests; it is named.
@@ -77,7 +96,15 @@ def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TE
             handle.write(content)
     elif result.read_bytes() != content:
         raise UserError(f"{result} exists and holds other problems than {source}: name another output folder")
-    return sum(record != problem.record for record, problem in zip(records, problems, strict=True))
+    split = [record for record, problem in zip(records, problems, strict=True) if record != problem.record]
+    few = sum(len(TestSuite.parse(record["hidden_test_cases"])) < ENOUGH_HIDDEN for record in split)
+    if few:
+        logger.warning(
+            "%d of %d problems have fewer than %d hidden tests, which a wrong program may pass: the first %d tests of a"
+            " problem are public, so give %d or more",
+            *(few, len(problems), ENOUGH_HIDDEN, public_tests, public_tests + ENOUGH_HIDDEN),
+        )
+    return len(split)
 
 
 def _like(suite: TestSuite, original: object) -> object:

@@ -8,6 +8,7 @@ what reports compare, and a seed does not change any distribution.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,21 +235,24 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
             )
-        refused: list[str] = []
+        refused: dict[str, str] = {}
         for setting in sorted(base.settings.keys() | other.settings.keys()):
             before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
             if before == after:
                 continue
             phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
-            (accepted if _is_allowed(setting, allowed) else refused).append(phrase)
+            if _is_allowed(setting, allowed):
+                accepted.append(phrase)
+            else:
+                refused[setting.removesuffix(" (digest)")] = phrase
         if refused:
             manifests = [manifest_path(run.evaluation) for run in (base, other)]
             missing = [path for path in manifests if not path.exists()]
             if len(missing) == 1:
                 raise UserError(f"{missing[0]} is missing, so the settings of that run are not known: put it back")
             raise UserError(
-                f"{base.name} and {other.name} cannot be compared: {'; '.join(refused)}. Compare runs of the same"
-                " settings, or name those that may differ with --allow"
+                f"{base.name} and {other.name} cannot be compared: {'; '.join(refused.values())}."
+                f" Compare runs of the same settings, or let these differ: --allow {shlex.join(refused)}"
             )
     return accepted
 

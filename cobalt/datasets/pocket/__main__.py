@@ -1,6 +1,7 @@
 """`python -m cobalt.datasets.pocket --output_dir pocket`: build the pocket world, or what is missing of it."""
 
 import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -69,6 +70,10 @@ def main(arguments: Arguments) -> int:
     )
     if arguments.open_share:
         Console().print(_overview(world, arguments))
+    if not arguments.problems_only:
+        model = shlex.quote(str(world.model))
+        logger.info("the model is %s", world.model)
+        logger.info("next: cobalt try PROBLEMS --model %s --prompts pocket --max_tokens 512", model)
     return 0
 
 
