@@ -1,6 +1,9 @@
 """What a run needs of a machine or a cluster: as much as veRL asks Ray for, and no more shared memory than it uses."""
 
+import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -172,3 +175,29 @@ def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights(monkeypatch):
         machine.check_shared_memory(pocket)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * GIB))
     machine.check_shared_memory(pocket)
+
+
+HOLD = """
+import sys
+from cobalt.training import machine
+with machine.alone():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_run_with_a_ray_of_its_own_is_refused_until_the_first_has_ended_however_it_ends(monkeypatch):
+    from cobalt.training import launch
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
+    monkeypatch.setattr(launch, "running_services", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
+    code = f"from cobalt.training import machine; machine._ADDRESS = {machine._ADDRESS!r}{HOLD}"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="another training run"), launch._services(config_of(scale="pocket")):
+            pass
+        first.kill()
+    for _ in range(2):
+        with launch._services(config_of(scale="pocket")) as addresses:
+            assert addresses == {"RAY_ADDRESS": "own"}

@@ -68,7 +68,8 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         The exit code of veRL's driver.
 
     Raises:
-        UserError: the folder holds another run, or the machine has too few GPUs or too little shared memory.
+        UserError: the folder holds another run, another run has a Ray of its own on this machine, or the machine has
+            too few GPUs or too little shared memory.
         InfrastructureError: the judge failed for good, or training hung; the last checkpoint is whole.
     """
     from omegaconf import OmegaConf
@@ -182,11 +183,14 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
     if not trains_on_cpu(config):
         machine.check_gpus(config)
     machine.check_shared_memory(config)
-    with running_services(
-        num_cpus=machine.logical_cpus(config, _judge_cpus()),
-        num_gpus=machine.gpus_of(config) if trains_on_cpu(config) else None,
-        object_store_memory=machine.object_store_bytes(config),
-    ) as addresses:
+    with (
+        machine.alone(),
+        running_services(
+            num_cpus=machine.logical_cpus(config, _judge_cpus()),
+            num_gpus=machine.gpus_of(config) if trains_on_cpu(config) else None,
+            object_store_memory=machine.object_store_bytes(config),
+        ) as addresses,
+    ):
         yield addresses
 
 

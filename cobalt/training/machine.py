@@ -3,11 +3,13 @@
 The figures follow from the composed configuration. Memory of GPUs is in `cobalt.training.fits`.
 """
 
+import contextlib
 import math
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ from cobalt.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 
 SHARED_MEMORY = Path("/dev/shm")
+
+_ADDRESS = "\0cobalt-training"
+"""An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
 _CPUS_OF_A_RANK = 3
 """CPUs that veRL reserves with each GPU, whatever its processes use."""
@@ -161,3 +166,24 @@ def check_shared_memory(config: Any) -> None:
             f"{SHARED_MEMORY} has {free >> 20} MiB free, and training needs {needed >> 20}:"
             " make it larger (docker run --shm-size)"
         )
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Keep other runs that have a Ray of their own from this machine meanwhile.
+
+    VeRL hands weights to vLLM through sockets in /tmp, which it names by the number of its job on Ray. That number is
+    the same on every new Ray, so an engine could wait for ever, or get the weights of another run.
+
+    Raises:
+        UserError: there is such a run.
+    """
+    with socket.socket(socket.AF_UNIX) as held:
+        try:
+            held.bind(_ADDRESS)
+        except OSError:
+            raise UserError(
+                "another training run is under way on this machine, and veRL cannot keep the weights of the two apart: wait"
+                " for its end, or start both on one Ray cluster (docs/cluster.md)"
+            ) from None
+        yield
