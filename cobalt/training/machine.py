@@ -183,7 +183,7 @@ def alone() -> Iterator[None]:
             held.bind(_ADDRESS)
         except OSError:
             raise UserError(
-                "another training run is under way on this machine, and veRL cannot keep the weights of the two apart: wait"
-                " for its end, or start both on one Ray cluster (docs/cluster.md)"
+                "another training run is under way on this machine, and veRL cannot keep the weights of the two apart:"
+                " wait for its end, or start both on one Ray cluster (docs/cluster.md)"
             ) from None
         yield
