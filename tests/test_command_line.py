@@ -289,7 +289,7 @@ def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
     ],
 )
 def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
     (tmp_path / "config.json").write_text("{}")
     finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
     assert finished.returncode == 2 and named in finished.stderr
