@@ -51,7 +51,16 @@ def test_policies_whose_tokenizers_differ_are_refused(seed_model, groups, tmp_pa
         divergence.main(divergence.Arguments(str(seed_model), str(other), groups, tmp_path / "kl.json"))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"kl": 0.1}', '{"kl": 0.1, "responses": 1, "tokens": 2, "more": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"kl": 0.1}',
+        '{"kl": 0.1, "responses": 1, "tokens": 2, "more": 3}',
+        '{"kl": "0.1", "responses": 1, "tokens": 2}',
+    ],
+)
 def test_a_file_that_is_no_result_is_refused(tmp_path, content):
     (tmp_path / "kl.json").write_text(content)
     with pytest.raises(UserError, match="is not a result"):

@@ -92,11 +92,15 @@ def read_divergence(path: Path) -> Divergence:
         UserError: the file cannot be read, or is not a result of the command.
     """
     try:
-        return Divergence(**json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is not a result of python -m cobalt.training.divergence") from None
+    except ValueError:
+        content = None
+    kinds = {"kl": float, "responses": int, "tokens": int}
+    if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != kinds:
+        raise UserError(f"{path} is not a result of python -m cobalt.training.divergence")
+    return Divergence(**content)
 
 
 def _tokens(row: Row) -> tuple[list[int], list[int]]:
