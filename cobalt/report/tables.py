@@ -50,8 +50,8 @@ def few_problems(number: int | None) -> str:
     if number is None or number >= FEW_PROBLEMS:
         return ""
     return (
-        f"Only {number} problem{'s' if number > 1 else ''}: such intervals are too narrow to rely on (below"
-        f" {FEW_PROBLEMS} problems), and where all values are equal they are exact bounds instead."
+        f"Only {number} problem{'s' if number > 1 else ''}: draw no conclusions from these figures. Below"
+        f" {FEW_PROBLEMS} problems the intervals are too narrow, except where all values are equal."
     )
 
 
