@@ -153,6 +153,7 @@ def bare_overrides(*, quick: bool, on_cpu: bool, judged: bool = False) -> tuple[
     return (
         "actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent",
         "actor_rollout_ref.rollout.agent.agent_loop_config_path=null",
+        "reward.num_workers=${actor_rollout_ref.rollout.agent.num_workers}",
         _PLAIN_REWARD,
         *((_OWN_JUDGE,) if judged else ()),
         *((f"{_SAMPLER}.path='{_PLAIN_VERL}'", f"{_SAMPLER}.name=QuickReplayBuffer") if quick else ()),

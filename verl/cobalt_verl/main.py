@@ -28,10 +28,10 @@ class TaskRunner:
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
         import transfer_queue as tq
-        from verl.trainer.ppo.v1 import AgentLoopManagerTQ
         from verl.utils.logging_utils import configure_verl_logging
 
         from cobalt_verl import heartbeat
+        from cobalt_verl.agent_loops.worker import AgentLoopManager
         from cobalt_verl.trainers.episodes import EpisodeTrainer
         from cobalt_verl.trainers.sync import CobaltTrainer
 
@@ -46,7 +46,7 @@ class TaskRunner:
             several_turns = OmegaConf.select(config, "cobalt.multi_turn") is not None
             trainer = (EpisodeTrainer if several_turns else CobaltTrainer)(config=config)
             trainer.init()
-            agent_loops = AgentLoopManagerTQ.create(
+            agent_loops = AgentLoopManager.create(
                 config=config,
                 llm_client=trainer.get_llm_client(),
                 teacher_client=trainer.get_teacher_client(),
@@ -82,10 +82,10 @@ def main(path: str, *, check: bool) -> None:
 
 
 def check_names(config: DictConfig) -> None:
-    """Look up the estimator, the loss and the agent loop that the configuration names.
+    """Look up the estimator, the loss and the agent loop that the configuration names, and where rewards are computed.
 
     Raises:
-        ValueError: there is no estimator or loss, or no agent loop of that name.
+        ValueError: there is no estimator or loss, or no agent loop of that name; or nothing computes rewards.
         Exception: what veRL's import of the agent loop's class raises.
     """
     from hydra.utils import get_class
@@ -101,6 +101,13 @@ def check_names(config: DictConfig) -> None:
     if agent.default_agent_loop not in targets:
         raise ValueError(f"there is no agent loop {agent.default_agent_loop!r}; there are {', '.join(sorted(targets))}")
     get_class(targets[agent.default_agent_loop])
+    reward = config.reward
+    of_a_function = reward.custom_reward_function.path and reward.reward_manager.name == "naive"
+    if not reward.num_workers and not (of_a_function or reward.reward_model.enable):
+        raise ValueError(
+            "agent loops compute rewards by reward.custom_reward_function alone; for another reward.reward_manager set"
+            " reward.num_workers"
+        )
 
 
 if __name__ == "__main__":

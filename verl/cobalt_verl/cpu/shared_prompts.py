@@ -13,6 +13,7 @@ transformers' interface, as those of its own library do. veRL imports this modul
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,23 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 ATTENTION = "cobalt_shared_prompts"
 """The name of `attend` among transformers' attention functions."""
 
-Block = tuple[int, int, torch.Tensor | None]
-"""A prompt with its responses: the place of its first token, the place after its last one, and which tokens (rows) see
-which (columns); None: each token sees those before it and itself."""
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A prompt with its responses.
+
+    Attributes:
+        start: The place of its first token in the row.
+        prompt: Tokens of the prompt.
+        responses: Tokens of each response, in order.
+        seen: Which tokens of the prompt and of a response (columns) each token of the longest response sees (rows);
+            None if there is one response.
+    """
+
+    start: int
+    prompt: int
+    responses: tuple[int, ...]
+    seen: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +92,8 @@ def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> 
             before[:1] = start + length - 1
             predictors[sample] = before
             end += size
-        blocks.append((start, end, _mask(length, [len(responses[sample]) for sample in samples])))
+        sizes = tuple(len(responses[sample]) for sample in samples)
+        blocks.append(Block(start, length, sizes, _seen(length, max(sizes)) if len(sizes) > 1 else None))
     return Packed(
         torch.cat(pieces),
         torch.cat(positions),
@@ -87,13 +103,9 @@ def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> 
     )
 
 
-def _mask(prompt: int, responses: Sequence[int]) -> torch.Tensor | None:
-    """Which tokens of a block see which, by the lengths of the prompt and the responses."""
-    if len(responses) == 1:
-        return None
-    owner = torch.repeat_interleave(torch.arange(len(responses) + 1), torch.tensor([prompt, *responses]))
-    seen = (owner[:, None] == owner) | (owner == 0)
-    return torch.tril(seen)
+def _seen(prompt: int, response: int) -> torch.Tensor:
+    """Which tokens of a prompt and of its response (columns) the tokens of the response see (rows)."""
+    return torch.ones(response, prompt + response, dtype=torch.bool).tril(prompt)
 
 
 def attend(
@@ -121,19 +133,32 @@ def attend(
     Returns:
         (1, tokens, heads, head size), and no weights.
     """
-    parts = [
-        torch.nn.functional.scaled_dot_product_attention(
-            query[:, :, start:end],
-            key[:, :, start:end],
-            value[:, :, start:end],
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=scaling,
-            enable_gqa=True,
+    attention = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling, enable_gqa=True)
+    parts = []
+    for block in blocks:
+        middle = block.start + block.prompt
+        end = middle + sum(block.responses)
+        if block.seen is None:
+            parts.append(attention(*(part[:, :, block.start : end] for part in (query, key, value)), is_causal=True))
+            continue
+        prompt = [part[:, :, block.start : middle] for part in (query, key, value)]
+        queries, keys, values = (_padded(part[0, :, middle:end], block.responses) for part in (query, key, value))
+        before_keys, before_values = (part.expand(len(block.responses), -1, -1, -1) for part in prompt[1:])
+        found = attention(
+            queries,
+            torch.cat([before_keys, keys], dim=2),
+            torch.cat([before_values, values], dim=2),
+            attn_mask=block.seen,
         )
-        for start, end, mask in blocks
-    ]
+        parts.append(attention(*prompt, is_causal=True))
+        parts += [one[None, :, :size] for one, size in zip(found, block.responses, strict=True)]
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _padded(row: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Responses side by side, (heads, tokens, head size), as (responses, heads, longest, head size)."""
+    pieces = row.transpose(0, 1).split(list(sizes))
+    return torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True).transpose(1, 2)
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
