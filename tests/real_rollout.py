@@ -54,10 +54,10 @@ def generate(model: str, rows: str, result: str) -> None:
     from pyarrow import parquet
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
-    from verl.trainer.ppo.v1 import agent_loop_tq
     from verl.workers.rollout.llm_server import LLMServerManager
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
+    from cobalt_verl.agent_loops.worker import rows_of
 
     config = configuration(model, rows)
     variables = process_environment(Path(result).parent, on_cpu=True)
@@ -72,20 +72,6 @@ def generate(model: str, rows: str, result: str) -> None:
         async def _render(self, messages):
             self.conversations.append([dict(message) for message in messages])
             return await super()._render(messages)
-
-    worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
-    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
-
-    async def positions(outputs, fields):
-        """The positions of each row, as veRL's worker puts them into the buffer of training."""
-        put = {}
-
-        async def keep(keys, fields, tags, partition_id):
-            put.update(fields)
-
-        agent_loop_tq.tq.async_kv_batch_put = keep
-        await worker._agent_loop_postprocess(outputs, validate=False, uid="u", **fields)
-        return [ids.tolist() for ids in put["position_ids"]]
 
     async def episode(row, enable_thinking):
         turns = []
@@ -110,7 +96,7 @@ def generate(model: str, rows: str, result: str) -> None:
         return {
             "enable_thinking": enable_thinking,
             "turns": turns,
-            "positions": await positions(outputs, fields),
+            "positions": [made.fields["position_ids"].tolist() for made in rows_of(outputs, fields | {"uid": "u"})],
             "rows": taken,
         }
 

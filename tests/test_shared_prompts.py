@@ -82,10 +82,11 @@ def test_a_shared_prompt_is_in_the_row_once(parts):
     assert packed.positions.tolist() == [0, 1, 2, 3, 3, 4, 0, 1, 2]
     assert packed.predictors.tolist() == [2, 6, 7, 2, 4]
     assert packed.labels.tolist() == [5, 6, 7, 8, 9]
-    assert [(start, end) for start, end, _ in packed.blocks] == [(0, 6), (6, 9)]
-    mask = packed.blocks[0][2].int().tolist()
-    assert mask[3] == [1, 1, 1, 1, 0, 0]  # the first response sees the prompt and itself
-    assert mask[5] == [1, 1, 1, 0, 1, 1]  # the second does not see the first
+    assert [(block.start, block.prompt, block.responses) for block in packed.blocks] == [(0, 3, (1, 2)), (6, 1, (2,))]
+    assert packed.blocks[0].seen.int().tolist() == [
+        [1, 1, 1, 1, 0],
+        [1, 1, 1, 1, 1],
+    ]  # prompt, itself
 
 
 def test_the_engine_returns_what_verl_expects_of_a_micro_batch(parts):

@@ -158,6 +158,16 @@ def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path)
         check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
 
 
+def test_a_reward_manager_needs_processes_for_rewards(tmp_path):
+    from cobalt.training.configuration import TrainingSettings, compose
+    from cobalt_verl.main import check_names
+
+    manager = "reward.reward_manager.name=dapo"
+    with pytest.raises(ValueError, match=r"reward\.num_workers"):
+        check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(manager,))))
+    check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(manager, "reward.num_workers=1"))))
+
+
 @pytest.mark.parametrize("mode", _LOSS_AGG)
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
     from cobalt.training.configuration import TrainingSettings, compose
@@ -293,6 +303,32 @@ def test_a_real_vllm_comes_before_the_cpu_builds_name(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     vllm_name.install()
     assert importlib.metadata.version("vllm") == "9.9.9"
+
+
+def test_the_sampler_on_a_cpu_chooses_the_tokens_that_vllms_own_does(monkeypatch):
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    from cobalt_verl.cpu import vllm_sampler
+
+    own = TopKTopPSampler.forward_cpu
+    monkeypatch.setattr(TopKTopPSampler, "forward_cpu", own)
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    vllm_sampler.register()
+    assert TopKTopPSampler.forward_cpu is own
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    vllm_sampler.register()
+    assert TopKTopPSampler.forward_cpu is not own
+    sampler = object.__new__(TopKTopPSampler)
+    torch.nn.Module.__init__(sampler)
+    sampler.logprobs_mode, sampler.use_fp64_gumbel = "raw_logprobs", False
+    logits = torch.randn(32, 50, generator=torch.Generator().manual_seed(0))
+
+    def sampled(forward, top_p):
+        generators = {place: torch.Generator().manual_seed(place) for place in range(32)}
+        return [forward(sampler, logits.clone(), generators, None, top_p)[0].tolist() for _ in range(3)]
+
+    for top_p in (None, torch.full((32,), 0.9)):
+        assert sampled(TopKTopPSampler.forward_cpu, top_p) == sampled(own, top_p)
 
 
 def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):

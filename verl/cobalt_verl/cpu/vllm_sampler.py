@@ -1,8 +1,8 @@
 """vLLM on a CPU: where every request has a seed of its own, no noise is drawn besides its own.
 
-vLLM's sampler for CPUs draws noise for all requests and then, in its place, that of each request with a seed. A training
-run at the pocket scale has a seed for each; the first noise took a tenth of the engine's time. vLLM's sampler for other
-devices leaves it out, and chooses the same tokens. vLLM finds this module as it finds `vllm_weights`.
+vLLM's sampler for CPUs draws noise for all requests and then, in its place, that of each request with a seed. At the
+pocket scale every request has one, and the first noise took about a tenth of the engine's time. vLLM's sampler for
+other devices leaves it out, and chooses the same tokens. vLLM finds this module as it finds `vllm_weights`.
 """
 
 import os
