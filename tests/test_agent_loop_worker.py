@@ -147,6 +147,33 @@ def test_a_failure_of_the_queue_reaches_every_sample_and_the_next_batch_goes(out
     assert [keys for _, keys, _, _ in queue.puts] == [["2"]]
 
 
+def test_a_cancelled_sample_leaves_the_others_of_its_batch(outbox_module, queue):
+    async def samples():
+        outbox = outbox_module.Outbox()
+        for _ in range(2):
+            outbox.begin()
+        puts = [asyncio.create_task(outbox.put("train", [row(outbox_module, str(number))])) for number in range(2)]
+        await asyncio.sleep(0)
+        puts[0].cancel()
+        await puts[1]
+
+    asyncio.run(asyncio.wait_for(samples(), 10))
+    assert [keys for _, keys, _, _ in queue.puts] == [["0", "1"]]
+
+
+def test_rows_with_different_fields_are_refused(outbox_module, queue):
+    async def samples():
+        outbox = outbox_module.Outbox()
+        for _ in range(2):
+            outbox.begin()
+        other = outbox_module.Row("1", {"prompts": torch.tensor([1]), "more": 2}, {})
+        puts = [outbox.put("train", [made]) for made in (row(outbox_module, "0"), other)]
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    assert all(isinstance(found, ValueError) for found in asyncio.run(asyncio.wait_for(samples(), 10)))
+    assert not queue.puts
+
+
 async def as_coroutine(**arguments):
     return {"score": 0.5, "seen": arguments}
 
@@ -189,8 +216,10 @@ def test_a_response_is_rewarded_by_the_configured_function(worker_module, outbox
         assert parts == {"acc": 0.5}
     else:
         seen = parts["seen"]
-        assert seen["solution_str"] == "text of [8, 9]" and seen["extra_info"] == FIELDS["extra_info"]
-        assert seen["extra_info"] is not FIELDS["extra_info"]  # the samples of a prompt share the row
+        assert seen["solution_str"] == "text of [8, 9]"
+        of_the_loop = {"min_global_steps": 4, "max_global_steps": 5, "num_turns": 2}
+        assert seen["extra_info"] == FIELDS["extra_info"] | of_the_loop
+        assert "num_turns" not in FIELDS["extra_info"]  # the samples of a prompt share the row
 
 
 def test_a_reward_of_the_loop_itself_stays(worker_module, outbox_module, queue):

@@ -158,16 +158,6 @@ def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path)
         check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
 
 
-def test_a_reward_manager_needs_processes_for_rewards(tmp_path):
-    from cobalt.training.configuration import TrainingSettings, compose
-    from cobalt_verl.main import check_names
-
-    manager = "reward.reward_manager.name=dapo"
-    with pytest.raises(ValueError, match=r"reward\.num_workers"):
-        check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(manager,))))
-    check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(manager, "reward.num_workers=1"))))
-
-
 @pytest.mark.parametrize("mode", _LOSS_AGG)
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
     from cobalt.training.configuration import TrainingSettings, compose

@@ -107,7 +107,7 @@ def settings_errors(config: Any) -> list[str]:
     wrong = [*_kind_errors(config)]
     if wrong:
         return wrong
-    parts = (_sampling_errors, _loss_errors, _batch_errors, _dynamic_batch_errors, _episode_errors)
+    parts = (_sampling_errors, _reward_errors, _loss_errors, _batch_errors, _dynamic_batch_errors, _episode_errors)
     return [error for part in parts for error in part(config)]
 
 
@@ -207,6 +207,21 @@ def _sampling_errors(config: Any) -> Iterator[str]:
         yield "algorithm.filter_groups is not offered by this project's replay buffer: leave it off"
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
+
+
+def _reward_errors(config: Any) -> Iterator[str]:
+    reward = config.reward
+    of_the_function = (
+        reward.custom_reward_function.path
+        and reward.reward_manager.name == "naive"
+        and reward.reward_manager.source == "register"
+        and not reward.reward_model.enable
+    )
+    if not reward.num_workers and not of_the_function:
+        yield (
+            "reward.num_workers=0 computes rewards by reward.custom_reward_function alone: set it above 0 for another"
+            " reward.reward_manager or for a reward.reward_model"
+        )
 
 
 def _loss_errors(config: Any) -> Iterator[str]:

@@ -274,8 +274,9 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         # While vLLM generates, the judge and the agent loops need cores, too. The update takes all of them
         # (cobalt_verl/cpu/shared_prompts.py).
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2)),
-        # How often a thread without work looks for more before it sleeps: some microseconds. Being woken takes longer
-        # than most operations of the update do; looking on for a millisecond would take the core from the judge.
+        # How often a thread without work looks for some before it sleeps: for microseconds. A thread that slept at once
+        # would have to be woken for each operation of the update; one that looks for a millisecond, gomp's default,
+        # would take the core from the judge.
         "GOMP_SPINCOUNT": "3000",
         # Large tensors come from memory that the process keeps; fresh pages are expensive on virtual machines.
         "MALLOC_MMAP_MAX_": "0",

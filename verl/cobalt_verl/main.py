@@ -82,10 +82,10 @@ def main(path: str, *, check: bool) -> None:
 
 
 def check_names(config: DictConfig) -> None:
-    """Look up the estimator, the loss and the agent loop that the configuration names, and where rewards are computed.
+    """Look up the estimator, the loss and the agent loop that the configuration names.
 
     Raises:
-        ValueError: there is no estimator or loss, or no agent loop of that name; or nothing computes rewards.
+        ValueError: there is no estimator or loss, or no agent loop of that name.
         Exception: what veRL's import of the agent loop's class raises.
     """
     from hydra.utils import get_class
@@ -101,13 +101,6 @@ def check_names(config: DictConfig) -> None:
     if agent.default_agent_loop not in targets:
         raise ValueError(f"there is no agent loop {agent.default_agent_loop!r}; there are {', '.join(sorted(targets))}")
     get_class(targets[agent.default_agent_loop])
-    reward = config.reward
-    of_a_function = reward.custom_reward_function.path and reward.reward_manager.name == "naive"
-    if not reward.num_workers and not (of_a_function or reward.reward_model.enable):
-        raise ValueError(
-            "agent loops compute rewards by reward.custom_reward_function alone; for another reward.reward_manager set"
-            " reward.num_workers"
-        )
 
 
 if __name__ == "__main__":

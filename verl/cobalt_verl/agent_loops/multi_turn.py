@@ -32,7 +32,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
     """One trajectory: one row to train on or several, all with the trajectory's reward."""
 
     def __init__(self, *arguments: Any, seeded: bool, judge: Judge | None = None, **keywords: Any) -> None:
-        """Prepare for a trajectory; veRL makes a loop for each.
+        """Prepare for trajectories; one loop serves all samples of its process.
 
         Args:
             arguments: Of veRL.

@@ -56,7 +56,7 @@ class Outbox:
 
         Args:
             partition: "train" or "val".
-            rows: None if the sample failed.
+            rows: Empty if the sample failed.
 
         Raises:
             Exception: what the queue raises.
@@ -70,7 +70,7 @@ class Outbox:
         elif self._timer is None and self._batches:
             self._timer = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._send)
         if batch is not None:
-            await batch.sent
+            await asyncio.shield(batch.sent)  # a sample that is cancelled leaves the others'
 
     def _send(self) -> None:
         if self._timer is not None:
@@ -85,6 +85,9 @@ class Outbox:
     @staticmethod
     async def _sent(partition: str, batch: _Batch) -> None:
         try:
+            names = {frozenset(row.fields) for row in batch.rows}
+            if len(names) > 1:  # a name that the first row lacks would be left out without a word
+                raise ValueError(f"the rows of a batch have different fields: {sorted(map(sorted, names))}")
             await tq.async_kv_batch_put(
                 keys=[row.key for row in batch.rows],
                 partition_id=partition,

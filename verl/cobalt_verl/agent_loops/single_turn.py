@@ -12,7 +12,7 @@ class SingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL is not 
     """One response to a prompt."""
 
     def __init__(self, *arguments: Any, seeded: bool, **keywords: Any) -> None:
-        """Prepare for a response; veRL makes a loop for each.
+        """Prepare for responses; one loop serves all samples of its process.
 
         Args:
             arguments: Of veRL.

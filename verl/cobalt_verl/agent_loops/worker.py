@@ -20,6 +20,7 @@ from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, _agent_loop_registry
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.utils.rollout_trace import rollout_trace_attr
 
 from cobalt_verl.agent_loops.outbox import Outbox, Row
 
@@ -40,13 +41,14 @@ class RewardingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if self.processor is not None or self.distillation_enabled:
             await super()._run_agent_loop(sampling_params, trajectory, agent_name=agent_name, **fields)
             return
-        fields.pop("trace", None)  # veRL's trainer traces no sample
+        trace = bool(fields.pop("trace", False))
         if agent_name not in self._loops:
             self._loops[agent_name] = self._make_loop(agent_name)
         self._outbox.begin()
         rows: list[Row] = []
         try:
-            output = await self._loops[agent_name].run(sampling_params, **fields)
+            with rollout_trace_attr(trace=trace):
+                output = await self._loops[agent_name].run(sampling_params, **fields)
             outputs = output if isinstance(output, list) else [output]
             await self._compute_score(outputs, fields)
             rows = rows_of(outputs, fields)
@@ -84,7 +86,7 @@ class RewardingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             "data_source": fields["data_source"],
             "solution_str": self.tokenizer.decode(output.response_ids, skip_special_tokens=True),
             "ground_truth": fields["reward_model"]["ground_truth"],
-            "extra_info": dict(fields["extra_info"]),
+            "extra_info": {**fields["extra_info"], **output.extra_fields, "num_turns": output.num_turns},
         }
         if inspect.iscoroutinefunction(self._reward):
             found = await self._reward(**arguments)
@@ -101,10 +103,11 @@ def rows_of(outputs: Sequence[AgentLoopOutput], fields: Mapping[str, Any]) -> li
         fields: The row of the prompt, with `uid`, `session_id` and `global_steps`, which name the sample.
     """
     final, rows = outputs[-1], []
-    for number, output in enumerate(outputs):
-        if final.reward_score is not None:
+    if final.reward_score is not None:
+        for output in outputs[:-1]:
             output.reward_score = final.reward_score
             output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
+    for number, output in enumerate(outputs):
         values = output.as_dict() | dict(fields)
         values.pop("multi_modal_data", None)
         tokens = torch.cat([values["prompts"], values["responses"]])
