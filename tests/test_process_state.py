@@ -18,7 +18,7 @@ from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import GenerationSettings
 from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
-from cobalt.environment import environment_variables
+from cobalt.environment import SHORT_WAIT, environment_variables
 from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.manifest import manifest_path, open_manifest
 from cobalt.rollout.multi_turn import MultiTurnSettings
@@ -137,7 +137,7 @@ from cobalt.datasets.pocket import training
 
 
 def stop(*arguments):
-    raise SystemExit(0 if "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ else 1)
+    raise SystemExit(0 if "torch" in sys.modules and "GOMP_SPINCOUNT" not in os.environ else 1)
 
 
 training.draw_demonstrations = stop
@@ -146,10 +146,14 @@ training.train_seed_model(None, 0)
 
 
 @pytest.mark.slow
-def test_training_the_seed_model_loads_torch_with_passive_threads_and_leaves_the_environment():
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+def test_training_the_seed_model_loads_torch_with_threads_that_wait_shortly_and_leaves_the_environment():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     finished = subprocess.run(
-        [sys.executable, "-c", TRAIN], cwd=ROOT, env=kept | {"OMP_DISPLAY_ENV": "true"}, capture_output=True, text=True
+        [sys.executable, "-c", TRAIN],
+        cwd=ROOT,
+        env=kept | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
     )
     assert finished.returncode == 0, finished.stderr
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in finished.stderr
+    assert f"GOMP_SPINCOUNT = '{SHORT_WAIT['GOMP_SPINCOUNT']}'" in finished.stderr

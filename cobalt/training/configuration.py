@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.environment import passed_on
+from cobalt.environment import SHORT_WAIT, passed_on
 from cobalt.errors import UserError
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
@@ -274,10 +274,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         # While vLLM generates, the judge and the agent loops need cores, too. The update takes all of them
         # (cobalt_verl/cpu/shared_prompts.py).
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2)),
-        # How often a thread without work looks for some before it sleeps: for microseconds. A thread that slept at once
-        # would have to be woken for each operation of the update; one that looks for a millisecond, gomp's default,
-        # would take the core from the judge.
-        "GOMP_SPINCOUNT": "3000",
+        **SHORT_WAIT,
         # Large tensors come from memory that the process keeps; fresh pages are expensive on virtual machines.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**36),

@@ -17,7 +17,7 @@ from typing import Any
 from cobalt.datasets.pocket.demonstrations import Demonstration, corpus, draw_demonstrations
 from cobalt.datasets.pocket.muon import Muon
 from cobalt.datasets.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
-from cobalt.environment import environment_variables
+from cobalt.environment import SHORT_WAIT, environment_variables
 from cobalt.progress import track
 
 _log = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ class TrainingReport:
 
 
 def load_torch() -> None:
-    """Import torch with threads that do not spin while they wait: beside any other load, such threads make all crawl.
+    """Import torch with threads that wait for work as those of a training run do (`SHORT_WAIT`).
 
-    The variable is read when torch is loaded. If it was loaded before, nothing changes.
+    The shell's `GOMP_SPINCOUNT` comes first. If torch was loaded before, nothing changes.
     """
-    with environment_variables(OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "PASSIVE")):
+    with environment_variables(**SHORT_WAIT | {name: os.environ[name] for name in SHORT_WAIT if name in os.environ}):
         import torch  # noqa: F401
 
 
