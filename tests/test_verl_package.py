@@ -297,7 +297,7 @@ def test_a_real_vllm_comes_before_the_cpu_builds_name(monkeypatch, tmp_path):
 
 @pytest.fixture
 def sampler(monkeypatch):
-    """VLLM's sampler and its own way of sampling; training on a CPU changes it until the test ends."""
+    """A sampler of vLLM, and its own way of sampling; training on a CPU changes it until the test ends."""
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
     from cobalt_verl.cpu import vllm_sampler

@@ -1,10 +1,10 @@
 """vLLM on a CPU: where every request has a seed of its own, a token takes one random number.
 
 vLLM draws one for each token of the vocabulary, request after request. At the pocket scale only its matrix products and
-its attention take longer. Here the one number is looked up in the cumulative probabilities (inverse transform sampling),
-so that a seed gives other tokens than with vLLM's own sampler, by the same probabilities up to rounding (2^-24). A
-request's tokens still follow from its seed alone. Batches in which a request has no seed are sampled as vLLM does. vLLM
-finds this module as it finds `vllm_weights`.
+its attention take longer. Here the one number is looked up in the cumulative probabilities (inverse transform
+sampling), so that a seed gives other tokens than with vLLM's own sampler, by the same probabilities up to rounding
+(2^-24). A request's tokens still follow from its seed alone. Batches in which a request has no seed are sampled as vLLM
+does. vLLM finds this module as it finds `vllm_weights`.
 """
 
 import os
