@@ -72,6 +72,14 @@ def queue(monkeypatch, outbox_module):
     return Queue(monkeypatch, outbox_module)
 
 
+def outbox_of(outbox_module, samples):
+    """An outbox with so many samples under way."""
+    outbox = outbox_module.Outbox()
+    for _ in range(samples):
+        outbox.begin()
+    return outbox
+
+
 def row(outbox_module, key):
     return outbox_module.Row(key, {"prompts": torch.tensor([1])}, {"status": "success"})
 
@@ -105,9 +113,7 @@ def test_rows_that_end_while_others_are_generated_go_together(outbox_module, que
     monkeypatch.setattr(outbox_module, "LONGEST_WAIT_SECONDS", 3600.0)
 
     async def samples():
-        outbox = outbox_module.Outbox()
-        for _ in range(4):
-            outbox.begin()
+        outbox = outbox_of(outbox_module, 4)
         waiting = [asyncio.create_task(outbox.put("train", [row(outbox_module, str(n))])) for n in range(2)]
         await asyncio.sleep(0)
         assert not queue.puts and not any(task.done() for task in waiting)
@@ -121,9 +127,7 @@ def test_a_row_does_not_wait_for_the_longest_sample(outbox_module, queue, monkey
     monkeypatch.setattr(outbox_module, "LONGEST_WAIT_SECONDS", 0.01)
 
     async def samples():
-        outbox = outbox_module.Outbox()
-        outbox.begin()
-        outbox.begin()  # never ends
+        outbox = outbox_of(outbox_module, 2)  # one never ends
         await outbox.put("train", [row(outbox_module, "0")])
 
     asyncio.run(asyncio.wait_for(samples(), 10))
@@ -132,10 +136,8 @@ def test_a_row_does_not_wait_for_the_longest_sample(outbox_module, queue, monkey
 
 def test_a_failure_of_the_queue_reaches_every_sample_and_the_next_batch_goes(outbox_module, queue):
     async def samples():
-        outbox = outbox_module.Outbox()
+        outbox = outbox_of(outbox_module, 2)
         queue.failure = RuntimeError("no storage")
-        for _ in range(2):
-            outbox.begin()
         puts = [outbox.put("train", [row(outbox_module, str(number))]) for number in range(2)]
         failures = await asyncio.gather(*puts, return_exceptions=True)
         assert failures == [queue.failure] * 2
@@ -149,9 +151,7 @@ def test_a_failure_of_the_queue_reaches_every_sample_and_the_next_batch_goes(out
 
 def test_a_cancelled_sample_leaves_the_others_of_its_batch(outbox_module, queue):
     async def samples():
-        outbox = outbox_module.Outbox()
-        for _ in range(2):
-            outbox.begin()
+        outbox = outbox_of(outbox_module, 2)
         puts = [asyncio.create_task(outbox.put("train", [row(outbox_module, str(number))])) for number in range(2)]
         await asyncio.sleep(0)
         puts[0].cancel()
@@ -163,9 +163,7 @@ def test_a_cancelled_sample_leaves_the_others_of_its_batch(outbox_module, queue)
 
 def test_rows_with_different_fields_are_refused(outbox_module, queue):
     async def samples():
-        outbox = outbox_module.Outbox()
-        for _ in range(2):
-            outbox.begin()
+        outbox = outbox_of(outbox_module, 2)
         other = outbox_module.Row("1", {"prompts": torch.tensor([1]), "more": 2}, {})
         puts = [outbox.put("train", [made]) for made in (row(outbox_module, "0"), other)]
         return await asyncio.gather(*puts, return_exceptions=True)
