@@ -30,10 +30,11 @@ the settings that were read.
 _OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
 """Variables with such a name whose value is right on one node only."""
 
-SHORT_WAIT = {"GOMP_SPINCOUNT": "3000"}
-"""How often a thread of torch without work looks for some before it sleeps: for microseconds. A thread that slept at
-once would have to be woken for each operation of a small model; one that looks for a millisecond or more, gomp's
-default, would take the core from what else runs. The variable is read when torch is loaded.
+SHORT_WAIT = "3000"
+"""`GOMP_SPINCOUNT`: how often a thread of torch without work looks for some before it sleeps, here for microseconds.
+
+A thread that slept at once would have to be woken for each operation of a small model; one that looks for a millisecond
+or more, gomp's default, would take the core from what else runs. The variable is read when torch is loaded.
 """
 
 _SECRET_NAME = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD)")

@@ -274,7 +274,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         # While vLLM generates, the judge and the agent loops need cores, too. The update takes all of them
         # (cobalt_verl/cpu/shared_prompts.py).
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2)),
-        **SHORT_WAIT,
+        "GOMP_SPINCOUNT": SHORT_WAIT,
         # Large tensors come from memory that the process keeps; fresh pages are expensive on virtual machines.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**36),

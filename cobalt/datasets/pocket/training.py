@@ -78,7 +78,7 @@ def load_torch() -> None:
 
     The shell's `GOMP_SPINCOUNT` comes first. If torch was loaded before, nothing changes.
     """
-    with environment_variables(**SHORT_WAIT | {name: os.environ[name] for name in SHORT_WAIT if name in os.environ}):
+    with environment_variables(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SHORT_WAIT)):
         import torch  # noqa: F401
 
 

@@ -21,7 +21,7 @@ def register() -> None:
     own = TopKTopPSampler.forward_cpu
 
     def forward_cpu(self: Any, logits: Any, generators: dict[int, Any], k: Any, p: Any) -> Any:
-        if len(generators) < len(logits):
+        if len(generators) != len(logits):
             return own(self, logits, generators, k, p)
         kept = apply_top_k_top_p(logits, k, p)
         log_probs = kept.log_softmax(dim=-1, dtype=torch.float32)
