@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class Block:
     prompt: int
     responses: tuple[int, ...]
     seen: torch.Tensor | None
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Tokens of the prompt and of each response; one number if the only response follows as in any sequence."""
+        return (self.prompt + sum(self.responses),) if self.seen is None else (self.prompt, *self.responses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,31 +140,39 @@ def attend(
         (1, tokens, heads, head size), and no weights.
     """
     attention = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling, enable_gqa=True)
-    parts = []
+    # Tokens first, and one split for all blocks: the gradient of each slice would be a row of zeros as long as all.
+    lengths = [length for block in blocks for length in block.pieces]
+    rows = [iter(part[0].transpose(0, 1).split(lengths)) for part in (query, key, value)]
+    parts: list[torch.Tensor] = []
     for block in blocks:
-        middle = block.start + block.prompt
-        end = middle + sum(block.responses)
+        first = [_padded([next(row)]) for row in rows]
+        parts += _unpadded(attention(*first, is_causal=True), block.pieces[:1])
         if block.seen is None:
-            parts.append(attention(*(part[:, :, block.start : end] for part in (query, key, value)), is_causal=True))
             continue
-        prompt = [part[:, :, block.start : middle] for part in (query, key, value)]
-        queries, keys, values = (_padded(part[0, :, middle:end], block.responses) for part in (query, key, value))
-        before_keys, before_values = (part.expand(len(block.responses), -1, -1, -1) for part in prompt[1:])
+        queries, keys, values = (_padded(list(islice(row, len(block.responses)))) for row in rows)
+        before_keys, before_values = (part.expand(len(block.responses), -1, -1, -1) for part in first[1:])
         found = attention(
             queries,
             torch.cat([before_keys, keys], dim=2),
             torch.cat([before_values, values], dim=2),
             attn_mask=block.seen,
         )
-        parts.append(attention(*prompt, is_causal=True))
-        parts += [one[None, :, :size] for one, size in zip(found, block.responses, strict=True)]
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+        parts += _unpadded(found, block.responses)
+    return torch.cat(parts)[None], None
 
 
-def _padded(row: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Responses side by side, (heads, tokens, head size), as (responses, heads, longest, head size)."""
-    pieces = row.transpose(0, 1).split(list(sizes))
-    return torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True).transpose(1, 2)
+def _padded(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Pieces of a row, each (tokens, heads, head size), side by side: (pieces, heads, longest, head size)."""
+    longest = max(len(piece) for piece in pieces)
+    parts = [part for piece in pieces for part in (piece, piece.new_zeros(longest - len(piece), *piece.shape[1:]))]
+    return torch.cat(parts).unflatten(0, (len(pieces), longest)).transpose(1, 2)
+
+
+def _unpadded(found: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """The inverse of `_padded`."""
+    longest = found.shape[2]
+    lengths = [length for size in sizes for length in (size, longest - size)]
+    return list(found.transpose(1, 2).flatten(0, 1).split(lengths)[::2])
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
