@@ -82,7 +82,8 @@ def test_a_shared_prompt_is_in_the_row_once(parts):
     assert packed.positions.tolist() == [0, 1, 2, 3, 3, 4, 0, 1, 2]
     assert packed.predictors.tolist() == [2, 6, 7, 2, 4]
     assert packed.labels.tolist() == [5, 6, 7, 8, 9]
-    assert [(block.start, block.prompt, block.responses) for block in packed.blocks] == [(0, 3, (1, 2)), (6, 1, (2,))]
+    assert [(block.prompt, block.responses) for block in packed.blocks] == [(3, (1, 2)), (1, (2,))]
+    assert [block.pieces for block in packed.blocks] == [(3, 1, 2), (3,)]
     assert packed.blocks[0].seen.int().tolist() == [
         [1, 1, 1, 1, 0],
         [1, 1, 1, 1, 1],

@@ -32,14 +32,12 @@ class Block:
     """A prompt with its responses.
 
     Attributes:
-        start: The place of its first token in the row.
         prompt: Tokens of the prompt.
         responses: Tokens of each response, in order.
         seen: Which tokens of the prompt and of a response (columns) each token of the longest response sees (rows);
             None if there is one response.
     """
 
-    start: int
     prompt: int
     responses: tuple[int, ...]
     seen: torch.Tensor | None
@@ -99,7 +97,7 @@ def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> 
             predictors[sample] = before
             end += size
         sizes = tuple(len(responses[sample]) for sample in samples)
-        blocks.append(Block(start, length, sizes, _seen(length, max(sizes)) if len(sizes) > 1 else None))
+        blocks.append(Block(length, sizes, _seen(length, max(sizes)) if len(sizes) > 1 else None))
     return Packed(
         torch.cat(pieces),
         torch.cat(positions),
