@@ -24,6 +24,14 @@ from verl.utils.rollout_trace import rollout_trace_attr
 
 from cobalt_verl.agent_loops.outbox import Outbox, Row
 
+_OF_THE_PROMPT = ("uid", "data_source", "reward_model")
+"""What veRL's trainer reads of the row of a prompt once there is a reward; a field of text costs as much as a tensor."""
+_OF_THE_RESPONSE = (
+    "prompts", "responses", "response_mask", "rollout_log_probs", "routed_experts", "rm_scores", "num_turns",
+    "extra_fields",
+)  # fmt: skip
+"""What veRL's trainer and workers read of an agent loop's output, without that of models that see more than text."""
+
 
 class RewardingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]  # veRL is not typed
     """One process; see the module."""
@@ -96,7 +104,7 @@ class RewardingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
 
 def rows_of(outputs: Sequence[AgentLoopOutput], fields: Mapping[str, Any]) -> list[Row]:
-    """The rows of a sample, all with its reward.
+    """The rows of a sample, all with its reward, and with those fields alone that something reads later.
 
     Args:
         outputs: Of its loop; the last one has the reward, unless rewards come later (a reward model beside the actor).
@@ -108,14 +116,16 @@ def rows_of(outputs: Sequence[AgentLoopOutput], fields: Mapping[str, Any]) -> li
             output.reward_score = final.reward_score
             output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
     for number, output in enumerate(outputs):
-        values = output.as_dict() | dict(fields)
-        values.pop("multi_modal_data", None)
+        made = output.as_dict()
+        values = {name: made[name] for name in _OF_THE_RESPONSE if name in made}
+        # A reward model beside the actor, whose rewards come later, reads the prompt.
+        kept = _OF_THE_PROMPT if "rm_scores" in made else (*_OF_THE_PROMPT, "raw_prompt")
+        values |= {name: fields[name] for name in kept}
         tokens = torch.cat([values["prompts"], values["responses"]])
         values |= {
             "loss_mask": values["response_mask"],
             "input_ids": tokens,
             "position_ids": torch.arange(len(tokens)),
-            "multi_modal_inputs": {},
         }
         tag = {
             "status": "success",

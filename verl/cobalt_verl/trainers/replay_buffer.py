@@ -16,6 +16,9 @@ FAILURE_FILE = "COBALT_FAILURE_FILE"
 """Environment variable: the file in which the reward function writes why it failed."""
 
 _POLL_SECONDS = 0.1
+_LAST_POLL_SECONDS = 0.02
+_LAST_SAMPLES = 0.9
+"""The share of the samples from which on the buffer looks more often: the step waits for the last one alone."""
 
 
 class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
@@ -44,9 +47,12 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
             reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "the log above has the reason"
             raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
         rows = self.partitions[self._awaited]  # a trajectory of several turns may have several
+        samples = len({key.rsplit("_", 1)[0] for key in rows})
+        samples_of = len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1)
+        self.poll_interval = _POLL_SECONDS if samples < _LAST_SAMPLES * samples_of else _LAST_POLL_SECONDS
         heartbeat.update(
-            samples=len({key.rsplit("_", 1)[0] for key in rows}),
-            samples_of=len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1),
+            samples=samples,
+            samples_of=samples_of,
             tokens=sum(tag.get("response_len", 0) for tag in rows.values()),
         )
 

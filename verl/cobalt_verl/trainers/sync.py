@@ -34,6 +34,15 @@ from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
 from cobalt_verl.scoring import VERDICT_AT
 
 
+_NOT_FOR_WORKERS = frozenset(("uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"))
+"""Fields of rows that the trainer alone reads. Workers are handed all others: what they need depends on the loss."""
+_INPUTS = (
+    "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask", "multi_modal_inputs",
+    "routed_experts",
+)  # fmt: skip
+"""What a model's log-probs need, of what is there; before the first of them nothing says what is there."""
+
+
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
@@ -99,10 +108,12 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         super().on_step_end()
 
     def _begin(self, phase: str, batch: KVBatchMeta | None = None, **fields: int) -> None:
-        """Report a phase, and let the workers report it that are handed the batch."""
+        """Report a phase, and let the workers report it that are handed the batch; they get no field of text."""
         heartbeat.begin(phase, self.global_steps, steps=self.total_training_steps, **fields)
         if batch is not None:
             batch.extra_info[TAG] = tag(self.global_steps, phase)
+            names = _INPUTS if batch.fields is None else batch.fields
+            batch.fields = [name for name in names if name not in _NOT_FOR_WORKERS]
 
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **keywords: Any
