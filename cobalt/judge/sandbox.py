@@ -45,6 +45,7 @@ FIRST_USER = 0x70000000
 _PROCESS_NUMBERS = 1 << 22
 _FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
 _LARGE_INPUT = 4 << 20
+_COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
@@ -344,8 +345,11 @@ class Sandbox:
         if self._writer is None:
             raise InfrastructureError("the sandbox is closed")
         head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
-        self._writer.write(_HEADER.pack(kind, len(head), len(data)) + head)
-        if data:
+        begin = _HEADER.pack(kind, len(head), len(data)) + head
+        # A frame in two writes would wake the sandbox twice; a large input is not copied to spare it that.
+        together = len(data) <= _COPIED
+        self._writer.write(begin + data if together else begin)
+        if not together:
             self._writer.write(data)
         try:
             await self._writer.drain()

@@ -11,7 +11,7 @@ from typing import Any
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-LONGEST_WAIT_SECONDS = 0.25
+LONGEST_WAIT_SECONDS = 0.5
 """How long a row waits for others; the progress of a step is seen that much later."""
 
 

@@ -25,7 +25,7 @@ from verl.utils.rollout_trace import rollout_trace_attr
 from cobalt_verl.agent_loops.outbox import Outbox, Row
 
 _OF_THE_PROMPT = ("uid", "data_source", "reward_model")
-"""What veRL's trainer reads of the row of a prompt once there is a reward; a field of text costs as much as a tensor."""
+"""What veRL's trainer reads of a prompt's row once there is a reward. A further field costs time at each hand-over."""
 _OF_THE_RESPONSE = (
     "prompts", "responses", "response_mask", "rollout_log_probs", "routed_experts", "rm_scores", "num_turns",
     "extra_fields",

@@ -23,11 +23,7 @@ def register() -> None:
 
     def wanted_whole(request: Any) -> bool:
         sampling = request.sampling_params
-        return (
-            sampling is not None
-            and sampling.output_kind == RequestOutputKind.FINAL_ONLY
-            and not sampling.detokenize
-        )
+        return sampling is not None and sampling.output_kind == RequestOutputKind.FINAL_ONLY and not sampling.detokenize
 
     def update_from_output(self: Any, scheduled: Any, result: Any) -> Any:
         found = own(self, scheduled, result)
@@ -51,7 +47,7 @@ def register() -> None:
 
 
 def is_plain(output: Any) -> bool:
-    """Whether an output of a request (`EngineCoreOutput`) has nothing of its own step but tokens and their log-probs."""
+    """Whether an output (`EngineCoreOutput`) has nothing of its step of the engine but tokens and their log-probs."""
     parts = (output.new_prompt_logprobs_tensors, output.routed_experts, output.new_sampling_mask)
     return all(part is None for part in parts)
 

@@ -15,10 +15,9 @@ from cobalt_verl import heartbeat
 FAILURE_FILE = "COBALT_FAILURE_FILE"
 """Environment variable: the file in which the reward function writes why it failed."""
 
-_POLL_SECONDS = 0.1
-_LAST_POLL_SECONDS = 0.02
-_LAST_SAMPLES = 0.9
-"""The share of the samples from which on the buffer looks more often: the step waits for the last one alone."""
+_POLL_SECONDS, _LAST_POLL_SECONDS = 0.2, 0.02
+_LAST_SHARE = 0.9
+"""From this share of the samples on, the buffer looks more often: only the last ones are left to wait for."""
 
 
 class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
@@ -49,7 +48,7 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         rows = self.partitions[self._awaited]  # a trajectory of several turns may have several
         samples = len({key.rsplit("_", 1)[0] for key in rows})
         samples_of = len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1)
-        self.poll_interval = _POLL_SECONDS if samples < _LAST_SAMPLES * samples_of else _LAST_POLL_SECONDS
+        self.poll_interval = _POLL_SECONDS if samples < _LAST_SHARE * samples_of else _LAST_POLL_SECONDS
         heartbeat.update(
             samples=samples,
             samples_of=samples_of,

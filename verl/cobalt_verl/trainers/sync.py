@@ -33,7 +33,6 @@ from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
 from cobalt_verl.scoring import VERDICT_AT
 
-
 _NOT_FOR_WORKERS = frozenset(("uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"))
 """Fields of rows that the trainer alone reads. Workers are handed all others: what they need depends on the loss."""
 _INPUTS = (
