@@ -23,6 +23,11 @@ FIELDS = {
     "reward_model": {"ground_truth": "{}"},
     "extra_info": {"id": "p", "split": "train"},
 }
+# What veRL's trainer and workers ask the queue for, of what a response has.
+READ = {
+    "uid", "data_source", "reward_model", "prompts", "responses", "response_mask", "loss_mask", "input_ids",
+    "position_ids", "rm_scores", "num_turns", "extra_fields",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -100,13 +105,20 @@ def test_a_samples_rows_are_those_of_verls_own_worker(worker_module, queue, monk
     assert [row.key for row in ours] == keys
     assert [row.tag for row in ours] == tags
     for place, found in enumerate(ours):
-        assert set(found.fields) == set(fields.keys())
+        assert READ <= set(found.fields) < set(fields.keys())
         for name, value in found.fields.items():
             expected = fields[name][place]
             if isinstance(value, torch.Tensor):
                 assert value.dtype == expected.dtype and value.tolist() == expected.tolist(), name
             else:
                 assert value == getattr(expected, "data", expected), name
+
+
+def test_a_reward_model_that_comes_later_finds_the_prompt(worker_module):
+    [without] = worker_module.rows_of([output_of([8, 9])], FIELDS)
+    [rewarded] = worker_module.rows_of([output_of([8, 9], reward=0.5)], FIELDS)
+    assert set(without.fields) - set(rewarded.fields) == {"raw_prompt"}
+    assert set(rewarded.fields) - set(without.fields) == {"rm_scores"}
 
 
 def test_rows_that_end_while_others_are_generated_go_together(outbox_module, queue, monkeypatch):

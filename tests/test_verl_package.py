@@ -399,3 +399,43 @@ def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
     before = layer.weight
     utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear
+
+
+def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited(monkeypatch):
+    from verl.trainer.ppo.v1 import replay_buffer as verls
+
+    from cobalt_verl.trainers import replay_buffer
+
+    found = {
+        "train": {f"u{prompt}": {"is_prompt": True, "global_steps": 1, "status": "running"} for prompt in range(2)}
+    }
+    monkeypatch.setattr(verls.tq, "kv_list", lambda: found)
+    buffer = replay_buffer.StrictReplayBuffer(
+        trainer_mode="sync", trainer_config=None, max_off_policy_threshold=None, max_off_policy_strategy="drop",
+        sampler_kwargs=None,
+    )  # fmt: skip
+    buffer.samples_of_prompt, buffer._awaited = {"train": 10}, "train"
+    intervals = []
+    for sample in range(20):
+        for row in range(2):  # the rows of a trajectory count once
+            key = f"u{sample % 2}_{sample // 2}_{row}"
+            found["train"][key] = {"global_steps": 1, "status": "success", "response_len": 3}
+        buffer._sync_metadata_from_transfer_queue()
+        intervals.append(buffer.poll_interval)
+    assert intervals == [replay_buffer._POLL_SECONDS] * 17 + [replay_buffer._LAST_POLL_SECONDS] * 3
+
+
+def test_workers_are_handed_no_field_that_the_trainer_alone_reads():
+    from transfer_queue import KVBatchMeta
+
+    from cobalt_verl.trainers.sync import CobaltTrainer
+
+    trainer = object.__new__(CobaltTrainer)
+    text = ["uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"]
+    known = KVBatchMeta(keys=["k"], tags=[{}], partition_id="train", fields=[*text, "input_ids", "advantages", "new"])
+    trainer._begin("update", known)
+    assert known.fields == ["input_ids", "advantages", "new"]
+    unknown = KVBatchMeta(keys=["k"], tags=[{}], partition_id="train")
+    trainer._begin("reference", unknown)
+    assert {"input_ids", "position_ids", "prompts", "response_mask", "loss_mask"} <= set(unknown.fields)
+    assert not set(text) & set(unknown.fields)
