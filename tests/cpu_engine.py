@@ -78,7 +78,8 @@ def main(model: str) -> None:
     engine.step()
     threads = collections.Counter((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
     left = len(scheduler._cobalt_held)
-    print(json.dumps({"before": before, "after": after, "held": held, "left": left, "threads": threads}))
+    result = {"before": before, "after": after, "held": held, "left": left, "threads": threads}
+    print(json.dumps(result))  # noqa: T201
 
 
 if __name__ == "__main__":

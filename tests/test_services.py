@@ -192,8 +192,8 @@ def test_completions_report_finish_reason_and_token_counts(services, seed_model)
 
 
 def test_samples_of_a_prompt_cost_one_prefill_and_a_turn_reuses_the_one_before(services):
-    """The engine caches blocks of 128 tokens on a CPU, and never the last token of a prompt."""
-    block = 128
+    """The engine caches blocks of 32 tokens on a CPU, and never the last token of a prompt."""
+    block = 32
     opening = [{"role": "user", "content": f"{time.time_ns()} " + "Print the square of a number. " * 20}]
     first = generate(services, opening, n=4, max_tokens=160, seed=1, temperature=2.0, top_p=1.0)
     length = first[0]["prompt_tokens"]

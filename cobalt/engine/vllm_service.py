@@ -79,6 +79,9 @@ class VllmEngineActor:
             # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
             # cannot do. Without chunks there is nothing to rewind.
             options["enable_chunked_prefill"] = False
+            # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
+            # its kernels for them want multiples of 32.
+            options["block_size"] = 32
             if settings.tensor_parallel_size == 1:
                 # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker
                 # process, and the engine's process would use a whole core to wait for it.
