@@ -4,8 +4,10 @@ veRL itself is imported, and nothing of it is replaced but what a test says.
 """
 
 import importlib.metadata
+import itertools
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -401,7 +403,10 @@ def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
     assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear
 
 
-def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited(monkeypatch):
+@pytest.mark.parametrize(("took", "last"), [(0.0, 0.02), (0.01, 0.05), (60.0, 0.2)])
+def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited_and_looking_is_quick(
+    monkeypatch, took, last
+):
     from verl.trainer.ppo.v1 import replay_buffer as verls
 
     from cobalt_verl.trainers import replay_buffer
@@ -409,7 +414,9 @@ def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited(monk
     found = {
         "train": {f"u{prompt}": {"is_prompt": True, "global_steps": 1, "status": "running"} for prompt in range(2)}
     }
+    clock = itertools.count()
     monkeypatch.setattr(verls.tq, "kv_list", lambda: found)
+    monkeypatch.setattr(replay_buffer, "time", SimpleNamespace(monotonic=lambda: took * next(clock)))
     buffer = replay_buffer.StrictReplayBuffer(
         trainer_mode="sync", trainer_config=None, max_off_policy_threshold=None, max_off_policy_strategy="drop",
         sampler_kwargs=None,
@@ -422,7 +429,7 @@ def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited(monk
             found["train"][key] = {"global_steps": 1, "status": "success", "response_len": 3}
         buffer._sync_metadata_from_transfer_queue()
         intervals.append(buffer.poll_interval)
-    assert intervals == [replay_buffer._POLL_SECONDS] * 17 + [replay_buffer._LAST_POLL_SECONDS] * 3
+    assert intervals == [0.2] * 17 + [pytest.approx(last)] * 3
 
 
 def test_workers_are_handed_no_field_that_the_trainer_alone_reads():

@@ -120,7 +120,7 @@ def rows_of(outputs: Sequence[AgentLoopOutput], fields: Mapping[str, Any]) -> li
         values = {name: made[name] for name in _OF_THE_RESPONSE if name in made}
         # A reward model beside the actor, whose rewards come later, reads the prompt.
         kept = _OF_THE_PROMPT if "rm_scores" in made else (*_OF_THE_PROMPT, "raw_prompt")
-        values |= {name: fields[name] for name in kept}
+        values |= {name: fields[name] for name in kept if name in fields}
         tokens = torch.cat([values["prompts"], values["responses"]])
         values |= {
             "loss_mask": values["response_mask"],

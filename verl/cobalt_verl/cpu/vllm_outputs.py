@@ -1,10 +1,10 @@
 """vLLM on a CPU: a response that is wanted whole leaves the engine's process when it has ended.
 
 VLLM sends the tokens of every request after every step of the engine, and the process that serves requests puts them
-together: a tenth of the work of a generation at the pocket scale, on cores that the judge needs. Here the process that
-samples them puts tokens and their log-probs together, for requests that ask for their last output alone and for no
-text. All others are sent as by vLLM. A request that is aborted leaves nothing of what was held back; the synchronous
-trainer, the only one at this scale, aborts none. vLLM finds this module as it finds `vllm_weights`.
+together, on cores that the judge needs. Here the process that samples them puts tokens and their log-probs together,
+for requests that ask for their last output alone and for no text. All others are sent as by vLLM. A request that is
+aborted leaves nothing of what was held back; the synchronous trainer, the only one at this scale, aborts none. vLLM
+finds this module as it finds `vllm_weights`.
 """
 
 import os

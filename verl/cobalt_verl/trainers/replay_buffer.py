@@ -4,6 +4,7 @@ A sample fails when its generation or its reward raises, the latter after the ju
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ FAILURE_FILE = "COBALT_FAILURE_FILE"
 _POLL_SECONDS, _LAST_POLL_SECONDS = 0.2, 0.02
 _LAST_SHARE = 0.9
 """From this share of the samples on, the buffer looks more often: only the last ones are left to wait for."""
+_REST = 5
+"""For how many times as long as it looked the buffer waits then, if that is longer: many samples take long to list."""
 
 
 class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typed
@@ -39,7 +42,9 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         return found
 
     def _sync_metadata_from_transfer_queue(self) -> None:
+        began = time.monotonic()
         super()._sync_metadata_from_transfer_queue()
+        took = time.monotonic() - began
         failed = sum(len(keys) for keys in self.failure_keys.values())
         if failed:
             path = Path(os.environ.get(FAILURE_FILE, ""))
@@ -48,7 +53,9 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         rows = self.partitions[self._awaited]  # a trajectory of several turns may have several
         samples = len({key.rsplit("_", 1)[0] for key in rows})
         samples_of = len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1)
-        self.poll_interval = _POLL_SECONDS if samples < _LAST_SHARE * samples_of else _LAST_POLL_SECONDS
+        self.poll_interval = _POLL_SECONDS
+        if samples >= _LAST_SHARE * samples_of:
+            self.poll_interval = min(_POLL_SECONDS, max(_LAST_POLL_SECONDS, _REST * took))
         heartbeat.update(
             samples=samples,
             samples_of=samples_of,
