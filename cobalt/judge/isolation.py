@@ -44,7 +44,7 @@ ENVIRONMENT = {
 # Folders of shared libraries. Distributions differ in which of them are links.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
 _USR_FOLDERS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo")
-_DEVICES = ("null", "full", "random", "urandom")  # not "zero", which gives memory that belongs to no process
+_DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def find_bwrap() -> str:
@@ -125,12 +125,10 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
         command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
-    # The zygote keeps open what it needs of /proc, loads its modules, and unmounts both before programs run.
+    # The first process inside keeps open what it needs of /proc, and unmounts it (`nesting`).
     command += ["--ro-bind", str(INSIDE), MODULES, "--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
-        # Programs can still write to the devices. The remount makes their times read-only, because every sandbox would
-        # share them with the machine.
-        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}", "--remount-ro", f"/dev/{device}"]
+        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name in ("stdin", "stdout", "stderr"):
         command += ["--symlink", f"{STREAMS}/{name}", f"/dev/{name}"]
     # POSIX semaphores and shared memory go to the private temporary file system of each test.

@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.judge.cgroups import Place, SandboxCgroup, write_file
+from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.isolation import (
     ENVIRONMENT,
     INSIDE,
@@ -322,10 +323,12 @@ class Sandbox:
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
         """The command that starts the zygote, without the options that depend on the isolation."""
         return [
-            *(interpreter, "-S", "-s", "-P", "-X", "utf8", script, str(there.fileno())),
+            *(interpreter, "-S", "-s", "-X", "utf8", script, str(there.fileno())),
+            FIRST_TIME if not self._settings.unsafe else AGAIN,
             f"kernel={int(self._cgroup is None)}",
             f"top_level_return={int(self._settings.allow_top_level_return)}",
             f"paper_guard={int(self._settings.paper_guard)}",
+            "stdin_pipe=0",
         ]
 
     async def _execute(

@@ -12,9 +12,6 @@ import os
 # the default size of a pipe. The system call filter lets nobody enlarge them.
 SOCKET_BYTES = 2 * 212992
 PIPE_BYTES = 65536
-# More pipes and sockets than this count as over any limit on memory. The kernel limits the pipe buffers of each user;
-# where sandboxes share one user, one program's pipes would take room from those of others.
-MOST_BUFFERS = 128
 # More mappings than this, of all processes together, count as over the limit too: counting them takes time, during
 # which the program goes on.
 MOST_MAPPINGS = 20_000
@@ -83,12 +80,12 @@ def _pages(number: bytes) -> int:
 
 def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]], memory_limit: int) -> int:
     """Bytes that the kernel holds for the processes' sockets, pipes and mappings; above the limit for too many."""
-    memory = _buffers(proc, pids, memory_limit)
+    memory = _buffers(proc, pids)
     left = MOST_MAPPINGS
     for pid in lines:
         count = _mappings(proc, pid, left)
         left -= count
-        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid))
+        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
     return memory if left >= 0 else max(memory, memory_limit + 1)
 
 
@@ -169,7 +166,17 @@ def _mappings(proc: int, pid: int, most: int) -> int:
     return count
 
 
-def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:
+def _page_tables(proc: int, pid: int) -> int:
+    """Bytes of a process's page tables. Pages that are only read need them, too, and are in no resident memory."""
+    try:
+        status = read(proc, f"{pid}/status")
+    except OSError:
+        return 0  # it has ended meanwhile
+    _, mark, rest = status.partition(b"\nVmPTE:")
+    return int(rest.split(None, 1)[0]) * 1024 if mark else 0
+
+
+def _buffers(proc: int, pids: list[int]) -> int:
     """The most that the processes' sockets and pipes can hold, each counted once, in bytes."""
     objects = set()
     for pid in pids:
@@ -183,5 +190,4 @@ def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:
                     continue
     sockets = sum(name.startswith("socket:") for name in objects)
     pipes = sum(name.startswith("pipe:") for name in objects)
-    bound = memory_limit + 1 if sockets + pipes > MOST_BUFFERS else 0
-    return max(bound, sockets * SOCKET_BYTES + pipes * PIPE_BYTES)
+    return sockets * SOCKET_BYTES + pipes * PIPE_BYTES
