@@ -11,12 +11,17 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cobalt.errors import UserError
 from cobalt.rows import decode_json, read_rows
 
 ProblemId = str | int
+
+Comparison = Literal["strip", "lines", "float"]
+COMPARISONS: tuple[str, ...] = get_args(Comparison)
+OPTIONAL_FIELDS = ("fn_name", "asserts", "prelude", "comparison", "top_level_return")
+LONGEST_PRELUDE = 1 << 16
 
 PERTURBED_TESTS = "perturbed_public_test_cases"
 """The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
@@ -33,6 +38,11 @@ class TestSuite:
         fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
         asserts: Whether the tests are assertions (`cobalt.judge.asserting`). Each input is then a Python script that
             calls `fn_name`, and each output the Python code that checks what the calls returned.
+        prelude: Python code that the data set's own grader gives to each program, such as imports: it runs before the
+            program, in its namespace. None: nothing, as in the paper.
+        comparison: How the data set's own grader compares ("strip", "lines" or "float", see `JudgeSettings`). None: by
+            the judge's setting.
+        top_level_return: Whether a program may return outside a function, as in graders that put it into one.
     """
 
     __test__ = False  # the name starts with "Test": pytest must not collect it
@@ -41,8 +51,15 @@ class TestSuite:
     outputs: tuple[str, ...]
     fn_name: str | None = None
     asserts: bool = False
+    prelude: str | None = None
+    comparison: Comparison | None = None
+    top_level_return: bool = False
 
     def __post_init__(self) -> None:
+        if self.comparison not in (None, *COMPARISONS):
+            raise UserError(f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none")
+        if self.prelude is not None and len(self.prelude) > LONGEST_PRELUDE:
+            raise UserError(f"a test suite has a 'prelude' of more than {LONGEST_PRELUDE} characters")
         if self.fn_name is not None and not self.fn_name.isidentifier():
             raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
         if self.asserts and self.fn_name is None:
@@ -54,13 +71,10 @@ class TestSuite:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
-        """The suite as the mapping in the judge's wire format, without `fn_name` and `asserts` if they are not set."""
+        """The suite as the mapping in the judge's wire format, without the other fields where they are not set."""
         columns: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        if self.fn_name is not None:
-            columns["fn_name"] = self.fn_name
-        if self.asserts:
-            columns["asserts"] = True
-        return columns
+        optional = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
+        return columns | {name: value for name, value in optional.items() if value not in (None, False)}
 
     def to_json(self) -> str:
         """The suite as the JSON string that problem files hold."""
@@ -70,7 +84,7 @@ class TestSuite:
     def parse(cls, value: object) -> "TestSuite":
         """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
-        The mapping may also hold `fn_name` and `asserts`; other keys are ignored.
+        The mapping may also hold the other fields of this class; further keys are ignored.
 
         Raises:
             UserError: the value has another shape; the message says what is wrong.
@@ -90,13 +104,13 @@ class TestSuite:
             if not all(isinstance(item, str) for item in column):
                 raise UserError(f"tests hold an item in {name!r} that is not a string")
             columns.append(tuple(column))
-        fn_name = value.get("fn_name")
-        if fn_name is not None and not isinstance(fn_name, str):
-            raise UserError("tests hold a 'fn_name' that is not a string")
-        asserts = value.get("asserts", False)
-        if not isinstance(asserts, bool):
-            raise UserError("tests hold an 'asserts' that is neither true nor false")
-        return cls(columns[0], columns[1], fn_name, asserts)
+        optional = {name: value[name] for name in OPTIONAL_FIELDS if value.get(name) is not None}
+        for name, content in optional.items():
+            if name in ("asserts", "top_level_return") and not isinstance(content, bool):
+                raise UserError(f"tests hold a {name!r} that is neither true nor false")
+            if name in ("fn_name", "prelude", "comparison") and not isinstance(content, str):
+                raise UserError(f"tests hold a {name!r} that is not a string")
+        return cls(columns[0], columns[1], **optional)
 
     def places_of(self, tests: "TestSuite") -> list[int]:
         """Where the tests of another suite stand in this one; of equal tests, the first.

@@ -1,8 +1,8 @@
 """Function problems: the judge calls a function with typed arguments, and compares the value it returns.
 
 Such a suite has `fn_name`. An input has one line for each argument, a JSON value; an expected output is the value in
-canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function is
-appended to the program, so that line numbers in tracebacks stay the program's. Assertion tests have another driver
+canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function runs
+after the program, in its namespace. Assertion tests have another driver
 (`cobalt.judge.asserting`). This module runs nothing itself.
 """
 
@@ -40,24 +40,23 @@ def module_name(fn_name: str | None) -> str:
     return "__main__" if fn_name is None else "main"
 
 
-def callable_program(code: str, fn_name: str | None, asserts: bool = False) -> str:
-    """The program to run: `code` itself, or `code` followed by the driver's call of `fn_name`.
+def call_driver_of(fn_name: str | None, asserts: bool = False) -> str:
+    """The code that runs after a program and calls its function; "" where no function is called.
 
     With `asserts` the driver runs the script on standard input, which calls `fn_name`, instead of one call.
     """
     if fn_name is None:
-        return code
+        return ""
     if asserts:
-        return f"{code}\n\n{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
-    return f"{code}\n\n{_driver()}\n\n_judge_call({fn_name!r})\n"
+        return f"{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
+    return f"{_driver()}\n\n_judge_call({fn_name!r})\n"
 
 
 @functools.cache
 def _driver() -> str:
     """The functions of the driver of calls as text."""
     text = Path(call_driver.__file__).read_text(encoding="utf-8")
-    # With `pass` before the driver, a decorator at the program's end stays a syntax error and decorates nothing.
-    return "pass\n\n" + text[text.index("def _judge_json") :].rstrip()
+    return text[text.index("def _judge_json") :].rstrip()
 
 
 @functools.cache

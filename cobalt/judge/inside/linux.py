@@ -103,6 +103,19 @@ def unshare(namespaces: int) -> None:
     _check(_libc.unshare(ctypes.c_int(namespaces)))
 
 
+def set_thread_stacks(size: int) -> None:
+    """Set the stack of threads that this process and its forks start; otherwise it is the limit on the main stack."""
+    attributes = ctypes.create_string_buffer(256)
+    for call, argument in (
+        (_libc.pthread_attr_init, None),
+        (_libc.pthread_attr_setstacksize, ctypes.c_size_t(size)),
+        (_libc.pthread_setattr_default_np, None),
+    ):
+        number = call(attributes) if argument is None else call(attributes, argument)
+        if number != 0:
+            raise OSError(number, os.strerror(number))
+
+
 def detach_mount(target: str) -> None:
     """Take a mount out of this process's mount namespace; files that are open in it stay usable."""
     _check(_libc.umount2(target.encode(), MNT_DETACH))

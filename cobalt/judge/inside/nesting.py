@@ -14,6 +14,7 @@ capabilities over the namespace in which their memory was made, so that a fork w
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import sys
 
@@ -47,6 +48,8 @@ def start_again(arguments: list[str]) -> None:
         OSError: the kernel refused.
     """
     take_descriptors(int(arguments[1]))
+    # The kernel leaves this much room for the stack when it executes the interpreter.
+    limit_stack(next(int(argument.partition("=")[2]) for argument in arguments if argument.startswith("stack=")))
     if "stdin_pipe=1" in arguments:
         _make_fifo()
     _lock_devices()
@@ -58,6 +61,13 @@ def start_again(arguments: list[str]) -> None:
     options = [AGAIN if argument == FIRST_TIME else argument for argument in arguments[2:]]
     interpreter = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
     os.execv(sys.executable, [*interpreter, arguments[0], str(SOCKET), *options])
+
+
+def limit_stack(size: int) -> None:
+    """Limit the main thread's stack, to at most what this user may have."""
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
 def _lock_devices() -> None:

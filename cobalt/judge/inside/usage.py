@@ -83,9 +83,9 @@ def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]
     memory = _buffers(proc, pids)
     left = MOST_MAPPINGS
     for pid in lines:
-        count = _mappings(proc, pid, left)
+        count, shared = _mappings(proc, pid, left)
         left -= count
-        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
+        memory += shared + count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
     return memory if left >= 0 else max(memory, memory_limit + 1)
 
 
@@ -149,21 +149,34 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
     return count
 
 
-def _mappings(proc: int, pid: int, most: int) -> int:
-    """The number of mappings of a process; if there are more than `most`, some number above `most`."""
-    count = 0
+def _mappings(proc: int, pid: int, most: int) -> tuple[int, int]:
+    """The number of mappings of a process (if there are more than `most`, some number above it), and bytes of zeros.
+
+    The bytes are those of shared mappings of /dev/zero, whose pages stay when the process gives them back.
+    """
+    count = shared = 0
+    rest = b""
     try:
         descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)
     except OSError:
-        return 0
+        return 0, 0
     try:
         while count <= most and (part := os.read(descriptor, 1 << 16)):
             count += part.count(b"\n")
+            lines, _, rest = (rest + part).rpartition(b"\n")
+            if b"/dev/zero" in lines:
+                shared += sum(_length(line) for line in lines.split(b"\n") if b"/dev/zero" in line)
     except OSError:
         pass  # the process has ended meanwhile
     finally:
         os.close(descriptor)
-    return count
+    return count, shared
+
+
+def _length(mapping: bytes) -> int:
+    """Bytes of a line of /proc/PID/maps."""
+    begin, end = mapping.split(None, 1)[0].split(b"-")
+    return int(end, 16) - int(begin, 16)
 
 
 def _page_tables(proc: int, pid: int) -> int:

@@ -47,9 +47,9 @@ HEADER = Struct("!cII")
 TICK_SECONDS = 0.05
 LONGEST_STARVATION = 20  # a test ends after this many wall limits, however busy the machine is
 STDERR_BYTES = 65536
-STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
 # Modules are imported beforehand for programs of at most this many bytes; to split one into words takes 24 times that.
 LARGEST_WARMED = 1 << 18
+_THREAD_STACK_BYTES = 8 << 20
 PENDING_SIGNALS = 256  # queued signals and timers of a test
 
 FOLDER = "/tmp"  # the program's own folder, in which it starts
@@ -57,6 +57,7 @@ STREAMS = "/io"  # the folder of its standard streams; /dev/stdin, /dev/stdout a
 MODULES = f"{FOLDER}/inside"  # the folder of these modules, which the file systems of tests cover
 # Descriptors: a test's streams, the counter by which a test reports that it is ready, and the sandbox's own.
 _INPUT, _OUTPUT, _ERRORS, _READY, _OOM = 0, 1, 2, 3, 12
+_FIFO = f"self/fd/{nesting.FIFO}"  # below /proc
 _JUDGE_HAS_GONE = 3  # exit status of a compiler that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Scores for the kernel's out-of-memory killer. The program's is higher than the compiler's by as much as all memory
@@ -88,29 +89,26 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
         arguments: The script's arguments. The second is the socket's descriptor, the others are options as
             `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user, and sandboxes
             share one), kernel (1: count what the kernel holds for a program), packages (a folder, or empty),
-            top_level_return (1: programs may return outside a function), paper_guard (1: apply the authors' guard),
-            stdin_pipe (1: standard input is a pipe, not a file).
+            paper_guard (1: apply the authors' guard), stdin_pipe (1: standard input may be a pipe), stack (bytes).
     """
-    stdin = dict(argument.split("=", 1) for argument in arguments[2:])
+    given = dict(argument.split("=", 1) for argument in arguments[2:])
     options: dict[str, Any] = {
-        "isolated": stdin["isolated"] == "1",
-        "uid": int(stdin["uid"]),
-        "kernel": stdin["kernel"] == "1",
-        "packages": stdin["packages"] or None,
-        "stdin_pipe": stdin["stdin_pipe"] == "1",
+        "isolated": given["isolated"] == "1",
+        "uid": int(given["uid"]),
+        "kernel": given["kernel"] == "1",
+        "packages": given["packages"] or None,
     }
     if not options["isolated"]:
         nesting.take_descriptors(int(arguments[1]))
+        nesting.limit_stack(int(given["stack"]))
     elif not options["uid"]:
         from . import pipes
 
         pipes.replace()
-    if stdin["top_level_return"] == "1":
-        program.prepare_top_level_return()
-    if stdin["paper_guard"] == "1":
+    if given["paper_guard"] == "1":
         program.prepare_paper_guard()
-    options["hidden"] = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
     _provide_exits()
+    linux.set_thread_stacks(_THREAD_STACK_BYTES)
     if options["isolated"]:
         _close_the_sandbox(pipes=bool(options["uid"]))
     gc.disable()
@@ -185,9 +183,10 @@ def _serve_program(
     options: dict[str, Any], limits: dict[str, Any], source: bytes
 ) -> tuple[list[types.CodeType], dict[str, Any]]:
     failure, codes = _compile(limits, source)
-    _send(b"C", {"failure": failure}, b"")
-    if len(source) <= LARGEST_WARMED:
-        for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
+    _send(b"C", {"failure": failure, "of_the_suite": limits.get("wrong_suite", False)}, b"")
+    mentioned = source + limits["before"].encode("utf-8", "replace")
+    if len(mentioned) <= LARGEST_WARMED:
+        for word in _WARM.intersection(mentioned.translate(_LETTERS).decode().split()):
             __import__(word)
     os.umask(0)  # each test sets its own mask
     _set_inherited_limits(limits)
@@ -196,7 +195,7 @@ def _serve_program(
     os.close(score)
     os.write(_OOM, _COMPILER_NEXT)
     folder = FOLDER if options["isolated"] else os.getcwd()
-    program.prepare(options["packages"], options["hidden"], folder)
+    program.prepare(options["packages"], folder)
     # The files opened for a test then get the numbers of its streams, so that the test need not move them.
     os.closerange(_INPUT, _READY)
     gc.freeze()
@@ -215,40 +214,38 @@ def _serve_program(
 
 
 def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[types.CodeType]]:
-    """Compile within the limits; returns the compiler's message if the source does not compile, and the code."""
+    """Compile within the limits; returns the compiler's message if the source does not compile, and the code.
+
+    Adds to `limits` what the program's processes print before the program runs, and whether what did not compile is
+    the suite's own code.
+    """
     if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
     before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
     resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
     failure, codes = None, []
+    limits["warnings"], limits["wrong_suite"] = b"", True
     try:
-        codes = program.compile_source(source, limits["allow_top_level_return"])
+        prelude = program.compile_prelude(limits["before"])
+        limits["wrong_suite"] = False
+        codes, limits["warnings"] = program.compile_source(source, limits)
+        codes[:0] = prelude
     except program.FAILURES as error:
         failure = error
     for limit, values in before:
         resource.setrlimit(limit, values)
-    return (None if failure is None else program.failure_text(failure)), codes
+    return (None if failure is None else program.failure_text(failure, source)), codes
 
 
-def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> _Feed | None:
-    """Open a test's standard input, output and error, in file systems made for this test alone.
-
-    Returns what `_watch` feeds standard input from, if it is a pipe.
-    """
+def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> None:
+    """Open a test's standard input, output and error, in file systems made for this test alone."""
     if not options["isolated"]:
         for name in ("stdin", "stdout", "stderr"):
             os.memfd_create(name, 0)
         _write_all(_INPUT, stdin)
         os.lseek(_INPUT, 0, os.SEEK_SET)
-        if not options["stdin_pipe"]:
-            return None
-        source = os.dup(_INPUT)
-        read, write = os.pipe()
-        os.dup2(read, _INPUT)
-        os.close(read)
-        os.set_blocking(write, False)
-        return _Feed(source, write)
+        return
     quiet = linux.MS_NOSUID | linux.MS_NODEV
     # Each file fills whole pages; the file system itself needs one page.
     room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
@@ -264,20 +261,30 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     new = os.O_CREAT | os.O_EXCL | os.O_RDWR
     _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), stdin)
     os.close(_INPUT)
-    if options["stdin_pipe"]:
+    if limits["stdin_pipe"]:
         # An open pipe of its own for each test; `/dev/stdin` still names the file.
-        fifo = f"self/fd/{nesting.FIFO}"
-        os.open(fifo, os.O_RDONLY | os.O_NONBLOCK, dir_fd=_PROC)
+        os.open(_FIFO, os.O_RDONLY | os.O_NONBLOCK, dir_fd=_PROC)
         os.set_blocking(_INPUT, True)
     else:
         os.open(f"{STREAMS}/stdin", os.O_RDONLY)
     os.set_inheritable(_INPUT, True)
     os.set_inheritable(os.open(f"{STREAMS}/stdout", new, 0o666), True)
     os.set_inheritable(os.open(f"{STREAMS}/stderr", new, 0o666), True)
-    if not options["stdin_pipe"]:
+
+
+def _open_feed(options: dict[str, Any], limits: dict[str, Any]) -> _Feed | None:
+    """What `_watch` feeds a test's standard input from, if it is a pipe; call it when the streams are open."""
+    if not limits["stdin_pipe"]:
         return None
-    source = os.open(f"{STREAMS}/stdin", os.O_RDONLY)
-    return _Feed(source, os.open(fifo, os.O_WRONLY | os.O_NONBLOCK, dir_fd=_PROC))
+    if options["isolated"]:
+        source = os.open(f"{STREAMS}/stdin", os.O_RDONLY)
+        return _Feed(source, os.open(_FIFO, os.O_WRONLY | os.O_NONBLOCK, dir_fd=_PROC))
+    source = os.dup(_INPUT)
+    read, write = os.pipe()
+    os.dup2(read, _INPUT)
+    os.close(read)
+    os.set_blocking(write, False)
+    return _Feed(source, write)
 
 
 class _Feed:
@@ -309,7 +316,7 @@ class _Feed:
 
 def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> bool:
     """Fork a test and report its end. Returns True in the test's own process, where the standard streams are set up."""
-    feed = _open_streams(options, limits, stdin)
+    _open_streams(options, limits, stdin)
     limits = limits | {"given": len(stdin)}
     _forget(stdin)
     # A test counts this up once its isolation is complete, and closes it before the program starts. So a failed set-up
@@ -318,6 +325,7 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     if counter != _READY:
         os.dup2(counter, _READY, inheritable=False)
         os.close(counter)
+    feed = _open_feed(options, limits)
     os.write(_OOM, _PROGRAM_FIRST)
     started = time.monotonic()
     child = linux.fork(linux.CLONE_NEWPID if options["isolated"] else 0)
@@ -463,6 +471,7 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
             _set_limits(limits, 0)
         os.closerange(_READY + 1, 1 << 20)
         _write_new(program.FILE_NAME, source)  # shown in tracebacks
+        _write_all(_ERRORS, limits["warnings"])
         for path, contents in files.items():
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             _write_new(path, contents)
@@ -507,9 +516,6 @@ def _set_inherited_limits(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
     ):
         resource.setrlimit(kind, (value, value))
-    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
 def _parts(size: int, limit: int) -> list[tuple[int, int]]:
