@@ -57,7 +57,9 @@ class TestSuite:
 
     def __post_init__(self) -> None:
         if self.comparison not in (None, *COMPARISONS):
-            raise UserError(f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none")
+            raise UserError(
+                f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none"
+            )
         if self.prelude is not None and len(self.prelude) > LONGEST_PRELUDE:
             raise UserError(f"a test suite has a 'prelude' of more than {LONGEST_PRELUDE} characters")
         if self.fn_name is not None and not self.fn_name.isidentifier():

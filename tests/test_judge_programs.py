@@ -79,7 +79,7 @@ VALID = {
     "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
     "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
     "asks for its folder": ("import os\nprint(bool(os.getcwd()))", "", "True"),
-    "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0])", "", "0"),
+    "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0] < 4096)", "", "True"),
     "uses threads": (
         "import threading\nr = []\nt = threading.Thread(target=lambda: r.append(1))\nt.start()\nt.join()\nprint(r)", "", "[1]",
     ),

@@ -119,8 +119,8 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
     if Path("/etc/ld.so.cache").is_file():
         command += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     command += _python_mounts(settings.interpreter)
-    for folder in sorted(path for parent in _USR_FOLDERS for path in Path(parent).glob("python3*/*-packages")):
-        command += _empty(str(folder))
+    for packages in sorted(path for parent in _USR_FOLDERS for path in Path(parent).glob("python3*/*-packages")):
+        command += _empty(str(packages))
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
     # The first process inside keeps open what it needs of /proc, and unmounts it (`nesting`).
@@ -154,7 +154,9 @@ def _python_mounts(interpreter: Path) -> list[str]:
         )
     standard = libraries[0]
     lib = f"{PYTHON_HOME}/{standard.parent.name}"
-    command = [part for name in ("", "/bin", "/lib", "/lib64") for part in ("--perms", "0755", "--dir", PYTHON_HOME + name)]
+    command = [
+        part for name in ("", "/bin", "/lib", "/lib64") for part in ("--perms", "0755", "--dir", PYTHON_HOME + name)
+    ]
     command += ["--ro-bind", str(interpreter), f"{PYTHON_HOME}/bin/{interpreter.name}"]
     if (prefix / "conda-meta").is_dir():  # its extension modules need libraries beside the standard library
         command += ["--ro-bind", str(standard.parent), lib]

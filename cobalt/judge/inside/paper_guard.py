@@ -53,7 +53,7 @@ def compile_after_guard(text: str, file_name: str) -> types.CodeType:
             line = text.splitlines()[statement.lineno - 1]
             place = (file_name, statement.lineno, statement.col_offset + 1, line)
             raise SyntaxError("from __future__ imports must occur at the beginning of the file", place)
-    first = tree.body[0] if tree.body else None
+    first: Any = tree.body[0] if tree.body else None
     if type(first).__name__ == "Expr" and isinstance(getattr(first.value, "value", None), str):
         del tree.body[0]
     return compile(tree, file_name, "exec", dont_inherit=True)

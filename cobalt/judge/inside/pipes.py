@@ -13,7 +13,7 @@ _AF_UNIX, _SOCK_STREAM = 1, 1
 
 
 def replace() -> None:
-    """Make `os.pipe` and `os.pipe2` of this process and its forks return one-way pairs of sockets, for good."""
+    """Make `os.pipe` and `os.pipe2` of this process and its forks return pairs of sockets, for good."""
     for name, function in (("pipe", _pipe), ("pipe2", _pipe2)):
         setattr(os, name, function)
         setattr(posix, name, function)
@@ -23,9 +23,8 @@ def _pipe() -> tuple[int, int]:
     """Create a pipe: a descriptor to read from and one to write to, neither inheritable."""
     import _socket  # only programs that make pipes need it
 
+    # Both ends could do both. If they were shut down for one direction, an event loop would take them for closed.
     read, write = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
-    read.shutdown(_socket.SHUT_WR)
-    write.shutdown(_socket.SHUT_RD)
     return read.detach(), write.detach()
 
 

@@ -27,8 +27,8 @@ def compile_with_return(source: str, file_name: str) -> list[types.CodeType] | N
     flags = codes[0].co_flags & _FUTURE_FLAGS
     outer = compile(module, file_name, "exec", flags, dont_inherit=True)
     inner = next(item for item in outer.co_consts if isinstance(item, types.CodeType))
-    names_of_code = {"co_name": "<module>"} | ({"co_qualname": "<module>"} if hasattr(inner, "co_qualname") else {})
-    codes.append(inner.replace(**names_of_code))
+    inner = inner.replace(co_name="<module>")
+    codes.append(inner.replace(co_qualname="<module>") if hasattr(inner, "co_qualname") else inner)  # from 3.11 on
     return codes
 
 

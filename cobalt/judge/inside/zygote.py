@@ -29,7 +29,6 @@ import marshal
 import os
 import resource
 import select
-import sys
 import time
 from _json import encode_basestring_ascii as _quoted
 from _struct import Struct
@@ -224,7 +223,8 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
     before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
     resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
-    failure, codes = None, []
+    failure: BaseException | None = None
+    codes: list[types.CodeType] = []
     limits["warnings"], limits["wrong_suite"] = b"", True
     try:
         prelude = program.compile_prelude(limits["before"])
@@ -250,9 +250,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     # Each file fills whole pages; the file system itself needs one page.
     room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
-        linux.Mount(
-            "tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"
-        ),
+        linux.Mount("tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
         linux.Mount("tmpfs", STREAMS, quiet, f"size={room},nr_inodes=8,mode=755"),
     ]
     for mount in options["mounts"]:
