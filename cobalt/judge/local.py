@@ -21,6 +21,7 @@ from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.isolation import check_paths
+from cobalt.judge.prelude import prelude_of
 from cobalt.judge.sandbox import Around, Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -268,13 +269,14 @@ class _Progress:
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
         self.source = code.encode("utf-8", "surrogatepass")
         self.suite = suite
-        driver = call_driver_of(suite.fn_name, suite.asserts)
-        self.around = Around(suite.prelude or "", driver, module_name(suite.fn_name), suite.top_level_return)
         self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
         self._room = VALUES_BYTES
         # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
         compared = {} if suite.comparison is None else {"comparison": suite.comparison}
         self.settings = settings.model_copy(update=compared)
+        driver = call_driver_of(suite.fn_name, suite.asserts)
+        before = prelude_of(suite, self.settings)
+        self.around = Around(*before, driver, module_name(suite.fn_name), suite.top_level_return)
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
         self._done: list[_Graded | None] = [None] * len(suite)

@@ -60,12 +60,15 @@ class Around:
     """What a suite adds to a program.
 
     Attributes:
-        prelude: Python code that runs before the program, in its namespace.
+        imports: Import statements that run before the program, in its namespace, if it uses a name that neither it nor
+            the prelude defines.
+        prelude: Python code that runs after the imports and before the program.
         driver: Python code that runs after it, and calls its function.
         module: The program's `__name__`.
         top_level_return: Whether the program may return outside a function, also if the settings do not allow it.
     """
 
+    imports: str = ""
     prelude: str = ""
     driver: str = ""
     module: str = "__main__"
@@ -419,6 +422,7 @@ def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
 def _additions(around: Around, settings: JudgeSettings) -> dict[str, Any]:
     """What the sandbox needs to know to run a program of a suite."""
     return {
+        "imports": around.imports,
         "before": around.prelude,
         "after": around.driver,
         "module": around.module,

@@ -32,6 +32,7 @@ PAPER: dict[str, Any] = {
     "file_bytes": 64 * MIB,
     "open_files": 1024,
     "comparison": "strip",
+    "prelude": "none",
     "paper_guard": True,
     "stdin": "pipe",
     "traceback_carets": False,
@@ -73,6 +74,8 @@ class JudgeSettings(BaseModel):
             values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends the program.
+        prelude: What runs before a program whose suite does not say so itself. "graders": the imports and the limit on
+            recursion of the graders of public data sets (`cobalt.judge.prelude`). "none": nothing (paper).
         paper_guard: Remove from programs the names that the authors' guard removes (paper: on). Programs that call
             `exit()`, import `resource` or from `__future__`, use `os.system` or write below /tmp then fail, as they
             do in the authors' judge. The isolation is the same.
@@ -111,6 +114,7 @@ class JudgeSettings(BaseModel):
     float_absolute: float = Field(1e-6, ge=0)
     float_relative: float = Field(1e-6, ge=0)
     allow_top_level_return: bool = False
+    prelude: Literal["graders", "none"] = "graders"
     paper_guard: bool = False
     stdin: Literal["file", "pipe"] = "file"
     traceback_carets: bool = True
@@ -159,7 +163,7 @@ class JudgeSettings(BaseModel):
         """
         left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
         # These are named where they differ from the default.
-        optional = ("stack_bytes", "stdin", "traceback_carets", "syntax_warnings", "paper")
+        optional = ("stack_bytes", "prelude", "stdin", "traceback_carets", "syntax_warnings", "paper")
         left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}
         values = self.model_dump(mode="json", exclude=left_out)
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()

@@ -73,18 +73,42 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
         warnings = _with_source(sys.stderr, text) if sys.stderr is not None else b""
     finally:
         sys.stderr = stderr
-    if limits["after"]:
-        codes.append(compile(limits["after"], "driver.py", "exec", dont_inherit=True))
-    return codes, warnings
+    return codes + compile_text(limits["after"], "driver.py"), warnings
 
 
-def compile_prelude(text: str) -> list[CodeType]:
-    """The code that a suite gives to programs, as pieces to execute before them.
+def compile_text(text: str, file_name: str) -> list[CodeType]:
+    """The code of what a suite puts before or after a program, as pieces to execute: one, or none for no text.
 
     Raises:
         SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: see `compile_source`.
     """
-    return [compile(text, "prelude.py", "exec", dont_inherit=True)] if text else []
+    return [compile(text, file_name, "exec", dont_inherit=True)] if text else []
+
+
+def lacks_names(*texts: str) -> bool:
+    """Whether pieces of code that share a namespace use a name that none defines and that is not built in.
+
+    Names that a piece gets by `from ... import *` or through `globals()` count as lacking.
+
+    Raises:
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: a piece does not compile.
+    """
+    import _symtable as symtable
+
+    used, bound = set(), {"__doc__", "__file__", "__name__", *dir(builtins)}
+    tops = [symtable.symtable(text, FILE_NAME, "exec") for text in texts]
+    tables = list(tops)
+    while tables:
+        table = tables.pop()
+        tables += table.children
+        for name, flags in table.symbols.items():
+            scope = flags >> symtable.SCOPE_OFF & symtable.SCOPE_MASK
+            outside = table in tops or scope in (symtable.GLOBAL_IMPLICIT, symtable.GLOBAL_EXPLICIT)
+            if outside and flags & symtable.DEF_BOUND:
+                bound.add(name)
+            elif outside and flags & symtable.USE:
+                used.add(name)
+    return not used <= bound
 
 
 def text_of(source: bytes) -> str:

@@ -183,7 +183,7 @@ def _serve_program(
 ) -> tuple[list[types.CodeType], dict[str, Any]]:
     failure, codes = _compile(limits, source)
     _send(b"C", {"failure": failure, "of_the_suite": limits.get("wrong_suite", False)}, b"")
-    mentioned = source + limits["before"].encode("utf-8", "replace")
+    mentioned = source + (limits["imports"] + limits["before"]).encode("utf-8", "replace")
     if len(mentioned) <= LARGEST_WARMED:
         for word in _WARM.intersection(mentioned.translate(_LETTERS).decode().split()):
             __import__(word)
@@ -220,20 +220,25 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
     """
     if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
-    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
-    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
+    unlimited = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, unlimited[0][1][1]))
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], unlimited[1][1][1]))
     failure: BaseException | None = None
     codes: list[types.CodeType] = []
     limits["warnings"], limits["wrong_suite"] = b"", True
     try:
-        prelude = program.compile_prelude(limits["before"])
+        before = program.compile_text(limits["before"], "prelude.py")
         limits["wrong_suite"] = False
         codes, limits["warnings"] = program.compile_source(source, limits)
-        codes[:0] = prelude
+        if limits["imports"]:
+            if program.lacks_names(limits["before"], program.text_of(source)):
+                before[:0] = program.compile_text(limits["imports"], "prelude.py")
+            else:
+                limits["imports"] = ""
+        codes[:0] = before
     except program.FAILURES as error:
         failure = error
-    for limit, values in before:
+    for limit, values in unlimited:
         resource.setrlimit(limit, values)
     return (None if failure is None else program.failure_text(failure, source)), codes
 
