@@ -324,7 +324,7 @@ FRAMES = {
     "a generator": ("def f(x): yield x", []),
     "a coroutine": ("async def f(x): return x", []),
     "a value in itself": ("def f(x):\n    a = []\n    a.append(a)\n    return a", []),
-    "a value nested too deeply": ("def f(x):\n    for _ in range(2000): x = [x]\n    return x", []),
+    "a value nested too deeply": ("def f(x):\n    for _ in range(60000): x = [x]\n    return x", []),
     "a list that cannot be read": ("class A(list):\n    def __iter__(self): raise ValueError(3)\ndef f(x): return A()", []),
     "a hook of its own": ("import sys, traceback\nsys.excepthook = lambda *e: traceback.print_exception(*e)\ndef f(x): return x.y", [3]),
     "a hook set by the function": ("import sys, traceback\ndef f(x):\n    sys.excepthook = lambda *e: traceback.print_exception(*e)\n    return x.y", [4]),

@@ -19,7 +19,7 @@ from cobalt.conversation.chat_template import template_arguments
 from cobalt.datasets.taco import TacoSettings, preprocess_taco
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
-from cobalt.errors import InfrastructureError
+from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
@@ -322,6 +322,50 @@ async def test_syntax_warnings():
     assert shown[0].startswith("main.py:2: SyntaxWarning: ") and shown[1:3] == ["  if x is 1: 1/0", shown[2]]
     assert shown[2].startswith("Traceback")
     assert (await judged("x = 1\nprint(x is 1)", ("", "True"), paper=True)).all_passed
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print(math.gcd(12, 18))", "6"),
+        ("from __future__ import annotations\ndef f(x: List[int]) -> Nothing: return gcd(*x)\nprint(f([4, 6]))", "2"),
+        ("@cache\ndef f(n): return n and f(n - 1) + 1\nprint(f(5000), pow(2, 5, 7), inf)", "5000 4 inf"),
+        ("def f(n): return n and f(n - 1) + 1\nprint(f(5000))", "5000"),
+        ("'about'\nprint(__doc__, Counter('aa')['a'])", "about 2"),
+    ],
+)
+async def test_prelude(code, expected):
+    assert (await judged(code, ("", expected))).all_passed
+    assert (await judged(code, ("", expected), prelude="none")).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+    assert not (await judged(code, ("", expected), paper=True)).all_passed
+
+
+@pytest.mark.sandbox
+async def test_a_prelude_keeps_the_program_s_lines_and_belongs_to_the_suite():
+    own = TestSuite(("",), ("7",), prelude="from math import gcd\ndef helper(x):\n    return x + 1\n")
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert (await judge.judge("print(helper(6))", own)).all_passed
+        failed = await judge.judge("x = 1\nprint(Counter(), helper(x))", own)
+        assert 'File "main.py", line 2, in <module>' in failed.feedback[0] and "NameError" in failed.feedback[0]
+        shadowed = await judge.judge("def gcd(x): return 7\nhelper = gcd\nprint(helper(1))", own)
+        assert shadowed.all_passed
+        with pytest.raises(UserError, match="prelude"):
+            await judge.judge("print(7)", TestSuite(("",), ("7",), prelude="def"))
+        assert (await judge.judge("print(7)", own)).all_passed
+    assert TestSuite.parse(own.to_json()) == own
+
+
+@pytest.mark.sandbox
+async def test_a_suite_says_how_it_is_compared_and_whether_programs_may_return():
+    suite = TestSuite(("",), ("1 2\n3",), comparison="lines", top_level_return=True)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert (await judge.judge("print('1  2')\nprint(3)\nif 1: return\nprint(4)", suite)).all_passed
+        assert not (await judge.judge("print('1  2')\nprint(3)", TestSuite(("",), ("1 2\n3",)))).all_passed
+    assert TestSuite.parse(suite.to_record()) == suite
+    for wrong in ({"comparison": "words"}, {"comparison": 1}, {"prelude": ["x"]}, {"top_level_return": 1}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            TestSuite.parse(suite.to_record() | wrong)
 
 
 @pytest.mark.sandbox

@@ -93,7 +93,7 @@ def lacks_names(*texts: str) -> bool:
     Raises:
         SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: a piece does not compile.
     """
-    import _symtable as symtable
+    import _symtable as symtable  # type: ignore[import-not-found]
 
     used, bound = set(), {"__doc__", "__file__", "__name__", *dir(builtins)}
     tops = [symtable.symtable(text, FILE_NAME, "exec") for text in texts]
