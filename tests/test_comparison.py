@@ -404,7 +404,7 @@ def test_equal_values_are_close_values(left, right):
         ("[Infinity]", "[ Infinity]", True, True),
         ("Infinity", "1e300", False, False),
         ("Infinity", "-Infinity", False, False),
-        (str(10**30 + 1), str(10**30), False, True),
+        (str(10**30 + 1), str(10**30), False, False),
         (str(10**400 + 1), str(10**400), False, False),
         ("[" + "9" * 5000 + "]", "[ " + "9" * 5000 + "]", True, True),
         ("9" * 5000, "9" * 4999 + "8", False, False),
