@@ -140,7 +140,7 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     hide = False
     for argument in command:
         shown.append(_HIDDEN if hide else _without_values(argument))
-        hide = not hide and argument.startswith("-") and names_a_secret(argument)
+        hide = not hide and argument.startswith("-") and "=" not in argument and names_a_secret(argument)
     return shown
 
 

@@ -21,7 +21,7 @@ _LATEX = {
     "*": "{*}",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\n")
 _MARKDOWN = re.compile(r"([\\`*_<>\[\]|~$#&!])")
 
 
@@ -67,7 +67,8 @@ def to_markdown(table: Table) -> str:
 def to_csv(table: Table) -> str:
     """The unrounded figures as CSV (RFC 4180, with newlines as line ends).
 
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    A text that a spreadsheet would take for a formula begins with an apostrophe. Carriage returns become newlines,
+    because the module `csv` does not quote them.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -77,7 +78,10 @@ def to_csv(table: Table) -> str:
 
 
 def _no_formula(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.lstrip(" ").startswith(_FORMULAS) else cell
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULAS) else text
 
 
 def to_latex(table: Table) -> str:

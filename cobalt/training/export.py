@@ -128,7 +128,9 @@ def push_policy(run: Path, step: int, model: Path, target: str) -> str:
     written: Any = OmegaConf.to_container(_config(run), resolve=False)
     base = _value(written, "actor_rollout_ref.model.path") or _value(written, "model.path")
     estimator = _value(written, "algorithm.adv_estimator")
-    how = f"Step {step} of a training run" + (f" with the advantages of `{estimator}`." if estimator else ".")
+    how = f"Step {step} of a training run" + (
+        f" with the advantages of {hub.code(str(estimator))}." if estimator else "."
+    )
     return hub.push(target, hub.policy_files(model), hub.policy_card(str(base), how), "model")
 
 
