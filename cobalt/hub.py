@@ -130,7 +130,12 @@ _CARD_TAG = "tags:\n- cobalt\n"
 def policy_card(base: str, how: str) -> str:
     """The README.md of a policy: what it was trained from, and how."""
     metadata = f"library_name: transformers\ntags:\n- cobalt\n- code\n{_base(base)}"
-    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from `{base}`. {how}\n"
+    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from {code(base)}. {how}\n"
+
+
+def code(text: str) -> str:
+    """A text as code in a line of markdown, whatever its characters."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
 def trajectories_card(file: str, about: str) -> str:

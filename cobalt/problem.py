@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cobalt.errors import UserError
-from cobalt.rows import decode_json, read_rows
+from cobalt.rows import TooManyValues, decode_json, read_rows
 
 ProblemId = str | int
 
@@ -83,17 +83,24 @@ class TestSuite:
         return json.dumps(self.to_record(), ensure_ascii=False)
 
     @classmethod
-    def parse(cls, value: object) -> "TestSuite":
+    def parse(cls, value: object, *, most_values: int | None = None) -> "TestSuite":
         """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
         The mapping may also hold the other fields of this class; further keys are ignored.
 
+        Args:
+            value: The mapping, or its JSON string.
+            most_values: Refuse a string of more JSON values before it is decoded; None: any number.
+
         Raises:
             UserError: the value has another shape; the message says what is wrong.
+            TooManyValues: the string has more than `most_values` values.
         """
         if isinstance(value, str):
             try:
-                value = decode_json(value)
+                value = decode_json(value, most_values=most_values)
+            except TooManyValues:
+                raise
             except UserError as error:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):

@@ -19,7 +19,11 @@ from typing import IO, Any, Protocol, cast
 
 from cobalt.errors import UserError
 
+MOST_LEVELS = 100
+"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
+
 _BATCH_ROWS = 16
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
 
@@ -63,13 +67,72 @@ def read_rows(
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def decode_json(text: str | bytes) -> Any:
+class TooManyValues(UserError):
+    """A JSON text has more values than its reader accepts."""
+
+
+class JsonMeasure:
+    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
+
+    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes: a text without a limit on its
+    values takes 25 times its size. What quoted strings hold is not counted, so that long strings are never refused.
+
+    Args:
+        most_values: Largest number of values.
+        most_levels: Largest depth of nested arrays and objects.
+    """
+
+    def __init__(self, most_values: int, most_levels: int) -> None:
+        self._most_values, self._most_levels = most_values, most_levels
+        self._values, self._levels, self._quotes = 1, 0, 0
+        self._escape = b""  # a backslash whose character has not arrived
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece of the text, of any size.
+
+        Raises:
+            TooManyValues: the text has more than `most_values` values.
+            UserError: it has more than `most_levels` levels, or closes more than it opens.
+        """
+        for start in range(0, len(piece), _PIECE):
+            self._add(piece[start : start + _PIECE])
+
+    def _add(self, piece: bytes) -> None:
+        text = self._escape + piece
+        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
+        self._escape = text[len(text) - escaped :]
+        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes = text.count(b'"')
+        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
+            raise TooManyValues(f"more than {self._most_values} values")
+        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
+        self._quotes += quotes
+        for bracket in outside.translate(None, _NOT_BRACKETS):
+            self._levels += 1 if bracket in b"[{" else -1
+            if self._levels > self._most_levels:
+                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
+            if self._levels < 0:
+                raise UserError("not valid JSON (it closes more than it opens)")
+        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
+        if self._values > self._most_values:
+            raise TooManyValues(f"more than {self._most_values} values")
+
+
+def decode_json(text: str | bytes, *, most_values: int | None = None) -> Any:
     """Decode one JSON value from an untrusted source.
+
+    Args:
+        text: The JSON text.
+        most_values: Refuse a text of more values before it is decoded; None: any number.
 
     Raises:
         UserError: the text is not JSON or not UTF-8, is nested too deeply, has a number too long to read, or holds half
             of a surrogate pair, which is not a character and which models, pipes and files do not accept.
+        TooManyValues: it has more than `most_values` values.
     """
+    if most_values is not None:
+        measure = JsonMeasure(most_values, MOST_LEVELS)
+        measure.add(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
