@@ -171,7 +171,7 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     if calls is None:
         logger.warning("%s is left out: no call of its function by its check could be recorded", task.id)
         return None
-    suite = TestSuite(("\n".join(calls),), (task.check,), task.fn_name, True)
+    suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
     result = await judge.judge(task.reference, suite)
     if not result.all_passed:
         logger.warning("%s is left out: the judge refuses its reference (%s)", task.id, result.verdicts[0].kind)
@@ -217,7 +217,7 @@ def _completion_task(row: dict[str, Any]) -> Task:
         render("complete", prompt=prompt.strip()),
         prompt + text_of(row, "canonical_solution"),
         _ready(f"{helpers}\n{test}\n{call}", name),
-        TestSuite((), (), name, True),
+        TestSuite((), (), name, True, prelude=helpers),
     )
 
 

@@ -12,7 +12,7 @@ import json
 import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.judge.calling import call_input, canonical_json
+from cobalt.judge.prelude import GRADERS
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.records import write_whole
@@ -150,6 +151,10 @@ def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tu
     if fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
     suites = [_suite(tests, fn_name) for tests in (public + hidden, public, hidden)]
+    if not paper_mode:
+        # As in LiveCodeBench's own grader, which puts a program on standard input into a function.
+        grader: dict[str, Any] = {"prelude": GRADERS, "comparison": "lines", "top_level_return": fn_name is None}
+        suites = [replace(suite, **grader) for suite in suites]
     kept = {name: row.get(name) for name in ("question_title", "platform", "contest_id", "contest_date")}
     record = {
         "id": _text(row, "question_id"),
