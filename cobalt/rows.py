@@ -171,7 +171,8 @@ def _long_integer(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
         raise ValueError(f"a number has {len(digits)} digits, more than {LONGEST_NUMBER}")
     half = len(digits) // 2
-    return _long_integer(digits[:-half]) * 10**half + _long_integer(digits[-half:])
+    shift: int = 10**half
+    return _long_integer(digits[:-half]) * shift + _long_integer(digits[-half:])
 
 
 def _long_digits(number: int) -> str:
@@ -301,12 +302,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"row {number}", without_nan({name: _plain(value) for name, value in row.items()})
+                    yield f"row {number}", plain_row(row)
     except OSError as error:
         reason = error.strerror or str(error).splitlines()[0]
         raise UserError(f"cannot read {path}: {reason}") from None
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table as JSON can hold it; NaN as the value of a field is None."""
+    return without_nan({name: _plain(value) for name, value in row.items()})
 
 
 def _plain(value: Any) -> Any:

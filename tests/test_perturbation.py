@@ -22,7 +22,8 @@ from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 SCRIPT = "preproc/run_perturbation.py"
 REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"
-SUITES = st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["1", "1\n", " 2", "2", "3", ""])), max_size=6)
+OUTPUTS = st.sampled_from(["1", "1\n", " 2", "2", "3", "[]"])
+SUITES = st.lists(st.tuples(st.text(max_size=3).map(json.dumps), OUTPUTS), max_size=6)
 
 
 @given(SUITES, st.integers(0, 50), st.sampled_from([None, "f"]))

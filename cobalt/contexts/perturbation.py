@@ -119,7 +119,7 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
     """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

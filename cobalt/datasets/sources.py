@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.rows import read_rows
+from cobalt.rows import plain_row, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str, config: str | No
     try:
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
-            yield f"{name}, row {number}", dict(row)
+            yield f"{name}, row {number}", plain_row(row)
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
         raise UserError(f"cannot stream {name} ({_first_line(error)}): {advice}") from None
 

@@ -12,7 +12,6 @@ its place.
 
 import asyncio
 import hashlib
-import json
 import logging
 import random
 from collections import Counter
@@ -31,7 +30,8 @@ from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
 from cobalt.progress import track
-from cobalt.records import RecordFile, append_whole, iterate_records, sort_records
+from cobalt.records import RecordFile, append_whole, encode_record, iterate_records, sort_records
+from cobalt.rows import parse_json
 from cobalt.trajectory_codec import decode_passing
 from cobalt.workers import work_on_all
 
@@ -319,7 +319,7 @@ def _places_of_problems(rows_file: Path) -> list[int]:
     with rows_file.open("rb") as handle:
         place = 0
         for line in handle:
-            if "problem" in json.loads(line):
+            if "problem" in parse_json(line.decode()):
                 places.append(place)
             place += len(line)
     return places
@@ -333,7 +333,7 @@ def _write_split(
     with settings.rows_file.open("rb") as rows, path.open("wb") as output:
         for place in places:
             rows.seek(place)
-            problem = json.loads(rows.readline())["problem"]
+            problem = parse_json(rows.readline().decode())["problem"]
             suite = TestSuite.parse(problem["test_cases"])
             known = attempts.get(problem["id"])
             if known is not None and known.digest != _digest(suite):
@@ -349,5 +349,5 @@ def _write_split(
                 "public_test_cases": suite.select(public).to_json(),
                 "hidden_test_cases": suite.select(hidden).to_json(),
             }
-            output.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+            output.write(encode_record(record))
     return chosen

@@ -5,7 +5,6 @@ keep their types, lists in place of texts may also be lines (`cobalt.datasets.re
 order. No file is read and no program is run here.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +21,7 @@ from cobalt.datasets.readings import (
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
+from cobalt.rows import parse_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
@@ -80,8 +80,8 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     solutions = _solutions(row)
     text = _field(row, "input_output", (str,))
     try:
-        tests = json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, or a number or a nesting that Python does not read
+        tests = parse_json(text)
+    except ValueError:
         return Rule.TYPES
     if not isinstance(tests, dict):
         return Rule.TYPES
@@ -166,8 +166,8 @@ def _solutions(row: Mapping[str, Any]) -> list[str]:
     solutions = _field(row, "solutions", (list, str))
     if isinstance(solutions, str):
         try:
-            solutions = json.loads(solutions)
-        except (ValueError, RecursionError):
+            solutions = parse_json(solutions)
+        except ValueError:
             solutions = None
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
         raise UserError("field 'solutions' is not a list of strings")
