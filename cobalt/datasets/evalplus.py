@@ -14,6 +14,7 @@ from typing import Any
 
 from cobalt.datasets import evalplus_check
 from cobalt.datasets.assertions import parsed
+from cobalt.datasets.literals import python_literal
 from cobalt.datasets.sources import text_of
 from cobalt.errors import UserError
 
@@ -75,7 +76,7 @@ def _check(row: Row, name: str, reference: str, inputs: Sequence[Any], call: str
         raise UserError(f"field 'atol' is not a number of 0 or more ({atol!r:.40})")
     head = f'{_rules()}\nimport copy\nreference = {{"__name__": "reference"}}\nexec({reference!r}, reference)'
     body = (
-        f"inputs = {inputs!r}\nfor {_ARGUMENTS} in inputs:\n"
+        f"inputs = {python_literal(inputs)}\nfor {_ARGUMENTS} in inputs:\n"
         f"    expected = reference[{name!r}](*copy.deepcopy({_ARGUMENTS}))\n"
         f"    assert accepts({name!r}, {_ARGUMENTS}, {call}, expected, {atol!r})"
     )

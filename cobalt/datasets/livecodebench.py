@@ -8,7 +8,6 @@ read out of them, so that nothing in them can run.
 
 import base64
 import binascii
-import json
 import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
+from cobalt.datasets.readings import arguments_text, value_text
 from cobalt.datasets.sources import hub_file, local_rows
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
-from cobalt.judge.calling import call_input, canonical_json
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.records import write_whole
+from cobalt.rows import parse_json
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -243,8 +243,8 @@ def _suite(tests: list[dict[str, str]], fn_name: str | None) -> TestSuite:
         given, expected = test["input"], test["output"]
         if fn_name is not None:
             lines = [line for line in given.split("\n") if line.strip()]
-            given = call_input([_json(line, "input of a functional test") for line in lines])
-            expected = canonical_json(_json(expected, "output of a functional test"))
+            given = arguments_text([_json(line, "input of a functional test") for line in lines])
+            expected = value_text(_json(expected, "output of a functional test"))
         inputs.append(given)
         outputs.append(expected)
     return TestSuite(tuple(inputs), tuple(outputs), fn_name)
@@ -268,6 +268,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _json(text: str, name: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise UserError(f"field {name!r} is not valid JSON") from None
