@@ -229,7 +229,7 @@ async def test_lists_on_standard_input_are_lines_where_no_solution_decides(tmp_p
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("[1]", "item 1"), ("{}", "question"), ("[", "one array"), ('[{"question": 1}]', "item 1.*question")],
+    [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")],
 )
 async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
     (tmp_path / "rows.json").write_text(text)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from cobalt.conversation import load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
-from cobalt.datasets.sources import Row, hub_file, local_rows, text_of
-from cobalt.datasets.tally import REPEATED, Summary, Tally, nothing_left, with_first
+from cobalt.datasets.sources import Row, field_of, hub_file, local_rows, text_of
+from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.errors import tally as in_words
@@ -142,7 +142,7 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
     kept = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
     left_out = {name: tally[name] for name in tally.first}
     if not sum(kept.values()):
-        raise UserError(f"no problem is left ({in_words(left_out)}{nothing_left(tally)})")
+        raise UserError(f"no problem is left ({in_words(left_out)}{first_malformed(tally.first)})")
     summary = with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
     write_summary(settings.output_file, summary)
     return summary
@@ -182,7 +182,7 @@ def read_apps(row: dict[str, Any]) -> Task:
     Raises:
         UserError: a field is missing or malformed; the message names it.
     """
-    tests = _decoded(row.get("input_output"))
+    tests = _decoded(field_of(row, "input_output"))
     tests = tests if isinstance(tests, dict) else {}
     inputs, outputs, name = (tests.get(field) for field in ("inputs", "outputs", "fn_name"))
     solutions = _decoded(row.get("solutions"))
@@ -197,7 +197,7 @@ def read_apps_plus(row: dict[str, Any]) -> Task:
     Raises:
         UserError: a field is missing or malformed; the message names it.
     """
-    inputs, outputs = row.get("inputs"), row.get("outputs")
+    inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
     starter = text_of(row, "starter_code") if row.get("starter_code") is not None else ""
     function = _FUNCTION.search(starter)
     if isinstance(inputs, list) and inputs and all(isinstance(item, list) for item in inputs) and function:

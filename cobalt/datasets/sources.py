@@ -5,7 +5,7 @@ here.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,17 @@ def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
     except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
         raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {advice}") from None
+
+
+def field_of(row: Mapping[str, Any], name: str) -> Any:
+    """A field that every row of a data set has; None where it is null.
+
+    Raises:
+        UserError: the row does not have it, so that it is one of another data set.
+    """
+    if name not in row:
+        raise UserError(f"field {name!r} is missing")
+    return row[name]
 
 
 def text_of(row: dict[str, Any], name: str) -> str:

@@ -18,6 +18,7 @@ from cobalt.datasets.readings import (
     text_readings,
     text_suite,
 )
+from cobalt.datasets.sources import field_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
@@ -38,6 +39,7 @@ class Rule(StrEnum):
     SHORT = "fewer than 100 letters and digits in the statement"
     UNSOLVED = "no recorded solution passes"
     DUPLICATE = "an id that an earlier row has"
+    MALFORMED = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Candidate:
         question: The statement; with the starter code, for function problems that have one.
         readings: What its tests may mean; the first that a solution passes holds.
         programs: Recorded solutions, ready to be judged.
+        tests_left_out: How many of its tests are over the most that a problem may have.
     """
 
     id: ProblemId
@@ -57,13 +60,14 @@ class Candidate:
     question: str
     readings: tuple[TestSuite, ...]
     programs: tuple[str, ...]
+    tests_left_out: int = 0
 
 
 def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: int) -> Candidate | Rule:
     """Apply the rules on form to a row.
 
     Args:
-        row: In the data set's schema; `input_output` is a JSON string.
+        row: In the data set's schema; `input_output` is an object or its JSON.
         function_tests: "call": functions are called. "paper": as programs that split a line of text.
         max_tests: Most tests to keep, see `capped_places`.
 
@@ -78,9 +82,9 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     source = row.get("source")
     difficulty = row.get("difficulty")
     solutions = _solutions(row)
-    text = _field(row, "input_output", (str,))
+    tests = field_of(row, "input_output")
     try:
-        tests = parse_json(text)
+        tests = parse_json(tests) if isinstance(tests, str) else tests
     except ValueError:
         return Rule.TYPES
     if not isinstance(tests, dict):
@@ -116,6 +120,7 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
         statement,
         tuple(reading.select(kept) for reading in readings),
         tuple(f"{before}{solution.strip()}{behind}" for solution in solutions),
+        len(inputs) - len(kept),
     )
 
 
@@ -162,7 +167,9 @@ def _named(kind: type) -> str:
 
 
 def _solutions(row: Mapping[str, Any]) -> list[str]:
-    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string."""
+    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string; null if there are none."""
+    if field_of(row, "solutions") is None:
+        return []
     solutions = _field(row, "solutions", (list, str))
     if isinstance(solutions, str):
         try:

@@ -1,6 +1,7 @@
 """What became of the rows that a data command reads: counts by outcome, and which rows were left out first."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cobalt.errors import UserError
@@ -47,6 +48,6 @@ def with_first(summary: Summary, *tallies: Tally) -> Summary:
     return {**summary, FIRST: first} if first else summary
 
 
-def nothing_left(tally: Tally) -> str:
+def first_malformed(first: Mapping[str, Sequence[str]]) -> str:
     """The end of a message that no row is left: what is wrong with the first row that cannot be read."""
-    return f"; the first: {tally.first[MALFORMED][0]}" if tally[MALFORMED] else ""
+    return f"; the first: {first[MALFORMED][0]}" if MALFORMED in first else ""
