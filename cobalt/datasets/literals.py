@@ -14,7 +14,7 @@ def python_literal(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(python_literal, value)) + "]"
     if isinstance(value, tuple):
-        return "(" + "".join(f"{python_literal(item)}, " for item in value).rstrip(" ") + ")"
+        return "(" + ", ".join(map(python_literal, value)) + (",)" if len(value) == 1 else ")")
     if isinstance(value, set) and value:
         return "{" + ", ".join(map(python_literal, value)) + "}"
     if isinstance(value, float) and not math.isfinite(value):
