@@ -34,7 +34,7 @@ LONGEST_NUMBER = 1_000_000
 _SHORT_DIGITS = sys.int_info.str_digits_check_threshold
 _SHORT_BITS = 2000
 
-_WIDE_TEXTS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")
+_WIDE_TEXTS = (b"\xff\xfe", b"\xfe\xff", b"\0", b"{\0", b"[\0")
 # How files begin that are not lines of JSON, and what to do with them.
 _OTHER_FORMS = (
     (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),

@@ -29,12 +29,12 @@ from cobalt.datasets.offline.writing import (
     READ,
     Counts,
     JudgedProblem,
-    Summary,
     close_results,
     open_results,
     split_problems,
     write_groups,
 )
+from cobalt.datasets.tally import Summary
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import recorded_arguments
@@ -175,14 +175,14 @@ def _problems(
         counts.problems[READ] += 1
         counts.programs[READ] += number
         if identifier not in splits:
-            counts.problems[EVALUATED] += 1
+            counts.problems.leave_out(EVALUATED, identifier)
             counts.programs[EVALUATED] += number
             continue
         candidates = []
         for writer, read in zip(writers, reads, strict=True):
             for program in read.programs:
                 if program.dropped is not None:
-                    counts.programs[program.dropped] += 1
+                    counts.programs.leave_out(program.dropped, f"{identifier}/{program.origin}")
                     continue
                 reward = settings.rewards.of(program.status) if program.reward is None else program.reward
                 origin = program.origin if len(writers) == 1 else f"{writer}:{program.origin}"
