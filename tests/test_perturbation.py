@@ -66,6 +66,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     assert summary["problems"] == {
         "read": 4,
         "left out by id": 2,
+        "the public tests are assertions": 0,
         "all public outputs are equal": 1,
         "perturbed": 1,
     }
@@ -170,6 +171,9 @@ def test_assertions_have_no_outputs_to_swap(tmp_path):
     with pytest.raises(UserError):
         perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))
     assert not (tmp_path / "o.jsonl").exists()
+    write_lines(problems, [square_problem(0, public_test_cases=tests), square_problem(1)])
+    counts = perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))["problems"]
+    assert (counts["read"], counts["perturbed"]) == (2, 1)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
