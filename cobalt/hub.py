@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from cobalt.atomic import replacing
 from cobalt.environment import cache_folder
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.rows import encode_json, plain_row
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ def _write_rows(data_set: DataSet, revision: str | None, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as handle:
         for row in _rows(data_set, revision):
-            handle.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+            handle.write((encode_json(plain_row(row), ensure_ascii=False) + "\n").encode())
 
 
 def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]]:

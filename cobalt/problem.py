@@ -2,9 +2,9 @@
 
 A file has one problem in each row (JSONL, or another form of `cobalt.rows`), and each is checked. The authors' released
 files load as they are. So do files without `instruction` or without the public/hidden split; the scripts then build the
-prompt from the question and treat every test as hidden. Fields that this module does not know are kept in
-`Problem.record`, because result files carry a problem's fields through every stage. This module judges no programs and
-builds no prompts.
+prompt from the question and treat every test as hidden. A field that is null counts as missing. Fields that this module
+does not know are kept in `Problem.record`, because result files carry a problem's fields through every stage. This
+module judges no programs and builds no prompts.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cobalt.errors import UserError
-from cobalt.rows import TooManyValues, decode_json, read_rows
+from cobalt.rows import TooManyValues, decode_json, parse_json, read_rows
 
 ProblemId = str | int
 
@@ -68,6 +68,23 @@ class TestSuite:
             raise UserError("a test suite of assertions ('asserts') does not name the function they call ('fn_name')")
         if len(self.inputs) != len(self.outputs):
             raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
+        if self.fn_name is not None and not self.asserts:
+            self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise if a test of a function has an argument or a value that is not JSON, which no program could pass."""
+        for index, (arguments, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
+            for name, texts in (("inputs", arguments.split("\n")), ("outputs", [expected])):
+                for text in texts:
+                    try:
+                        if text.strip() or name == "outputs":
+                            parse_json(text)
+                    except ValueError as error:
+                        raise UserError(
+                            f"test {index} of the function {self.fn_name!r} has {text!r:.100} in {name!r}, which is not"
+                            f" JSON ({error!s:.100}): give one JSON value a line for each argument, and the expected"
+                            " value as JSON"
+                        ) from None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -178,25 +195,28 @@ class Problem:
         """
         if not isinstance(record, Mapping):
             raise UserError("a problem must be a JSON object")
-        if "id" not in record:
-            raise UserError("field 'id' is missing")
-        identifier = record["id"]
+        identifier = record.get("id")
+        if identifier is None:
+            raise UserError("field 'id' is missing or null")
         if not isinstance(identifier, str | int) or isinstance(identifier, bool):
             raise UserError("field 'id' must be a string or an integer")
-        question = record.get("question", record.get("instruction"))
-        if not isinstance(question, str):
-            raise UserError("field 'question' is missing or not a string")
         instruction = record.get("instruction")
         if instruction is not None and not isinstance(instruction, str):
             raise UserError("field 'instruction' is not a string")
+        question = instruction if record.get("question") is None else record["question"]
+        if not isinstance(question, str):
+            raise UserError("field 'question' is missing, null or not a string")
         tests = _suite(record, "test_cases")
+        if tests is None:
+            raise UserError("field 'test_cases' is missing or null")
         if len(tests) == 0:
             raise UserError("field 'test_cases': the test suite is empty")
-        public = _suite(record, "public_test_cases") if "public_test_cases" in record else TestSuite((), ())
-        hidden = _suite(record, "hidden_test_cases") if "hidden_test_cases" in record else tests
-        if len(hidden) == 0:
+        public = _suite(record, "public_test_cases")
+        hidden = _suite(record, "hidden_test_cases")
+        if hidden is not None and len(hidden) == 0:
             raise UserError("field 'hidden_test_cases': the test suite is empty")
-        return cls(identifier, question, instruction, tests, public, hidden, record)
+        public = TestSuite((), ()) if public is None else public
+        return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:
         """The perturbed public tests in the problem's record; None if it has none.
@@ -204,12 +224,21 @@ class Problem:
         Raises:
             UserError: the perturbed tests are malformed.
         """
-        return None if self.record.get(PERTURBED_TESTS) is None else _suite(self.record, PERTURBED_TESTS)
+        return _suite(self.record, PERTURBED_TESTS)
 
 
-def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
-    if field not in record:
-        raise UserError(f"field {field!r} is missing")
+def has_tests(record: Mapping[str, Any], field: str) -> bool:
+    """Whether a field of tests has a value. A table has null, its JSON, or an object of nulls for none."""
+    value = record.get(field)
+    return value not in (None, "null") and not (
+        isinstance(value, Mapping) and all(part is None for part in value.values())
+    )
+
+
+def _suite(record: Mapping[str, Any], field: str) -> TestSuite | None:
+    """The suite in a field; None if the record has none."""
+    if not has_tests(record, field):
+        return None
     try:
         return TestSuite.parse(record[field])
     except UserError as error:

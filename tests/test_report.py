@@ -415,7 +415,7 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
 
 def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     folder = make_run(tmp_path / "a", EARLY)
-    write_lines(folder / "evaluation.errors.jsonl", [{"id": 2, "error": "x"}])
+    (folder / "evaluation.errors.jsonl").write_text('{"id": 2, "error": "\u2028\x85\u2029"}\n', encoding="utf-8")
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 

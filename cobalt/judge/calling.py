@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.judge import call_driver, script_driver
+from cobalt.rows import encode_json
 
 # The driver writes this mark before a value. Output without the mark is that of a program which ended before its
 # function returned.
@@ -25,14 +26,20 @@ def canonical_json(value: Any) -> str:
 
     Raises:
         TypeError: the value has a type that JSON does not have.
-        ValueError: an integer has more digits than Python writes (4,300).
     """
-    return json.dumps(call_driver._judge_json(value))
+    return _json_text(call_driver._judge_json(value))
 
 
 def call_input(arguments: list[Any]) -> str:
     """The input of one call: each argument as JSON on a line of its own."""
-    return "".join(json.dumps(argument) + "\n" for argument in arguments)
+    return "".join(_json_text(argument) + "\n" for argument in arguments)
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return encode_json(value)
 
 
 def module_name(fn_name: str | None) -> str:
