@@ -13,6 +13,7 @@ from typing import Any, Literal
 from cobalt.datasets.literals import python_literal
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.problem import TestSuite
+from cobalt.rows import encode_json
 
 
 class UnreadableTests(Exception):
