@@ -7,19 +7,32 @@
 | `*.parquet` | the rows of the table; dates and times become ISO strings, other values that JSON lacks text |
 
 Lines and Parquet rows are read a few at a time. An array is read whole.
+
+Files may come from anybody, and a compressed one can be of any size in memory. So a row, or an array, has a largest
+size, and a file may not unpack to far more than files of text do.
 """
 
 import gzip
+import importlib.util
 import json
+import subprocess
+import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from datetime import date, time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from cobalt.errors import UserError
 
-_BATCH_ROWS = 16
+LARGEST_ROW = 1 << 29
+"""Bytes of a row's JSON, unpacked, and of an array. TACO's largest rows have tens of MB, and those of LiveCodeBench,
+whose tests are in them, somewhat over 100 MB. Decoding can take twenty times as much memory."""
+FREE_BYTES = 1 << 30
+"""Bytes that every file may unpack to; beyond them, at most `MOST_EXPANSION` times the size of the file."""
+MOST_EXPANSION = 200
+"""Problems and trajectories shrink to a tenth. A file made to exhaust memory has a thousand times its size."""
+
+_PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
 
@@ -41,7 +54,8 @@ def read_rows(
         digest: Updated with the bytes of the file.
 
     Raises:
-        UserError: the file cannot be read, or a row is not a JSON object; the message names the row.
+        UserError: the file cannot be read, is damaged or unpacks to too much, or a row is not a JSON object or too
+            large; the message names the file and, for a row, its place.
     """
     if path.suffix == ".parquet":
         _hash(path, digest)
@@ -56,7 +70,7 @@ def read_rows(
             if _begins_an_array(handle):
                 yield from _items(path, handle, digest)
             else:
-                yield from _lines(path, handle, remaining, digest)
+                yield from _lines(path, _bounded_lines(path, handle), remaining, digest)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"cannot decompress {path}: {error}") from None
     except OSError as error:
@@ -72,7 +86,10 @@ def decode_json(text: str | bytes) -> Any:
     """
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
-        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        elif not text.isascii():
+            text.encode()
         value = json.loads(text)
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
@@ -99,10 +116,31 @@ def _begins_an_array(handle: IO[bytes]) -> bool:
     return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
+def _bounded_lines(path: Path, handle: IO[bytes], unit: str = "line") -> Iterator[bytes]:
+    """The lines of a file, or of what it unpacks to.
+
+    Raises:
+        UserError: a line is too large, or the file unpacks to too much.
+    """
+    unpacked, most = 0, max(FREE_BYTES, MOST_EXPANSION * path.stat().st_size)
+    number = 0
+    while line := handle.readline(LARGEST_ROW + 1):
+        number += 1
+        if len(line) > LARGEST_ROW:
+            raise UserError(f"{path}, {unit} {number}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
+        unpacked += len(line)
+        if unpacked > most:
+            raise UserError(
+                f"{path}, {unit} {number}: the file has unpacked to more than {MOST_EXPANSION} times its size, as files"
+                " do that are made to exhaust memory; if you trust it, unpack it and give the file of lines"
+            )
+        yield line
+
+
 def _lines(
-    path: Path, handle: IO[bytes], remaining: int | None, digest: Digest | None
+    path: Path, lines: Iterator[bytes], remaining: int | None, digest: Digest | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(handle, 1):
+    for number, line in enumerate(lines, 1):
         if remaining is not None:
             remaining -= len(line)
             if remaining < 0:
@@ -120,7 +158,11 @@ def _lines(
 
 
 def _items(path: Path, handle: IO[bytes], digest: Digest | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    content = handle.read()
+    content = handle.read(LARGEST_ROW + 1)
+    if len(content) > LARGEST_ROW:
+        raise UserError(
+            f"{path} is an array of more than {LARGEST_ROW >> 20} MiB, which is read whole: give one object a line"
+        )
     if digest is not None:
         digest.update(content)
     try:
@@ -141,37 +183,30 @@ def _object(path: Path, place: str, value: Any) -> dict[str, Any]:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)")
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
-    try:
-        # With a buffer, pages are read as they are needed instead of whole row groups.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", {name: _plain(value) for name, value in row.items()}
+        path.open("rb").close()
     except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
-        raise UserError(f"cannot read {path}: {reason}") from None
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: dates and times as ISO strings, and others without a form of their own as text."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    # -P: what lies beside the script is not imported.
+    command = [sys.executable, "-P", str(_PARQUET_ROWS), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
+        try:
+            assert reader.stdout is not None
+            for number, line in enumerate(_bounded_lines(path, reader.stdout, "row"), 1):
+                if not line.endswith(b"\n"):
+                    break  # the process ended within the row
+                row = json.loads(line)
+                if row is None:
+                    return
+                if isinstance(row, str):
+                    raise UserError(f"{path} is not a whole Parquet file ({row})")
+                yield f"row {number}", row
+            reader.wait()
+        finally:
+            reader.kill()
+    raise UserError(f"{path} is not a whole Parquet file (reading it ended with status {reader.returncode})")
 
 
 def _hash(path: Path, digest: Digest | None) -> None:

@@ -6,7 +6,6 @@ are expected as in APPS. Tests are on standard input or call a function, and all
 can be read in two ways (`cobalt.datasets.readings`), recorded solutions decide; without one the likelier reading holds.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole
+from cobalt.rows import decode_json
 
 HUB_NAME = "codeparrot/apps"
 DataSet = Literal["apps", "apps_plus"]
@@ -172,11 +172,11 @@ def _rows(settings: AppsSettings) -> Iterator[Row]:
 def _array_rows(path: Path) -> Iterator[Row]:
     """The items of a JSON array of objects; the whole file is in memory."""
     try:
-        items = json.loads(path.read_text(encoding="utf-8"))
+        items = decode_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise UserError(f"{path} is not a JSON array of objects")
     for number, item in enumerate(items):
@@ -238,6 +238,6 @@ def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSui
 def _decoded(text: str) -> Any:
     """The JSON value of a text; None if it is empty or not JSON, as in rows without tests or solutions."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return decode_json(text)
+    except UserError:
         return None

@@ -22,6 +22,7 @@ from cobalt.datasets.readings import (
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
+from cobalt.rows import decode_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
@@ -80,8 +81,8 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     solutions = _solutions(row)
     text = _field(row, "input_output", (str,))
     try:
-        tests = json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, or a number or a nesting that Python does not read
+        tests = decode_json(text)
+    except UserError:  # not JSON, half of a surrogate pair, or a number or a nesting that Python does not read
         return Rule.TYPES
     if not isinstance(tests, dict):
         return Rule.TYPES
