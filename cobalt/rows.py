@@ -27,10 +27,9 @@ from cobalt.errors import UserError
 LARGEST_ROW = 1 << 29
 """Bytes of a row's JSON, unpacked, and of an array. TACO's largest rows have tens of MB, and those of LiveCodeBench,
 whose tests are in them, somewhat over 100 MB. Decoding can take twenty times as much memory."""
-FREE_BYTES = 1 << 30
-"""Bytes that every file may unpack to; beyond them, at most `MOST_EXPANSION` times the size of the file."""
 MOST_EXPANSION = 200
-"""Problems and trajectories shrink to a tenth. A file made to exhaust memory has a thousand times its size."""
+"""How many times its own size a file may unpack to, if that is more than `LARGEST_ROW`. Problems and trajectories shrink
+to a tenth, and a file made to exhaust memory to a thousandth."""
 
 _PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
@@ -122,7 +121,7 @@ def _bounded_lines(path: Path, handle: IO[bytes], unit: str = "line") -> Iterato
     Raises:
         UserError: a line is too large, or the file unpacks to too much.
     """
-    unpacked, most = 0, max(FREE_BYTES, MOST_EXPANSION * path.stat().st_size)
+    unpacked, most = 0, max(LARGEST_ROW, MOST_EXPANSION * path.stat().st_size)
     number = 0
     while line := handle.readline(LARGEST_ROW + 1):
         number += 1

@@ -143,7 +143,7 @@ async def test_an_id_that_occurs_twice_is_refused_also_by_a_run_that_continues(t
     [
         ("[1]", "not a JSON array of objects"),
         ("{}", "not a JSON array of objects"),
-        ("[", "not JSON"),
+        ("[", "not valid JSON"),
         ('[{"question": "x"}]', "item 0: field 'starter_code'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The files of a tar archive from anybody, as a stream: nothing is extracted, and no header decides what memory is used.
+"""The files of a tar archive from anybody, as a stream: nothing is extracted, and no header decides on the memory used.
 
 It reads plain, gzip, bzip2 and xz archives in the formats ustar, GNU and pax. The standard library's reader is not
 used: it reads a long name or a pax header whole, whatever its size, skips a member of any size without looking for the
