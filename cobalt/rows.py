@@ -28,8 +28,8 @@ LARGEST_ROW = 1 << 29
 """Bytes of a row's JSON, unpacked, and of an array. TACO's largest rows have tens of MB, and those of LiveCodeBench,
 whose tests are in them, somewhat over 100 MB. Decoding can take twenty times as much memory."""
 MOST_EXPANSION = 200
-"""How many times its own size a file may unpack to, if that is more than `LARGEST_ROW`. Problems and trajectories shrink
-to a tenth, and a file made to exhaust memory to a thousandth."""
+"""How many times its own size a file may unpack to, where that is more than `LARGEST_ROW`. Problems and trajectories
+shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 
 _PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
