@@ -150,9 +150,6 @@ def test_an_environment_with_two_builds_of_vllm_is_refused(checkout):
 
 EXTRA = ("torch-cpu.txt", "uv.txt")
 PINNED = [*sorted((ROOT / "requirements").glob("*.lock")), *(ROOT / "requirements" / name for name in EXTRA)]
-    *sorted((ROOT / "requirements").glob("*.lock")),
-    *(ROOT / "requirements" / name for name in ("torch-cpu.txt", "uv.txt")),
-]
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name)
