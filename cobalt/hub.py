@@ -202,6 +202,7 @@ def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]
         import datasets
         from datasets.exceptions import DatasetsError
         from httpx import HTTPError
+        from pyarrow import ArrowException
     except ImportError:
         raise UserError(
             f"{data_set.name}: data sets by name need `datasets` (scripts/setup.sh --profile cpu installs it)"
@@ -217,7 +218,7 @@ def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]
         if split not in splits:
             raise UserError(f"{data_set.name} has no split {split!r}; its splits are {', '.join(splits)}")
         yield from splits[split]
-    except (OSError, HTTPError, DatasetsError, ValueError) as error:
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
         raise UserError(f"cannot read the data set {data_set.name} ({_first_line(error)})") from None
 
 

@@ -20,7 +20,7 @@ from cobalt.atomic import lock, replacing
 from cobalt.errors import UserError
 from cobalt.files import check_result_path
 from cobalt.problem import ProblemId
-from cobalt.rows import Digest, encode_json, parse_json, read_rows
+from cobalt.rows import LARGEST_ROW, Digest, encode_json, parse_json, read_rows
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
@@ -190,10 +190,19 @@ def _check_path(path: Path) -> None:
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:
-    """The line of a record."""
-    line = encode_json(record, ensure_ascii=False) + "\n"
+    """The line of a record.
+
+    Raises:
+        UserError: the line has more bytes than are read.
+    """
+    text = encode_json(record, ensure_ascii=False) + "\n"
     # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
-    return line.encode("utf-8", errors="replace")
+    line = text.encode("utf-8", errors="replace")
+    if len(line) > LARGEST_ROW:
+        raise UserError(
+            f"the record of id {record.get('id')!r} has more than {LARGEST_ROW >> 20} MiB, and could not be read again"
+        )
+    return line
 
 
 def _torn_bytes(path: Path) -> int:

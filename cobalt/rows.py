@@ -9,26 +9,38 @@
 Lines and Parquet rows are read a few at a time. An array is read whole. NaN, which some writers put where a value is
 missing, is null in a row and in the objects inside it. Numbers of up to `LONGEST_NUMBER` digits are read and written,
 whatever Python's own limit for the process is (`sys.set_int_max_str_digits`).
+
+Files may come from anybody, and a compressed one can be of any size in memory. So a row, or an array, has a largest
+size, and a file may not unpack to far more than files of text do.
 """
 
 import decimal
 import gzip
+import importlib.util
 import json
 import math
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
-from datetime import date, time
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from cobalt.errors import UserError
+from cobalt.parquet_rows import plain
 
 MOST_LEVELS = 100
 """Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
+LARGEST_ROW = 1 << 29
+"""Bytes of a row's JSON, unpacked, and of an array. TACO's largest rows have tens of MB, and those of LiveCodeBench,
+whose tests are in them, somewhat over 100 MB. Decoding can take twenty times as much memory."""
+MOST_EXPANSION = 200
+"""How many times its own size a file may unpack to, where that is more than `LARGEST_ROW`. Problems and trajectories
+shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 
-_BATCH_ROWS = 16
+
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
 LONGEST_NUMBER = 1_000_000
@@ -72,7 +84,8 @@ def read_rows(
         digest: Updated with the bytes of the file.
 
     Raises:
-        UserError: the file cannot be read, or a row is not a JSON object; the message names the row.
+        UserError: the file cannot be read, is damaged or unpacks to too much, or a row is not a JSON object or too
+            large; the message names the file and, for a row, its place.
     """
     if path.suffix == ".parquet":
         _hash(path, digest)
@@ -88,7 +101,7 @@ def read_rows(
             if _begins_an_array(handle):
                 yield from _items(path, handle, digest)
             else:
-                yield from _lines(path, handle, remaining, digest)
+                yield from _lines(path, _bounded_lines(path, handle), remaining, digest)
     except gzip.BadGzipFile as error:
         raise UserError(f"cannot decompress {path}: {error}: only files compressed by gzip may end in .gz") from None
     except (EOFError, zlib.error) as error:
@@ -165,7 +178,10 @@ def decode_json(text: str | bytes, *, most_values: int | None = None) -> Any:
         measure.add(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
-        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        elif not text.isascii():
+            text.encode()
         value = parse_json(text)
         if "\\ud" in text.lower():
             encode_json(value, ensure_ascii=False).encode()
@@ -280,10 +296,31 @@ def _begins_an_array(handle: IO[bytes]) -> bool:
     return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
+def _bounded_lines(path: Path, handle: IO[bytes], unit: str = "line") -> Iterator[bytes]:
+    """The lines of a file, or of what it unpacks to.
+
+    Raises:
+        UserError: a line is too large, or the file unpacks to too much.
+    """
+    unpacked, most = 0, max(LARGEST_ROW, MOST_EXPANSION * path.stat().st_size)
+    number = 0
+    while line := handle.readline(LARGEST_ROW + 1):
+        number += 1
+        if len(line) > LARGEST_ROW:
+            raise UserError(f"{path}, {unit} {number}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
+        unpacked += len(line)
+        if unpacked > most:
+            raise UserError(
+                f"{path}, {unit} {number}: the file has unpacked to more than {MOST_EXPANSION} times its size, as files"
+                " do that are made to exhaust memory; if you trust it, unpack it and give the file of lines"
+            )
+        yield line
+
+
 def _lines(
-    path: Path, handle: IO[bytes], remaining: int | None, digest: Digest | None
+    path: Path, lines: Iterator[bytes], remaining: int | None, digest: Digest | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(handle, 1):
+    for number, line in enumerate(lines, 1):
         if remaining is not None:
             remaining -= len(line)
             if remaining < 0:
@@ -314,7 +351,11 @@ def _advice(line: bytes, number: int) -> str:
 
 
 def _items(path: Path, handle: IO[bytes], digest: Digest | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    content = handle.read()
+    content = handle.read(LARGEST_ROW + 1)
+    if len(content) > LARGEST_ROW:
+        raise UserError(
+            f"{path} is an array of more than {LARGEST_ROW >> 20} MiB, which is read whole: give one object a line"
+        )
     if digest is not None:
         digest.update(content)
     try:
@@ -353,42 +394,35 @@ def _inner_without_nan(value: Any) -> Any:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)")
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
-    try:
-        # With a buffer, pages are read as they are needed instead of whole row groups.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", plain_row(row)
+        path.open("rb").close()
     except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
-        raise UserError(f"cannot read {path}: {reason}") from None
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    # -P: what lies beside the script is not imported.
+    command = [sys.executable, "-P", str(_PARQUET_ROWS), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
+        try:
+            assert reader.stdout is not None
+            for number, line in enumerate(_bounded_lines(path, reader.stdout, "row"), 1):
+                if not line.endswith(b"\n"):
+                    break  # the process ended within the row
+                row = json.loads(line)
+                if row is None:
+                    return
+                if isinstance(row, str):
+                    raise UserError(f"{path} is not a whole Parquet file ({row})")
+                yield f"row {number}", without_nan(row)
+            reader.wait()
+        finally:
+            reader.kill()
+    raise UserError(f"{path} is not a whole Parquet file (reading it ended with status {reader.returncode})")
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a table as JSON can hold it; NaN as the value of a field is None."""
-    return without_nan({name: _plain(value) for name, value in row.items()})
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: dates and times as ISO strings, and others without a form of their own as text."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return without_nan({name: plain(value) for name, value in row.items()})
 
 
 def _hash(path: Path, digest: Digest | None) -> None:

@@ -58,6 +58,9 @@ profile=${profile:-${held:-cpu}}
 lock=requirements/$profile${extra:++$extra}.lock
 [ -f "$lock" ] || fail "the profile $profile has no '$extra' to add: give --with api, or for the profile cpu --with recipes"
 
+[ "$(uname -m)" = x86_64 ] ||
+  fail "the locks have the digests of files for x86_64, and this machine is $(uname -m): install the packages of pyproject.toml by hand"
+
 find_python() {
   local candidate
   for candidate in python3.11 python3 python; do
@@ -85,7 +88,8 @@ install_bubblewrap() {
 # The registry's torch is a CUDA build of several GB. pip finds the CPU build where it is configured to; elsewhere it
 # comes from PyTorch's own CPU index, which uv knows by name.
 install_cpu_torch() {
-  local version=2.13.0
+  local version listed=requirements/torch-cpu.txt
+  version=$(sed -n 's/^torch==\([0-9.]*\)+cpu .*/\1/p' "$listed")
   .venv/bin/python - "$version" <<'PYTHON' && return
 import importlib.metadata, sys
 try:
@@ -94,9 +98,9 @@ except importlib.metadata.PackageNotFoundError:
     sys.exit(1)
 PYTHON
   echo "setup: installing torch $version (CPU build)"
-  .venv/bin/python -m pip install --quiet --no-deps "torch==$version+cpu" 2>/dev/null ||
-    .venv/bin/uv pip install --quiet --no-deps --torch-backend cpu "torch==$version" ||
-    fail "no CPU build of torch $version: neither pip nor PyTorch's CPU index has it"
+  .venv/bin/python -m pip install --quiet --no-deps --require-hashes --requirement "$listed" 2>/dev/null ||
+    .venv/bin/uv pip install --quiet --no-deps --require-hashes --torch-backend cpu --requirements "$listed" ||
+    fail "no CPU build of torch $version: neither pip nor PyTorch's CPU index has the file of $listed, with its digest"
 }
 
 # torch for CUDA 13.0 needs a driver of 580, or CUDA's own package for older drivers, which nvidia-smi shows as its version.
@@ -146,7 +150,7 @@ install_flash_attn() {
   wheel=none why="its kernels do not load ($(tail -n 1 <<<"$said"))"
 }
 
-inputs=("$lock" pyproject.toml scripts/setup.sh)
+inputs=("$lock" pyproject.toml scripts/setup.sh requirements/torch-cpu.txt)
 [ "$profile" != gpu ] || inputs+=(requirements/flash-attn.txt)
 state="$(sha256sum "${inputs[@]}" | sha256sum | cut -c1-64)"
 [ -n "$dry_run" ] || install_bubblewrap
@@ -168,31 +172,38 @@ if [ ! -x .venv/bin/python ]; then
   python=$(find_python)
   "$python" -m venv .venv
 fi
-[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+[ -x .venv/bin/uv ] ||
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
 export UV_LINK_MODE=copy
 mark() {
   echo "$1 $profile${extra:++$extra}" >"$marker"
   [ "$flash_attn" != none ] || echo "flash_attn none" >>"$marker"
 }
+# Every file must have a digest of the lock. The few packages without a wheel, and the project itself, are built with the lock's
+# setuptools, not in an environment of their own with whatever is newest.
+install_lock() { # install_lock LINES
+  .venv/bin/uv pip install --quiet --no-deps --require-hashes --only-binary :all: --requirements <(grep '^setuptools==' "$lock")
+  .venv/bin/uv pip install --quiet --no-deps --require-hashes --no-build-isolation --requirements "$1"
+}
 mark unfinished
 echo "setup: installing profile $profile${extra:+ with $extra} ($(wc -l < "$lock") packages)"
 case $profile in
   cpu)
-    .venv/bin/uv pip install --quiet --no-deps --requirements "$lock"
+    install_lock "$lock"
     # Packages of another set-up that break the CPU build of torch.
     .venv/bin/uv pip uninstall --quiet torchvision torchaudio torchcodec 2>/dev/null || true
     install_cpu_torch
     ;;
   gpu)
-    .venv/bin/uv pip install --quiet --no-deps --requirements <(grep -v '^flash-attn==' "$lock")
+    install_lock <(grep -v '^flash-attn==' "$lock")
     chosen=$wheel
     install_flash_attn
     [ "$wheel" = "$chosen" ] || say_no_flash_attn "$why"
     ;;
   eval)
-    .venv/bin/uv pip install --quiet --no-deps --requirements "$lock"
+    install_lock "$lock"
     ;;
 esac
-.venv/bin/uv pip install --quiet --no-deps --editable .
+.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
 mark "$state"
 echo "setup: done"

@@ -145,8 +145,22 @@ def test_the_manifest_asks_for_a_token_and_lets_bubblewrap_work_on_the_nodes_tha
     assert json.loads(json.loads(judge["rayStartParams"]["resources"])) == {"judge": 32}
     assert judge["rayStartParams"]["num-cpus"] == "0"
     assert judge["template"]["spec"]["hostUsers"] is False
+    for group in (spec["headGroupSpec"], groups["gpu"]):
+        pod = group["template"]["spec"]
+        assert "hostUsers" not in pod and "securityContext" not in pod | pod["containers"][0]
     rights = judge["template"]["spec"]["containers"][0]["securityContext"]
     assert rights["procMount"] == "Unmasked" and rights["seccompProfile"] == {"type": "Unconfined"}
+
+
+def test_what_judges_has_no_secret():
+    cluster = yaml.safe_load((ROOT / "scripts/kubernetes/raycluster.yaml").read_text())["spec"]
+    pods = {group["groupName"]: group["template"]["spec"] for group in cluster["workerGroupSpecs"]}
+    assert "secret" in json.dumps(pods["gpu"])
+    assert "secret" not in json.dumps(pods["judge"])
+    assert not {"env", "envFrom"} & pods["judge"]["containers"][0].keys()
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert services
+    assert not any({"environment", "env_file", "secrets"} & service.keys() for service in services.values())
 
 
 DOCKER = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap"  # noqa: E501

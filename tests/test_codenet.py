@@ -3,9 +3,12 @@
 import io
 import json
 import logging
+import os
+import random
 import shutil
 import tarfile
 import tempfile
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from cobalt.datasets.offline.contrast import NO_CONTRAST
 from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
+from cobalt.datasets.tar_files import tar_files
 from cobalt.errors import UserError
 from cobalt.manifest import read_summary
 from cobalt.offline_groups import Status, read_groups
@@ -282,6 +286,11 @@ def test_the_order_of_the_problems_is_that_of_their_ids_whatever_that_of_the_arc
     assert [problem.id for problem in load_problems(backwards / "problems.jsonl")] == [f"p{n:05}" for n in range(4)]
 
 
+def read(archive):
+    """Name, size and content of the regular files of an archive."""
+    return [(name, size, content()) for name, size, content in tar_files(archive) if size < 1 << 20]
+
+
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_files_of_an_archive_are_read_as_the_standard_library_reads_them(tmp_path, form, mode):
@@ -291,50 +300,191 @@ def test_files_of_an_archive_are_read_as_the_standard_library_reads_them(tmp_pat
     if form != tarfile.USTAR_FORMAT:
         names += [f"{folder}{'s' * 300}.py"]
     with tarfile.open(archive, mode, format=form) as output:
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             for kind in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE):
                 member = tarfile.TarInfo(f"{name}{kind.decode()!r}")
-                member.type, member.size = kind, 511 * place if kind == tarfile.REGTYPE else 0
+                member.type, member.size = kind, 511 * index if kind == tarfile.REGTYPE else 0
+                member.linkname = "l" * 200 if kind == tarfile.SYMTYPE and form != tarfile.USTAR_FORMAT else ""
+                member.pax_headers = {"mtime": "1.5", "comment": "é" * 300}
                 output.addfile(member, io.BytesIO(bytes(range(256)) * 10))
     with tarfile.open(archive) as plain:
         files = [member for member in plain if member.isreg()]
         expected = [(member.name, member.size, plain.extractfile(member).read()) for member in files]
-    members = codenet_files._members(archive)
-    assert [(name, size, content()) for name, size, content in members] == expected
+    assert read(archive) == expected
     assert len(expected) == 3 * len(names)
+
+
+def header_of(size, name="data/p00000/Python/s1.py", kind=tarfile.REGTYPE):
+    """The header of a member that claims a size, in the binary form of GNU tar."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
+    return bytes(header)
 
 
 def test_a_size_that_is_not_in_digits_is_read(tmp_path):
     # GNU tar writes sizes from 8 GiB on as binary numbers, and may write smaller ones so, too.
-    member = tarfile.TarInfo("data/p00000/Python/s1.py")
-    member.size = 5
-    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = b"\x80" + member.size.to_bytes(11, "big")
-    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
     archive = tmp_path / "codenet.tar"
-    archive.write_bytes(bytes(header) + b"hello".ljust(512, b"\0") + bytes(1024))
-    assert [(name, size, content()) for name, size, content in codenet_files._members(archive)] == [
-        (member.name, 5, b"hello")
-    ]
+    archive.write_bytes(header_of(5) + b"hello".ljust(512, b"\0") + bytes(1024))
+    assert read(archive) == [("data/p00000/Python/s1.py", 5, b"hello")]
 
 
-def test_an_archive_is_not_extracted_and_keeps_no_list_of_its_files(data, tmp_path, monkeypatch):
+def test_an_archive_is_not_extracted(data, tmp_path):
     archive = tar(data.fill(3), tmp_path / "codenet.tar.gz")
-    kept = []
-    real = tarfile.TarFile.next
-
-    def watched(self):
-        member = real(self)
-        kept.append(len(self.members))
-        return member
-
-    monkeypatch.setattr(tarfile.TarFile, "next", watched)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     files = codenet_files.find_files([archive], scratch)
     assert {name for name, sources in codenet_files.read_sources(files, ["p00001"]) if len(sources) == 8} == {"p00001"}
-    assert max(kept) == 1
     assert {path.suffix for path in scratch.rglob("*") if path.is_file()} == {".csv", ".html"}
+
+
+def archive_with(path, members, mode="w:gz"):
+    """An archive of members by name; a number stands for so many zeros."""
+    with tarfile.open(
+        path, mode, format=tarfile.GNU_FORMAT, **({"compresslevel": 1} if "gz" in mode else {})
+    ) as output:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = content if isinstance(content, int) else len(content)
+            output.addfile(member, Zeros(content) if isinstance(content, int) else io.BytesIO(content))
+    return path
+
+
+class Zeros(io.RawIOBase):
+    def __init__(self, size):
+        self.size = size
+
+    def read(self, size=-1):
+        size = self.size if size < 0 else min(size, self.size)
+        self.size -= size
+        return bytes(size)
+
+
+SOURCE = {"data/p00000/Python/s000000001.py": b"print(1)\n"}
+METADATA = {"metadata/p00000.csv": f"{HEADER}\n{row('s000000001')}\n".encode()}
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        ({"metadata/p00000.csv": codenet_files.LARGEST_METADATA + 1, **SOURCE}, "metadata/p00000.csv"),
+        ({**METADATA, "problem_descriptions/p00000.html": codenet_files.LARGEST_PAGE + 1}, "p00000.html"),
+        ({**METADATA, "data/p00000/Python/" + "s" * (64 << 20): b""}, "LongLink"),
+        (
+            METADATA
+            | {"problem_descriptions/p00000.html": page(0).encode()}
+            | {f"data/p00000/Python/s{n:09}.py": codenet_files.LARGEST_SOURCE for n in range(257)},
+            "sources of p00000",
+        ),
+    ],
+    ids=["metadata", "page", "name", "sources"],
+)
+def test_parts_of_an_archive_that_are_too_large_are_refused_before_they_are_in_memory(tmp_path, members, named):
+    archive = archive_with(tmp_path / "bomb.tar.gz", members)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=rf"bomb\.tar\.gz.*{named}") as refused:
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < codenet_files.LARGEST_PROBLEM + (64 << 20) if named.startswith("sources") else most < 16 << 20
+    assert len(str(refused.value)) < 1000
+    assert not list((tmp_path / "out").glob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 88) - 1])
+@pytest.mark.parametrize("name", ["data/p00000/Python/s000000001.py", "metadata/p00000.csv", "notes.txt"])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE, b"Z"])
+def test_a_member_of_an_absurd_size_ends_in_a_sentence_that_names_it(tmp_path, size, name, kind):
+    archive = archive_with(tmp_path / "size.tar", METADATA, "w")
+    archive.write_bytes(archive.read_bytes()[:1024] + header_of(size, name, kind) + bytes(2048))
+    with pytest.raises(UserError, match=rf"size\.tar.*{name}"):
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_an_archive_with_any_damage_is_read_or_refused_in_one_sentence(tmp_path, mode, form):
+    members = METADATA | SOURCE | {f"data/p00000/Python/{'s' * 200}.py": b"1"}
+    archive = tmp_path / "flipped.tar"
+    with tarfile.open(archive, mode, format=form) as output:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.pax_headers = len(content), {"comment": "c"}
+            output.addfile(member, io.BytesIO(content))
+    whole, refused = archive.read_bytes(), 0
+    used = len(whole.rstrip(b"\0")) + 64
+    rng = random.Random(1)
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 1, 2, 20])):
+            damaged[rng.randrange(min(used, len(whole)))] = rng.choice([0, 255, rng.randrange(256)])
+        archive.write_bytes(damaged[: rng.choice([len(whole), len(whole), rng.randrange(used)])])
+        try:
+            read(archive)
+        except UserError as error:
+            refused += 1
+            assert str(archive) in str(error)
+    assert 50 < refused < 400
+
+
+KINDS = {
+    "a link": lambda path, target: path.symlink_to(target),
+    "a link to nothing": lambda path, target: path.symlink_to(target.with_name("none")),
+    "a link to a device": lambda path, _: path.symlink_to("/dev/zero"),
+    "a pipe": lambda path, _: os.mkfifo(path),
+    "a folder": lambda path, _: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_that_are_not_regular_files_are_not_read_and_count_as_missing(data, tmp_path, kind):
+    data.fill(2)
+    secret = tmp_path / "secret.py"
+    secret.write_text("print('secret')\n")
+    source = data.root / "data" / "p00000" / "Python" / "s000000000.py"
+    source.unlink()
+    KINDS[kind](source, secret)
+    summary, output = run(data, tmp_path)
+    assert summary["programs"][codenet.NO_SOURCE] == 1
+    assert "secret" not in "".join(path.read_text() for path in output.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["metadata/p00000.csv", "problem_descriptions/p00000.html"])
+def test_metadata_and_pages_that_are_not_regular_files_are_refused(data, tmp_path, kind, name):
+    path = data.fill(1).root / name
+    target = tmp_path / "moved"
+    path.rename(target)
+    KINDS[kind](path, target)
+    with pytest.raises(UserError, match=name):
+        run(data, tmp_path)
+    assert not list((tmp_path / "out").glob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("name", ["metadata", "problem_descriptions", "data", "data/p00000", "data/p00000/Python"])
+def test_folders_of_a_data_set_that_are_links_are_refused(data, tmp_path, name):
+    path = data.fill(1).root / name
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    with pytest.raises(UserError, match=f"{path} is a link"):
+        run(data, tmp_path)
+
+
+def test_the_data_set_itself_may_be_named_by_a_link(data, tmp_path):
+    _, plain = run(data.fill(2), tmp_path)
+    (tmp_path / "link").symlink_to(data.root)
+    _, linked = run(data, tmp_path, "linked", input_paths=(tmp_path / "link",))
+    assert (plain / "train.jsonl").read_bytes() == (linked / "train.jsonl").read_bytes()
+
+
+def test_files_of_a_folder_that_are_too_large_are_refused(data, tmp_path):
+    data.fill(1)
+    with (data.root / "metadata" / "p00000.csv").open("r+b") as handle:
+        handle.truncate(codenet_files.LARGEST_METADATA + 1)
+    with pytest.raises(UserError, match=r"metadata/p00000\.csv"):
+        run(data, tmp_path)
 
 
 @pytest.mark.parametrize(

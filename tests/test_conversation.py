@@ -3,6 +3,7 @@
 import re
 import time
 
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,15 +172,62 @@ def test_a_folder_of_templates_can_replace_the_built_in_ones(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"system": "s", "first_turn": "q"}, "feedback.jinja is missing"),
-        ({"system": "s", "first_turn": "{{ nonsense }}", "feedback": "f"}, "'nonsense' is undefined"),
-        ({"system": "{% if", "first_turn": "q", "feedback": "f"}, "prompt set"),
+        ({"system": "s", "first_turn": "q"}, "feedback.jinja"),
+        ({"system": "s", "first_turn": "{{ nonsense }}", "feedback": "f"}, "first_turn.jinja.*nonsense"),
+        ({"system": "\n{% if", "first_turn": "q", "feedback": "f"}, "system.jinja, line 2"),
+        ({"system": "{{ 1 / 0 }}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
+        ({"system": "s", "first_turn": "q", "feedback": "{{ [] + feedback }}"}, "feedback.jinja"),
+        ({"system": "{% include 'system.jinja' %}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
+        ({"system": "{% include '/etc/hostname' %}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
+        ({"system": "{{ " + "(" * 5000 + "}}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
     ],
 )
-def test_a_broken_prompt_set_is_refused_with_the_reason(tmp_path, texts, message):
-    with pytest.raises(UserError, match="prompt set") as caught:
+def test_a_broken_prompt_set_is_refused_in_a_sentence_that_names_the_file(tmp_path, texts, message):
+    with pytest.raises(UserError, match=f"{tmp_path}.*{message}") as caught:
         load_prompts(write_prompts(tmp_path, **texts))
-    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_set_of_bytes_that_are_not_text_is_refused(tmp_path):
+    write_prompts(tmp_path, system="s", first_turn="q", feedback="f")
+    (tmp_path / "first_turn.jinja").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"first_turn\.jinja"):
+        load_prompts(str(tmp_path))
+
+
+ATTACKS = [
+    "cycler.__init__.__globals__.os.system('touch {trap}')",
+    "self.__init__.__globals__.__builtins__.open('{trap}', 'w')",
+    "self._TemplateReference__context.environment.loader.get_source.__globals__['os'].mkdir('{trap}')",
+    "''.__class__.__mro__[1].__subclasses__()",
+    "lipsum|attr('__globals__')",
+    "'{{0.__class__.__mro__}}'.format(1)",
+    "namespace.__init__['__glo' ~ 'bals__']",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("file", ["system", "first_turn", "feedback"])
+def test_a_template_that_reaches_for_python_is_refused_and_does_nothing(tmp_path, file, attack):
+    trap = tmp_path / "ran"
+    texts = {"system": "s", "first_turn": "q", "feedback": "f"}
+    code = attack.format(trap=trap)
+    with pytest.raises(UserError, match=rf"{file}\.jinja"):
+        load_prompts(write_prompts(tmp_path, **texts | {file: "{{ " + code + " }}"}))
+    assert not trap.exists()
+
+
+def test_an_attack_that_waits_for_a_question_is_refused_when_it_comes(tmp_path):
+    condition = "{% if question %}{{ cycler.__init__.__globals__ }}{% endif %}"
+    prompts = load_prompts(write_prompts(tmp_path, system="s", first_turn=condition, feedback="f"))
+    with pytest.raises(UserError, match=r"first_turn\.jinja"):
+        prompts.first_turn("a question")
+
+
+def test_the_attacks_work_where_there_is_no_sandbox(tmp_path):
+    trap = tmp_path / "ran"
+    jinja2.Environment().from_string("{{ " + ATTACKS[0].format(trap=trap) + " }}").render()
+    assert trap.exists()
 
 
 def test_an_unknown_prompt_set_names_the_built_in_ones():

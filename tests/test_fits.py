@@ -136,10 +136,13 @@ def stored_bytes(files):
     """Bytes of the tensors in the shards of weights and of Adam's moments, which files hold with their padding."""
     from torch.utils._pytree import tree_leaves
 
+    from cobalt_verl.merge import load_weights
+
     total = 0
     for file in files:
         if file.name.startswith(("model_", "optim_")):
-            leaves = tree_leaves(torch.load(file, weights_only=False))
+            is_weights = file.name.startswith("model_")
+            leaves = tree_leaves(load_weights(file) if is_weights else torch.load(file, weights_only=False))
             locals_ = [leaf.to_local() for leaf in leaves if hasattr(leaf, "to_local")]
             total += sum(
                 {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in locals_}.values()

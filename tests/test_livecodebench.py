@@ -129,6 +129,9 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, prot
         (wrap(b"cos\nsystem\n(S'true'\ntR."), "more than a text"),
         (wrap(pickle.dumps("{")), "not valid JSON"),
         (wrap(pickle.dumps("[" * 100_000)), "not valid JSON"),
+        (wrap(b"\x80\x04" + b"\x94" * (1 << 20)), "more than a text"),
+        (packed(cases(STDIN, ("\ud800", "1"))), "half of a surrogate pair"),
+        (wrap(pickle.dumps('[{"input": "\ud800"}]')), "half of a surrogate pair"),
     ],
 )
 def test_data_that_is_not_a_packed_text_is_refused(text, message):
@@ -144,6 +147,28 @@ def test_a_decompression_bomb_is_not_unpacked():
 
 
 # Problems
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "content"),
+    [
+        (stdin_row, "public_test_cases", cases(STDIN, ("\ud800", "1"))),
+        (stdin_row, "private_test_cases", cases(STDIN, ("1", "\udfff"))),
+        (function_row, "private_test_cases", cases(FUNCTIONAL, ('["\\ud800"]\n2', '"a"'))),
+        (function_row, "private_test_cases", cases(FUNCTIONAL, ("[]\n2", '"\\ud800"'))),
+    ],
+)
+@pytest.mark.parametrize("form", [json.dumps, packed])
+def test_half_of_a_surrogate_pair_in_a_test_is_refused_and_its_line_is_named(tmp_path, make, field, content, form):
+    rows = [stdin_row("first"), make("second", **{field: json.dumps(content) if "public" in field else form(content)})]
+    with pytest.raises(UserError, match=r"test6\.jsonl, line 2: .*surrogate pair"):
+        prepare(tmp_path, rows)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_whole_surrogate_pairs_are_characters(tmp_path):
+    _, [problem] = prepare(tmp_path, [stdin_row(private_test_cases=json.dumps(cases(STDIN, ("\U0001f600", "1"))))])
+    assert problem.tests.inputs[-1] == "\U0001f600"
 
 
 def test_a_stdin_problem_is_taken_as_it_is(tmp_path):

@@ -87,6 +87,12 @@ def test_a_fault_of_a_node_is_one_error_of_that_node(name):
     assert about in errors[0][1]
 
 
+def test_a_node_that_does_nothing_but_judge_needs_no_secret():
+    bare = replace(GOOD, digests={}, gpus=())
+    assert not judge_reports([report("a"), report("b", bare, cpus=0.0, gpus=0.0)], GOOD).errors
+    assert judge_reports([report("a"), report("b", bare, cpus=1.0, gpus=0.0)], GOOD).errors
+
+
 def test_what_does_not_stop_a_run_is_a_note():
     for node, about in (
         (report("b", clock=-90.0, clock_error=0.1), "90 s after"),

@@ -3,8 +3,10 @@
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
+import tomllib
 import zipfile
 
 import pytest
@@ -141,6 +143,67 @@ def test_an_environment_with_two_builds_of_vllm_is_refused(checkout):
     refused = set_up(checkout)
     assert refused.returncode == 2
     assert "rm -r .venv" in refused.stderr
+
+
+# --- digests
+
+
+EXTRA = ("torch-cpu.txt", "uv.txt")
+PINNED = [*sorted((ROOT / "requirements").glob("*.lock")), *(ROOT / "requirements" / name for name in EXTRA)]
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name)
+def test_every_line_of_a_lock_is_one_version_with_the_digests_of_its_files_and_names_no_host(path):
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    line_form = re.compile(r"[a-z0-9]+([-.][a-z0-9]+)*==[0-9a-z.]+(\+cpu)?( --hash=sha256:[0-9a-f]{64})+")
+    assert lines and all(line_form.fullmatch(line) for line in lines)
+    assert not any("://" in line for line in path.read_text().splitlines())
+
+
+def test_the_locks_of_a_profile_have_one_version_and_the_same_files_of_a_package():
+    for profile in ("cpu", "eval", "gpu"):
+        for larger in (ROOT / "requirements").glob(f"{profile}+*.lock"):
+            missing = set((ROOT / "requirements" / f"{profile}.lock").read_text().splitlines()) - set(
+                larger.read_text().splitlines()
+            )
+            assert not missing, (larger.name, missing)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "gpu", "eval"])
+def test_set_up_installs_nothing_without_a_digest_and_builds_with_the_locks_setuptools(recording, profile):
+    more = ["--flash_attn", "none"] if profile == "gpu" else []
+    finished = set_up(recording, "--profile", profile, *more)
+    assert finished.returncode == 0, finished.stderr
+    installs = [line for line in commands(recording) if " install " in line]
+    own = [line for line in installs if "--editable" in line]
+    assert len(own) == 1 and "--no-build-isolation" in own[0] and "--no-deps" in own[0]
+    others = [line for line in installs if line not in own]
+    assert len(others) >= 2
+    for line in others:
+        assert "--require-hashes" in line and "--no-deps" in line
+        assert any(flag in line for flag in ("--only-binary :all:", "--no-build-isolation", "torch-cpu.txt")), line
+
+
+def test_set_up_without_uv_installs_the_listed_one_by_its_digest(recording):
+    (recording / ".venv" / "bin" / "uv").unlink()
+    set_up(recording, "--profile", "eval")
+    assert "--require-hashes --requirement requirements/uv.txt" in commands(recording)[0]
+
+
+def test_another_machine_than_that_of_the_digests_is_refused_before_anything_is_installed(checkout):
+    executable(checkout.parent / "bin" / "uname", "echo riscv64")
+    refused = set_up(checkout)
+    assert refused.returncode == 2
+    assert "riscv64" in refused.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_the_listed_builds_are_those_that_the_project_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (build,) = project["build-system"]["requires"]
+    assert re.fullmatch(r"setuptools==[0-9.]+", build)
+    torch = next(line for line in project["project"]["optional-dependencies"]["cpu"] if line.startswith("torch=="))
+    assert f"\n{torch}+cpu --hash" in (ROOT / "requirements" / "torch-cpu.txt").read_text()
 
 
 # --- the driver

@@ -3,19 +3,23 @@
 import gzip
 import hashlib
 import json
+import random
+import subprocess
 import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+import psutil
 import pytest
-from support import square_problem, write_lines
+from support import ROOT, square_problem, write_lines
 
+from cobalt import parquet_rows
 from cobalt.datasets.sources import hub_file, hub_rows, local_rows
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest
 from cobalt.problem import load_problems
-from cobalt.records import encode_record, iterate_records
-from cobalt.rows import LONGEST_NUMBER, read_rows
+from cobalt.records import encode_record, iterate_records, write_whole
+from cobalt.rows import LARGEST_ROW, LONGEST_NUMBER, MOST_EXPANSION, read_rows
 
 ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
 
@@ -197,3 +201,152 @@ def test_an_integer_that_is_too_long_is_refused_in_no_time(tmp_path):
         list(read_rows(path))
     with pytest.raises(ValueError, match="digits"):
         encode_record({"id": 10 ** (LONGEST_NUMBER + 1)})
+
+
+# Files from anybody
+
+
+def memory_of(command):
+    """The most memory that a command took, with its processes, in bytes; it must end by itself."""
+    code = f"import resource\n{command}\nprint(max(resource.getrusage(who).ru_maxrss for who in (0, -1)) << 10)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr
+    *said, most = finished.stdout.splitlines()
+    return said, int(most)
+
+
+READ = """
+from pathlib import Path
+from cobalt.errors import UserError
+from cobalt.rows import read_rows
+try:
+    kept = [row for _, row in read_rows(Path({path!r}))]
+    print('read')
+except UserError as error:
+    print(error)
+"""
+
+
+def repeated(path, head, piece, times, tail):
+    """A gzip file of the pieces one after the other, each compressed by itself."""
+    path.write_bytes(gzip.compress(head) + gzip.compress(piece) * times + gzip.compress(tail))
+    return path
+
+
+MIB = b"x" * (1 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "head", "piece", "times", "named"),
+    [
+        ("line.jsonl.gz", b'{"id": 0}\n{"id": "', MIB, 800, "line 2"),
+        ("array.json.gz", b'[{"id": "', MIB, 800, "array"),
+        ("lines.jsonl.gz", b"", b'{"id": "' + MIB + b'"}\n', 800, "unpacked"),
+    ],
+)
+def test_a_small_compressed_file_does_not_take_the_memory_of_what_it_unpacks_to(
+    tmp_path, name, head, piece, times, named
+):
+    path = repeated(tmp_path / name, head, piece, times, b'"}]')
+    assert path.stat().st_size < 16 << 20
+    [said], most = memory_of(READ.format(path=str(path)))
+    assert name in said and named in said
+    assert most < 3 * LARGEST_ROW
+
+
+def write_parquet(path, columns, **settings):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    table = columns if isinstance(columns, pyarrow.Table) else pyarrow.table(columns)
+    parquet.write_table(table, path, **settings)
+    return path
+
+
+def dictionary(values, indices):
+    import pyarrow
+
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(indices, pyarrow.int32()), pyarrow.array(values))
+
+
+@pytest.mark.slow
+def test_a_small_parquet_file_does_not_take_the_memory_of_its_rows(tmp_path):
+    pytest.importorskip("pyarrow")
+    text = MIB.decode()
+    many = write_parquet(tmp_path / "many.parquet", {"id": dictionary([text], [0] * 2000)}, compression="zstd")
+    assert many.stat().st_size < 1 << 20
+    [said], most = memory_of(READ.format(path=str(many)))
+    assert "many.parquet" in said and "unpacked" in said
+    assert most < 3 * LARGEST_ROW
+
+
+@pytest.mark.slow
+def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+
+    words = pyarrow.ListArray.from_arrays([0, 1, 1601], dictionary([MIB.decode()], [0] * 1601))
+    path = write_parquet(tmp_path / "wide.parquet", {"id": words}, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match=r"wide\.parquet"):
+        list(read_rows(path))
+
+
+@pytest.mark.slow
+def test_what_a_parquet_file_asks_for_is_bounded_whatever_its_headers_say():
+    """The file is what pyarrow writes of ListArray.from_arrays([0, n], nulls(n, int64())) with n = 3 << 28."""
+    pytest.importorskip("pyarrow")
+    path = ROOT / "tests" / "data" / "run_of_nulls.parquet"
+    assert path.stat().st_size < 1000
+    [said], most = memory_of(READ.format(path=str(path)))
+    assert "run_of_nulls.parquet" in said
+    assert most <= parquet_rows.MEMORY_BYTES
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_a_parquet_file_with_any_damage_is_read_or_refused_in_one_sentence(tmp_path, compression):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+
+    path = write_parquet(tmp_path / "flipped.parquet", pyarrow.Table.from_pylist(ROWS), compression=compression)
+    whole, refused = path.read_bytes(), 0
+    rng = random.Random(3)
+    for _ in range(20):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 2, 20])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged[: rng.choice([len(whole), len(whole), rng.randrange(len(whole))])])
+        try:
+            list(read_rows(path))
+        except UserError as error:
+            refused += 1
+            assert str(path) in str(error) and "\n" not in str(error)
+    assert refused > 5
+
+
+def test_rows_that_are_not_all_wanted_leave_no_process(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = write_parquet(tmp_path / "many.parquet", {"id": list(range(100_000))})
+    rows = read_rows(path)
+    assert next(rows) == ("row 1", {"id": 0})
+    children = psutil.Process().children()
+    assert any("parquet_rows.py" in part for child in children for part in child.cmdline())
+    rows.close()
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_file_may_shrink_as_text_does(tmp_path):
+    assert MOST_EXPANSION * 4 < 1032  # gzip's best; a bomb comes near it
+    lines = [json.dumps({"id": number, "text": f"{number} " * 2000}) for number in range(200)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert len(list(read_rows(path))) == 200
+
+
+@pytest.mark.slow
+def test_a_record_that_could_not_be_read_again_is_not_written(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(UserError, match="'large'"):
+        write_whole(path, [{"id": "small"}, {"id": "large", "text": "x" * LARGEST_ROW}])
+    assert not list(tmp_path.iterdir())

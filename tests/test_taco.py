@@ -69,6 +69,7 @@ def suite_json(inputs, outputs):
         ({"input_output": "null"}, Rule.TYPES),
         ({"input_output": "{"}, Rule.TYPES),
         ({"input_output": "[" * 100_000}, Rule.TYPES),
+        ({"input_output": json.dumps({"inputs": ["1"] * 7 + ["\ud800"], "outputs": ["1"] * 8})}, Rule.TYPES),
         ({"question": STATEMENT + "see the Image below"}, Rule.IMAGE),
         ({"question": STATEMENT + "\n![](http://x/y.png)"}, Rule.IMAGE),
         ({"question": "a" * 99 + " -+*" * 100}, Rule.SHORT),

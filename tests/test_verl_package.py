@@ -7,12 +7,17 @@ import importlib.metadata
 import itertools
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from chat_tokenizers import make_tokenizer
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from transformers import AutoConfig
 
+from cobalt.errors import UserError
 from cobalt.training.checks import _LOSS_AGG
 
 pytestmark = pytest.mark.slow
@@ -264,6 +269,43 @@ def test_the_export_keeps_every_weight_as_it_was_trained(tmp_path, dtype):
     assert merged and all(weights[name].equal(tensor) and tensor.dtype == dtype for name, tensor in merged.items())
     assert json.loads((folder / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
     assert torch.ones(1).bfloat16().dtype == torch.bfloat16
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_checkpoint_that_runs_code_is_refused_and_does_not_run(tmp_path, device, rank):
+    """On either device the merger runs on the CPU: our own for policies of a CPU, and veRL's for those of GPUs."""
+    from cobalt.training.export import export
+
+    run = tmp_path / "run"
+    checkpoint = run / "checkpoints" / "global_step_2" / "actor"
+    checkpoint.mkdir(parents=True)
+    (run / "config.yaml").write_text(f"trainer: {{device: {device}}}\n")
+    (checkpoint / "fsdp_config.json").write_text('{"world_size": 2}')
+    AutoConfig.for_model("qwen3", num_hidden_layers=1, architectures=["Qwen3ForCausalLM"]).save_pretrained(
+        checkpoint / "huggingface"
+    )
+    trap = tmp_path / "ran"
+    mesh = DeviceMesh("cpu", torch.arange(2), mesh_dim_names=("fsdp",), _init_backend=False, _rank=0)
+    shard = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)], run_check=False)
+    for at in range(2):
+        weights = {"a": shard, "z": Malicious(trap) if at == rank else torch.ones(2)}
+        torch.save(weights, checkpoint / f"model_world_size_2_rank_{at}.pt")
+    with pytest.raises(UserError, match=rf"model_world_size_2_rank_{rank}\.pt") as refused:
+        export(run, 2, tmp_path / "model")
+    assert "\n" not in str(refused.value)
+    assert not trap.exists() and not (tmp_path / "model").exists()
+    torch.load(checkpoint / f"model_world_size_2_rank_{rank}.pt", weights_only=False)
+    assert trap.exists(), "the trap itself must work, or this test says nothing"
 
 
 # --- the CPU platform

@@ -14,7 +14,7 @@ import jinja2
 
 from cobalt.errors import UserError
 from cobalt.manifest import file_digest
-from cobalt.templates import templates
+from cobalt.templates import load, render
 
 BUILT_IN = Path(__file__).parent / "prompts"
 FILES = ("system.jinja", "first_turn.jinja", "feedback.jinja")
@@ -38,12 +38,15 @@ class PromptSet:
         Args:
             question: The statement.
             fn_name: The function to write; None where a whole program is asked for.
+
+        Raises:
+            UserError: the template does not render these texts; the message names its file.
         """
-        return self.first_turn_template.render(question=question, fn_name=fn_name)
+        return render(self.first_turn_template, question=question, fn_name=fn_name)
 
     def feedback(self, feedback: str) -> str:
         """The user message that hands the judge's feedback back to the model."""
-        return self.feedback_template.render(feedback=feedback)
+        return render(self.feedback_template, feedback=feedback)
 
 
 def load_prompts(name: str) -> PromptSet:
@@ -59,18 +62,12 @@ def load_prompts(name: str) -> PromptSet:
         built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
         raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
                         " first_turn.jinja and feedback.jinja")  # fmt: skip
-    environment = templates(folder)
-    try:
-        prompts = PromptSet(
-            system=environment.get_template("system.jinja").render().strip(),
-            first_turn_template=environment.get_template("first_turn.jinja"),
-            feedback_template=environment.get_template("feedback.jinja"),
-            digests={name: file_digest(folder / name) for name in FILES},
-        )
-        prompts.first_turn("")
-        prompts.feedback("")
-    except jinja2.TemplateNotFound as error:
-        raise UserError(f"prompt set {folder}: the file {error.name} is missing") from None
-    except (jinja2.TemplateError, UnicodeDecodeError) as error:
-        raise UserError(f"prompt set {folder}: {error}") from None
+    prompts = PromptSet(
+        system=render(load(folder, "system.jinja")).strip(),
+        first_turn_template=load(folder, "first_turn.jinja"),
+        feedback_template=load(folder, "feedback.jinja"),
+        digests={name: file_digest(folder / name) for name in FILES},
+    )
+    prompts.first_turn("")
+    prompts.feedback("")
     return prompts

@@ -27,7 +27,7 @@ from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole
-from cobalt.rows import parse_json
+from cobalt.rows import decode_json
 
 HUB_NAME = "codeparrot/apps"
 DataSet = Literal["apps", "apps_plus"]
@@ -237,6 +237,6 @@ def _decoded(value: object) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_json(value)
-    except ValueError:
+        return decode_json(value)
+    except UserError:
         return None

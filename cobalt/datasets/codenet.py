@@ -14,10 +14,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cobalt.conversation import PromptSet, load_prompts, opening_messages
-from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, read_sources
+from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, open_regular, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.settings import CodeNetSettings
@@ -144,9 +144,14 @@ class _Run:
 
 def _statement(page: Path) -> Statement:
     try:
-        return read_statement(page.read_text(encoding="utf-8", errors="replace"))
+        with _open_text(page) as handle:
+            return read_statement(handle.read())
     except OSError as error:
         raise UserError(f"cannot read {page}: {error.strerror}") from None
+
+
+def _open_text(path: Path, newline: str | None = None) -> IO[str]:
+    return open(path, encoding="utf-8-sig", errors="replace", newline=newline, opener=open_regular)
 
 
 def _pages(statements: Iterable[Statement]) -> dict[str, int]:
@@ -238,7 +243,7 @@ def _submissions(rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, c
 
 def _python_rows(metadata: Path) -> Iterator[dict[str, str]]:
     try:
-        with metadata.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        with _open_text(metadata, newline="") as handle:
             header = next(csv.reader(handle), [])
             missing = [name for name in _COLUMNS if name not in header]
             if missing:

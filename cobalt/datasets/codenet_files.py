@@ -9,28 +9,39 @@
 Archives are read as streams, whatever the order of their files: once for the metadata and the pages, of which the
 Python rows and the pages are kept in a temporary folder, and once for the sources, of which those of one problem at a
 time are in memory. Nothing is interpreted here.
+
+The files may come from anybody. Only regular files are read, in folders and in archives: links, pipes and devices among
+the sources are passed over, and elsewhere they are a mistake. No part is read that is larger than such parts are.
 """
 
+import io
 import os
 import re
-import tarfile
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Self
 
+from cobalt.datasets.tar_files import tar_files
 from cobalt.errors import UserError
 
 LARGEST_SOURCE = 1 << 20
 """Bytes. Larger files are not read; online judges accept no such submission."""
+LARGEST_METADATA = 1 << 28
+"""Bytes of a problem's rows. A row has about 100 bytes, and no problem has a million submissions."""
+LARGEST_PAGE = 1 << 24
+"""Bytes of a problem's page, a text whose figures are files of their own."""
+LARGEST_PROBLEM = 1 << 28
+"""Bytes of a problem's sources, which are in memory together: 250,000 of the usual size."""
+LARGEST_COPIES = 1 << 32
+"""Bytes of the pages and Python rows that are copied out of the archives; the whole data set has less than 1 GiB."""
 
-_METADATA = re.compile(r"(?:^|/)metadata/(p\d+)\.csv$")
-_PAGE = re.compile(r"(?:^|/)problem_descriptions/(p\d+)\.html$")
-_SOURCE = re.compile(r"(?:^|/)data/(p\d+)/Python/(s\d+)\.\w+$")
-_SOURCE_NAME = re.compile(r"(s\d+)\.\w+")
+_METADATA = re.compile(r"(?:^|/)metadata/(p[0-9]{1,20})\.csv$")
+_PAGE = re.compile(r"(?:^|/)problem_descriptions/(p[0-9]{1,20})\.html$")
+_SOURCE = re.compile(r"(?:^|/)data/(p[0-9]{1,20})/Python/(s[0-9]{1,20})\.\w+$")
+_SOURCE_NAME = re.compile(r"(s[0-9]{1,20})\.\w+")
 
 Sources = Mapping[str, bytes | None]
 """The sources of a problem by submission; None for a file over `LARGEST_SOURCE`."""
@@ -61,22 +72,23 @@ def find_files(paths: Collection[Path], scratch: Path) -> CodeNetFiles:
         scratch: An empty folder for what archives hold of metadata and pages.
 
     Raises:
-        UserError: a path is neither or cannot be read, an archive is damaged, or there are no metadata or no sources.
+        UserError: a path is neither or cannot be read, an archive is damaged, a part is too large or not a regular
+            file, or there are no metadata or no sources.
     """
     metadata: dict[str, Path] = {}
     pages: dict[str, Path] = {}
     folders, archives = [], []
+    room = LARGEST_COPIES
     for number, path in enumerate(paths):
         if path.is_dir():
             with _reading(path):
                 root = _root(path)
-                files = sorted((root / "metadata").glob("p*.csv"))
-                metadata |= {file.stem: file for file in files if _is_problem(file)}
-                pages |= {file.stem: file for file in sorted((root / "problem_descriptions").glob("p*.html"))}
-                folders += [root] if (root / "data").is_dir() else []
+                metadata |= _files_of(root / "metadata", "csv", LARGEST_METADATA)
+                pages |= _files_of(root / "problem_descriptions", "html", LARGEST_PAGE)
+                folders += [root] if _is_folder(root / "data") else []
         else:
             copies = scratch / str(number)
-            holds_sources = _copy_small_files(path, copies)
+            room, holds_sources = _copy_small_files(path, copies, room)
             metadata |= {file.stem: file for file in sorted(copies.glob("*.csv"))}
             pages |= {file.stem: file for file in sorted(copies.glob("*.html"))}
             archives += [path] if holds_sources else []
@@ -103,7 +115,8 @@ def read_sources(files: CodeNetFiles, wanted: Collection[str]) -> Iterator[tuple
         in the order of the archive, and then problems without any source.
 
     Raises:
-        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are in several places.
+        UserError: a file cannot be read, an archive is damaged, the sources of a problem are in several places, or they
+            are too large together.
     """
     seen: set[str] = set()
     from_folders = (_folder_sources(folder, wanted) for folder in files.folders)
@@ -121,14 +134,32 @@ def read_sources(files: CodeNetFiles, wanted: Collection[str]) -> Iterator[tuple
             yield problem, {}
 
 
+def open_regular(path: str, flags: int) -> int:
+    """An opener for `open` that opens regular files alone: it follows no link, and waits for no pipe.
+
+    Raises:
+        OSError: the path is another kind of file, or cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file", path)
+    return descriptor
+
+
 def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
     for problem in wanted:
         folder = root / "data" / problem / "Python"
-        if folder.is_dir():
+        if _is_folder(folder.parent) and _is_folder(folder):
+            sources: dict[str, bytes | None] = {}
+            room = LARGEST_PROBLEM
             try:
                 with os.scandir(folder) as entries:
-                    found = ((_SOURCE_NAME.fullmatch(entry.name), entry.path) for entry in entries)
-                    sources = {name[1]: _bytes(path) for name, path in found if name is not None}
+                    for entry in entries:
+                        name = _SOURCE_NAME.fullmatch(entry.name)
+                        if name is not None and entry.is_file(follow_symlinks=False):
+                            source = sources[name[1]] = _bytes(entry.path)
+                            room = _room_left(room, source, f"{folder}: the sources")
             except OSError as error:
                 raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
             yield problem, sources
@@ -136,38 +167,62 @@ def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
 
 def _bytes(path: str) -> bytes | None:
     # Not by a Path: for millions of small files, making one takes as long as reading.
-    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
+    with open(path, "rb", buffering=0, opener=open_regular) as handle:
         return handle.read() if os.fstat(handle.fileno()).st_size <= LARGEST_SOURCE else None
 
 
 def _archive_sources(archive: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Sources]]:
-    current, sources = "", dict[str, bytes | None]()
-    for name, size, content in _members(archive):
+    current, sources, room = "", dict[str, bytes | None](), LARGEST_PROBLEM
+    for name, size, content in tar_files(archive):
         found = _SOURCE.search(name)
         if found is None or found[1] not in wanted:
             continue
         if found[1] != current:
             if sources:
                 yield current, sources
-            current, sources = found[1], {}
-        sources[found[2]] = content() if size <= LARGEST_SOURCE else None
+            current, sources, room = found[1], {}, LARGEST_PROBLEM
+        source = sources[found[2]] = content() if size <= LARGEST_SOURCE else None
+        room = _room_left(room, source, f"{archive}: the sources of {current}")
     if sources:
         yield current, sources
 
 
-def _copy_small_files(archive: Path, folder: Path) -> bool:
-    """Copy the pages and the Python rows of an archive into a folder; returns whether it has sources, too."""
+def _copy_small_files(archive: Path, folder: Path, room: int) -> tuple[int, bool]:
+    """Copy the pages and the Python rows of an archive into a folder.
+
+    Returns:
+        Bytes of `room` that are left for other archives, and whether the archive has sources, too.
+    """
     folder.mkdir(parents=True)
     holds_sources = False
-    for name, _, content in _members(archive):
+    for name, size, content in tar_files(archive):
         if _SOURCE.search(name):
             holds_sources = True
         elif found := _METADATA.search(name):
-            header, *rows = content().splitlines(keepends=True) or [b""]
-            _copy(folder / f"{found[1]}.csv", header + b"".join(row for row in rows if b",Python," in row))
+            _check_size(f"{archive}: {name!r}", size, LARGEST_METADATA)
+            lines = io.BytesIO(content())
+            copy = lines.readline() + b"".join(row for row in lines if b",Python," in row)
+            room = _room_left(room, copy, f"{archive}: metadata and pages")
+            _copy(folder / f"{found[1]}.csv", copy)
         elif found := _PAGE.search(name):
-            _copy(folder / f"{found[1]}.html", content())
-    return holds_sources
+            _check_size(f"{archive}: {name!r}", size, LARGEST_PAGE)
+            copy = content()
+            room = _room_left(room, copy, f"{archive}: metadata and pages")
+            _copy(folder / f"{found[1]}.html", copy)
+    return room, holds_sources
+
+
+def _check_size(what: str, size: int, largest: int) -> None:
+    if size > largest:
+        raise UserError(f"{what} has {size} bytes, and in Project CodeNet no such file has more than {largest}")
+
+
+def _room_left(room: int, content: bytes | None, what: str) -> int:
+    """Bytes of `room` that are left after `content`."""
+    room -= len(content or b"")
+    if room < 0:
+        raise UserError(f"{what} are larger together than in any copy of Project CodeNet")
+    return room
 
 
 def _copy(path: Path, content: bytes) -> None:
@@ -177,78 +232,41 @@ def _copy(path: Path, content: bytes) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}: set TMPDIR to a folder with more room") from None
 
 
-# Where a header has what is read of it; a name may begin in the prefix.
-_NAME, _SIZE, _CHECKSUM, _TYPE, _PREFIX = slice(100), slice(124, 136), slice(148, 156), slice(156, 157), 345
-
-
-def _checksum(header: bytes | bytearray) -> int:
-    """The sum of a header's bytes, for which those of the checksum itself count as spaces."""
-    return sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ")
-
-
-class _Member(tarfile.TarInfo):
-    """A member of an archive, whose header must be whole.
-
-    The standard library takes a damaged header, and the end of a file that was cut off, for the end of the archive. It
-    also reads every field of a header, which takes most of the time for an archive of millions of small files.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """A member from its header; of a plain regular file only what is used here: name, type and size.
-
-        Raises:
-            tarfile.HeaderError: the header is damaged, or the archive ends here.
-        """
-        try:
-            is_plain = len(buf) == tarfile.BLOCKSIZE and buf[_TYPE] == tarfile.REGTYPE and not buf[_PREFIX]
-            if is_plain and _checksum(buf) == int(buf[_CHECKSUM].partition(b"\0")[0], 8):
-                member = cls(buf[_NAME].partition(b"\0")[0].decode(encoding, errors))
-                member.size = int(buf[_SIZE].partition(b"\0")[0], 8)
-                return member
-        except ValueError:
-            pass  # a number in another form, or damaged: the standard library decides
-        return super().frombuf(buf, encoding, errors)
-
-    @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
-        """Read the next member.
-
-        Raises:
-            tarfile.HeaderError: the archive ends here, by its mark.
-            tarfile.ReadError: there is neither a member nor the mark of the end.
-        """
-        try:
-            return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from None
-
-
-def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    """Name, size and content of each regular file of an archive, in its order; the content only while it is current."""
-    with _reading(archive), tarfile.open(archive, "r|*", tarinfo=_Member) as tar:
-        while (member := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # it would grow with the number of files
-            if member.isreg():
-                yield member.name, member.size, lambda member=member: _content(tar, member)  # type: ignore[misc]
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    handle = tar.extractfile(member)
-    return b"" if handle is None else handle.read()
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what reading an archive or listing a folder raises into a UserError that names it."""
+    """Turn what listing a folder raises into a UserError that names it."""
     try:
         yield
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is an incomplete or damaged tar archive ({error}): download it again") from None
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether there is a folder.
+
+    Raises:
+        UserError: there is a link.
+    """
+    if path.is_symlink():
+        raise UserError(f"{path} is a link, and links in a data set are not followed: name the folder itself as input")
+    return path.is_dir()
+
+
+def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
+    """The files of problems in a folder, by problem.
+
+    Raises:
+        UserError: the folder or a file is a link or no regular file, or a file is too large.
+    """
+    files = {}
+    for file in sorted(folder.glob(f"p*.{suffix}")) if _is_folder(folder) else []:
+        if re.fullmatch(r"p[0-9]{1,20}", file.stem):
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{file} is not a regular file: links, pipes and devices in a data set are not read")
+            _check_size(str(file), status.st_size, largest)
+            files[file.stem] = file
+    return files
 
 
 def _root(path: Path) -> Path:
@@ -260,12 +278,9 @@ def _root(path: Path) -> Path:
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path
-    within = [folder for folder in sorted(path.iterdir()) if any((folder / part).is_dir() for part in parts)]
+    inner = [folder for folder in sorted(path.iterdir()) if not folder.is_symlink()]
+    within = [folder for folder in inner if any((folder / part).is_dir() for part in parts)]
     if len(within) > 1:
         named = ", ".join(folder.name for folder in within)
         raise UserError(f"{path}: more than one folder in it looks like Project CodeNet ({named}): name those to read")
     return within[0] if within else path
-
-
-def _is_problem(file: Path) -> bool:
-    return re.fullmatch(r"p\d+", file.stem) is not None

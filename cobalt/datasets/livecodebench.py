@@ -28,7 +28,7 @@ from cobalt.judge.prelude import GRADERS
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.records import write_whole
-from cobalt.rows import parse_json
+from cobalt.rows import decode_json
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -41,6 +41,7 @@ _TEXT_OPCODES = frozenset(
     | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 )
 OUTSIDE, KEPT, CALLED = "outside the dates", "kept", "of them called functions"
+_MOST_OPCODES = 16  # Python writes up to five
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
 
 
@@ -220,8 +221,8 @@ def _pickled_text(pickled: bytes) -> str:
     """The one string that a pickle holds."""
     texts = []
     try:
-        for opcode, argument, _ in pickletools.genops(pickled):
-            if opcode.name not in _TEXT_OPCODES:
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
+            if opcode.name not in _TEXT_OPCODES or number == _MOST_OPCODES:
                 raise UserError(
                     f"field 'private_test_cases' holds a pickle of more than a text (opcode {opcode.name}), which could"
                     " run code when loaded: do not use this file"
@@ -280,6 +281,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _json(text: str, name: str) -> Any:
     try:
-        return parse_json(text)
-    except ValueError:
-        raise UserError(f"field {name!r} is not valid JSON") from None
+        return decode_json(text)
+    except UserError as error:
+        raise UserError(f"field {name!r} is {error}") from None

@@ -45,6 +45,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str, config: str | No
         import datasets
         from datasets.exceptions import DatasetsError
         from httpx import HTTPError
+        from pyarrow import ArrowException
     except ImportError:
         raise UserError(f"data sets by name need `datasets` (scripts/setup.sh --profile cpu); or {advice}") from None
     _announce(f"{name} is streamed from the Hugging Face Hub")
@@ -52,7 +53,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str, config: str | No
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
             yield f"{name}, row {number}", plain_row(row)
-    except (OSError, HTTPError, DatasetsError, ValueError) as error:
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
         raise UserError(f"cannot stream {name} ({_first_line(error)}): {advice}") from None
 
 

@@ -21,7 +21,7 @@ from cobalt.datasets.sources import field_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
-from cobalt.rows import parse_json
+from cobalt.rows import decode_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
@@ -83,8 +83,8 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     solutions = _solutions(row)
     tests = field_of(row, "input_output")
     try:
-        tests = parse_json(tests) if isinstance(tests, str) else tests
-    except ValueError:
+        tests = decode_json(tests) if isinstance(tests, str) else tests
+    except UserError:  # not JSON, half of a surrogate pair, or a number or a nesting that Python does not read
         return Rule.TYPES
     if not isinstance(tests, dict):
         return Rule.TYPES
@@ -171,8 +171,8 @@ def _solutions(row: Mapping[str, Any]) -> list[str]:
     solutions = _field(row, "solutions", (list, str))
     if isinstance(solutions, str):
         try:
-            solutions = parse_json(solutions)
-        except ValueError:
+            solutions = decode_json(solutions)
+        except UserError:
             solutions = None
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
         raise UserError("field 'solutions' is not a list of strings")

@@ -59,7 +59,7 @@ def judge_reports(reports: list[NodeReport], launcher: Answer, *, offline: bool 
             *_gpus(report, answer, drivers),
             *_paths(report, answer, launcher, offline=offline),
             *_disks(report, answer),
-            *_variables(answer, launcher),
+            *_variables(report, answer, launcher),
             *_clock(report),
         ]
         for finding in findings:
@@ -188,12 +188,13 @@ def _disks(report: NodeReport, answer: Answer) -> Iterator[_Finding]:
         )
 
 
-def _variables(answer: Answer, launcher: Answer) -> Iterator[_Finding]:
+def _variables(report: NodeReport, answer: Answer, launcher: Answer) -> Iterator[_Finding]:
     lost = [name for name, value in launcher.values.items() if answer.values.get(name) != value]
     if lost:
         yield _error(f"variables of the launcher do not reach it: {', '.join(lost)}")
     secret = [name for name, value in launcher.digests.items() if answer.digests.get(name) != value]
-    if secret:
+    only_judges = report.judges and not report.cpus and not report.gpus  # programs alone run there: better without any
+    if secret and not only_judges:
         yield _error(
             f"its Ray was not started with the launcher's {', '.join(secret)}: secrets are not sent through Ray, so"
             " set them before `scripts/ray_cluster.sh start` and `join`, or unset them here"

@@ -337,6 +337,8 @@ def _dynamic_batch_errors(config: Any) -> Iterator[str]:
 
 def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
     """Rows of both files, once their columns are right and their prompts are measured."""
+    import pyarrow
+
     counter = _token_counter(config, findings)
     if counter is not None:
         findings.errors += template_errors(config, counter)
@@ -347,21 +349,19 @@ def _rows(config: Any, findings: Findings) -> dict[str, int] | None:
             rows[split] = _check_file(path, config, counter, findings)
         except UserError as error:
             findings.errors.append(str(error))
+        except (OSError, pyarrow.ArrowException, UnicodeError) as error:  # what a damaged file raises
+            findings.errors.append(f"{path} is not a parquet file: {' '.join(str(error).split())}")
     return rows if len(rows) == 2 else None
 
 
 def _check_file(path: Path, config: Any, counter: Any, findings: Findings) -> int:
-    import pyarrow
+    import pyarrow.types
     from pyarrow import parquet
 
     longest = config.data.max_prompt_length
     if not path.is_file():
         raise UserError(f"there is no {path}: make it with preproc/verl_preproc_*.py")
-    try:
-        file = parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path} is not a parquet file: {' '.join(str(error).split())}") from None
-    with file:
+    with parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         for column, inner in _COLUMNS.items():
             if column not in schema.names:

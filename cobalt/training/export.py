@@ -5,7 +5,10 @@
 veRL's own merger does the work; this module finds the checkpoint, and moves the folder into place when it is complete.
 """
 
+import contextlib
 import logging
+import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -64,7 +67,7 @@ def export(run: Path, step: int, output: Path) -> None:
         output: The folder to write.
 
     Raises:
-        UserError: there is no such checkpoint, or `output` exists and no export made it.
+        UserError: there is no such checkpoint, it holds more than weights, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
     checkpoint = checkpoints.path_of(run, step) / "actor"
@@ -84,12 +87,32 @@ def export(run: Path, step: int, output: Path) -> None:
     else:
         arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
         arguments += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
-    finished = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
+    # torch then loads weights alone, whatever veRL asks it for: loading anything else could run code.
+    environment = os.environ | {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
+    environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+    command = [sys.executable, "-m", *arguments]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if finished.returncode:
+        if "Weights only load failed" in finished.stderr:
+            raise UserError(
+                f"{_not_weights(checkpoint)}, which could run code when it is loaded: do not use this checkpoint"
+            )
         raise InfrastructureError(f"veRL's merger failed: {last_line(finished.stderr) or finished.returncode}")
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
+
+
+def _not_weights(checkpoint: Path) -> str:
+    """Which file of a checkpoint holds more than weights, and what. Nothing in the files is run."""
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+
+    for path in sorted(checkpoint.glob("model_world_size_*.pt")):
+        with contextlib.suppress(ValueError, OSError, RuntimeError, pickle.UnpicklingError):
+            names = get_unsafe_globals_in_checkpoint(path)
+            if names:
+                return f"{path} holds more than weights ({', '.join(names[:3])})"
+    return f"a file model_world_size_*.pt of {checkpoint} holds more than weights"
 
 
 def _config(run: Path) -> Any:

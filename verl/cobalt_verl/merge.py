@@ -1,7 +1,8 @@
 """veRL's model merger in the precision of the checkpoint: `python -m cobalt_verl.merge CHECKPOINT FOLDER`.
 
 veRL's own merger rounds to bfloat16, which changes the responses of a policy of a few million parameters, and leaves
-low-rank adapters apart from the weights. Only checkpoints of FSDP can be merged.
+low-rank adapters apart from the weights. Only checkpoints of FSDP can be merged. A checkpoint may come from anybody:
+nothing in it is run.
 """
 
 import json
@@ -18,6 +19,9 @@ from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtens
 class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
+    def _load_rank_zero_state_dict(self, world_size: int) -> dict[str, Any]:
+        return load_weights(Path(self.config.local_dir) / f"model_world_size_{world_size}_rank_0.pt")
+
     def _load_and_merge_state_dicts(
         self, world_size: int, total_shards: int, mesh_shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]
     ) -> dict[str, torch.Tensor]:
@@ -25,10 +29,7 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         if len(mesh_shape) != 1:  # veRL's own merger stops before, as long as it knows FSDP alone
             raise NotImplementedError(f"a mesh of {len(mesh_shape)} dimensions: only FSDP without other parallelism")
         folder = Path(self.config.local_dir)
-        ranks: list[dict[str, Any]] = [
-            torch.load(folder / f"model_world_size_{world_size}_rank_{rank}.pt", map_location="cpu", weights_only=False)
-            for rank in range(total_shards)
-        ]
+        ranks = [load_weights(folder / f"model_world_size_{world_size}_rank_{rank}.pt") for rank in range(total_shards)]
         merged = {}
         for name, first in ranks[0].items():
             shards = [rank[name] for rank in ranks]
@@ -54,6 +55,16 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         config = json.loads(path.read_text(encoding="utf-8"))
         config.pop("torch_dtype", None)
         path.write_text(json.dumps(config | {"dtype": precision}, indent=2) + "\n", encoding="utf-8")
+
+
+def load_weights(path: Path) -> dict[str, Any]:
+    """The weights of a rank. Importing DTensor lets torch load it, and its mesh and placements, beside plain tensors.
+
+    Raises:
+        pickle.UnpicklingError: the file holds anything else, which could run code.
+    """
+    weights: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
 
 
 def merge_adapters(weights: dict[str, torch.Tensor], scale: float | None) -> None:
