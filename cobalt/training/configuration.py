@@ -117,8 +117,7 @@ def compose(settings: TrainingSettings) -> Any:
 
 
 def _reward_file() -> Path:
-    """The reward function: at the paper's path, verl/code_reward_func_think.py, or the package's where it is installed
-    without the checkout."""
+    """The reward function at the paper's path in a checkout; without a checkout, that of the package."""
     of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE
     return of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE
 
