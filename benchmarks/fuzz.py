@@ -725,7 +725,7 @@ def comparison_properties() -> list[Property]:
 # --- routes -------------------------------------------------------------------------------------------------------
 
 _SECONDS = 120.0  # after this time an answer counts as missing; suites of sleeping programs take a while
-_JUDGE_STATUSES = frozenset({200, 400, 401, 403, 404, 405, 413, 422})
+_JUDGE_STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 422})
 _PROGRAMS: dict[str, tuple[str, str]] = {
     # A program, and the verdict of each of its tests; a test's input is a number and its expected output the double.
     "passed": ("print(2 * int(input()))", "passed"),

@@ -2,6 +2,7 @@
 
     python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
     python benchmarks/judge.py schemes --before CHECKOUT    # an earlier version of the judge as well
+    python benchmarks/judge.py prelude     # what the graders' imports cost a test
     python benchmarks/judge.py serve       # 1,000 programs of 20 tests: through Ray Serve and directly
     python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp during the run
 
@@ -33,17 +34,18 @@ from cobalt.cli import run_script
 from cobalt.judge import JudgeSettings, LocalJudge, ServeJudge
 from cobalt.judge.isolation import bwrap_command, interpreter_inside
 from cobalt.judge.measure import PROGRAM, Measurement, measure
+from cobalt.problem import TestSuite
 from cobalt.services import running_services
 
 TESTS = 20
-ROUNDS = 3
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Measure the judge's overhead on trivial programs."""
 
-    part: Annotated[Literal["schemes", "serve", "linear"], tyro.conf.Positional]
+    part: Annotated[Literal["schemes", "prelude", "serve", "linear"], tyro.conf.Positional]
     """The table to make."""
     tests: int = 100_000
     """Number of tests in the long run (`linear`)."""
@@ -53,7 +55,12 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Measure, print, and return the exit code."""
-    parts = {"schemes": lambda: _schemes(arguments.before), "serve": _serve, "linear": lambda: _linear(arguments.tests)}
+    parts = {
+        "schemes": lambda: _schemes(arguments.before),
+        "prelude": lambda: asyncio.run(_prelude()),
+        "serve": _serve,
+        "linear": lambda: _linear(arguments.tests),
+    }
     parts[arguments.part]()
     return 0
 
@@ -88,6 +95,37 @@ def _schemes(before: Path | None) -> None:
     for name, items in figures.items():
         rate = statistics.median(item.tests_per_second for item in items)
         print(f"| {name} | {rate:.0f} | {statistics.median(cpu[name]):.2f} | {memory[name]:.0f} | {ours / rate:.1f} |")
+    if before is not None:
+        pairs = zip(figures["this judge"], figures["the judge before"], strict=True)
+        ratios = sorted(now.tests_per_second / then.tests_per_second for now, then in pairs)
+        print(f"this judge / the judge before: {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+
+
+async def _prelude() -> None:
+    """Time of a test in a suite of 20, for a program that defines its names and for one that may lack some."""
+    programs = {
+        "defines its names": "import math\nprint(2 * math.gcd(int(input()), 0))",
+        "takes names from `import *`": "from math import *\nprint(2 * gcd(int(input()), 0))",
+    }
+    suite = TestSuite(tuple(f"{n}\n" for n in range(TESTS)), tuple(str(2 * n) for n in range(TESTS)))
+    times: dict[tuple[str, str], list[float]] = {}
+    async with (
+        LocalJudge(JudgeSettings(concurrency=1)) as graders,
+        LocalJudge(JudgeSettings(concurrency=1, prelude="none")) as none,
+    ):
+        for _ in tqdm(range(20), desc="rounds", unit="round"):
+            for name, code in programs.items():
+                for setting, judge in (("graders", graders), ("none", none)):
+                    started = time.perf_counter()
+                    result = await judge.judge(code, suite)
+                    if not result.all_passed:
+                        raise RuntimeError(result.feedback)
+                    times.setdefault((name, setting), []).append(1000 * (time.perf_counter() - started) / TESTS)
+    print("| the program | prelude=none, ms a test | prelude=graders | ratio |")
+    print("|---|---|---|---|")
+    for name in programs:
+        without, with_it = (statistics.median(times[name, setting]) for setting in ("none", "graders"))
+        print(f"| {name} | {without:.2f} | {with_it:.2f} | {with_it / without:.2f} |")
 
 
 async def _direct(settings: JudgeSettings, programs: int) -> Measurement:

@@ -4,7 +4,8 @@
 
 Every recorded program (`recorded_response`, `human_solutions`, `generated_solutions`; MBPP's reference programs with
 their assertions) is judged under this judge's defaults, and once more under each setting of the paper's judge: its
-guard, its limit on a suite, and its limit on waiting. Programs whose verdicts differ are listed.
+guard, its limit on a suite, its limit on waiting, no imports of graders, and all of its rules. Programs whose verdicts
+differ are listed.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "paper_guard=true": {"paper_guard": True},
     "suite_seconds=27": {"suite_seconds": 27.0},
     "wall_seconds=4": {"wall_seconds": 4.0},
+    "prelude=none": {"prelude": "none"},
+    "paper=true": {"paper": True},
 }
 FILES = ("taco5_recorded.jsonl", "apps_train3.jsonl", "mbpp.jsonl")
 

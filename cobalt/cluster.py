@@ -1,14 +1,17 @@
 """Joining a Ray cluster: whether the cluster asks for a token, the token file of this user, and how to join.
 
 Whoever can join a Ray cluster can run code as the user that started it. Ray listens on every interface if its address
-is not loopback, and each replica of Ray Serve does so at any address. Only Ray's token keeps others out. Ray is
-imported inside the functions.
+is not loopback, and each replica of Ray Serve does so at any address. Only Ray's token keeps others out. The token must
+reach no other user's Ray, and Ray's sockets and logs, which it makes writable for everybody, must lie in a private
+folder. Ray is imported inside the functions.
 """
 
+import contextlib
 import logging
 import os
 import secrets
 import socket
+import stat
 import threading
 from pathlib import Path
 
@@ -20,6 +23,7 @@ START_COMMAND = "bash scripts/ray_cluster.sh start"
 
 _UNAUTHENTICATED_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _ANSWER_SECONDS = 10.0
+_LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 _JOIN_SECONDS = 60.0
 
 
@@ -54,6 +58,41 @@ def keep_token_private(*, create: bool = False) -> None:
         pass  # another process was faster
     except OSError as error:
         raise UserError(f"Ray's token file {path} cannot be kept private: {error.strerror}") from None
+
+
+def private_folder() -> Path:
+    """A folder of this user alone in which Ray may keep its files, as the value of `RAY_TMPDIR`; made if missing.
+
+    Ray gives everybody write access to its own folder (`ray` in this one), so only a folder around it keeps others from
+    its sockets and logs. It is the folder for temporary files (`RAY_TMPDIR`, else `TMPDIR`, else /tmp) if that is
+    private, else `cobalt-ray-UID` in it. `scripts/ray_cluster.sh` takes the same.
+
+    Raises:
+        UserError: the folder cannot be made, or is another user's.
+    """
+    folder = _private_path()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} for Ray's files cannot be made: {error.strerror}") from None
+    if not _is_private(folder):
+        raise UserError(
+            f"the folder {folder} for Ray's files is not this user's alone: set RAY_TMPDIR to a folder with mode 700"
+        )
+    return folder
+
+
+def _private_path() -> Path:
+    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    return base if _is_private(base) else base / f"cobalt-ray-{os.getuid()}"
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
 
 
 def asks_for_token(address: str) -> bool:
@@ -110,11 +149,12 @@ def _refuses(address: str, token: str | None) -> bool:
 def running_cluster(*, any_local: bool = False) -> str | None:
     """The address of the cluster that this process has joined or would join; None if there is none.
 
-    Also None for a Ray Client (`ray://`), which does not learn its cluster's address.
+    Also None for a Ray Client (`ray://`), which does not learn its cluster's address. A cluster of another user counts
+    only if `RAY_ADDRESS` names it, because it would get this user's token.
 
     Args:
-        any_local: If `ray start` has started no cluster, take any other Ray of this machine. Clients do so, and
-            `serve run` does not.
+        any_local: If `ray start` has started no cluster, take any other Ray of this user on this machine. Clients do
+            so, and `serve run` does not.
 
     Raises:
         UserError: `RAY_ADDRESS` is not an address.
@@ -135,15 +175,51 @@ def running_cluster(*, any_local: bool = False) -> str | None:
 
 
 def _found(any_local: bool) -> str | None:
-    from ray._private.services import canonicalize_bootstrap_address
+    from ray._common.utils import get_default_ray_temp_dir
+    from ray._private.services import canonicalize_bootstrap_address, find_gcs_addresses
 
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         return None
+    # Everybody can write into Ray's usual folder, and so name a cluster of their own in it.
+    private = _private_path() / "ray"
+    usual = Path(get_default_ray_temp_dir())
+    started = [folder for folder in (private, usual) if _is_own_file(folder / "ray_current_cluster")]
+    found: str | None
     try:
-        found: str | None = canonicalize_bootstrap_address("auto" if any_local else None)
+        found = canonicalize_bootstrap_address("auto" if any_local else None, temp_dir=str([*started, private][0]))
     except ConnectionError:  # raised if there is no cluster
         return None
-    return found
+    named = os.environ.get("RAY_ADDRESS", "") not in ("", "auto", "local")
+    if found is None or named or not _is_another_users(found):
+        return found
+    own = sorted(address for address in find_gcs_addresses() if not _is_another_users(address))
+    return own[0] if any_local and own else None
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _is_another_users(address: str) -> bool:
+    """Whether an address is of this machine, and a process of another user listens at its port."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))  # works with this machine's addresses alone
+    except OSError:
+        return False
+    users = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for row in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, _, _, _, user, *_ = row.split()
+                if state == _LISTENING and int(local.rpartition(":")[2], 16) == int(port):
+                    users.add(int(user))
+    return bool(users - {os.getuid()})
 
 
 def _is_of_this_machine(address: str) -> bool:
@@ -266,7 +342,7 @@ def require_private(*, allow_open: bool) -> bool:
     """Raise if the cluster in use is not private, that is, does not refuse calls without its token.
 
     If there is no cluster, the check is for the one that `serve run` would start, which is private unless
-    `RAY_AUTH_MODE` says otherwise.
+    `RAY_AUTH_MODE` says otherwise. `RAY_TMPDIR` is then set, so that this cluster keeps its files in `private_folder`.
 
     Args:
         allow_open: Do not raise for an open cluster (the setting `allow_open_cluster`).
@@ -280,6 +356,7 @@ def require_private(*, allow_open: bool) -> bool:
     """
     address = running_cluster()
     if address is None:
+        os.environ["RAY_TMPDIR"] = str(private_folder())
         private = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
         if private:
             keep_token_private(create=True)

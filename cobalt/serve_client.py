@@ -36,6 +36,7 @@ def build_app(builder: Callable[[Mapping[str, Any]], Application], arguments: Ma
         address = None if ray.is_initialized() else cluster.running_cluster()
         if address is not None:
             cluster.bring_token(address)
+            os.environ["RAY_ADDRESS"] = address  # where `serve run` itself will look
         application = builder(arguments)
         _check_port()
     except UserError as error:
@@ -74,7 +75,10 @@ def _serve_runs() -> bool:
 
     try:
         if not ray.is_initialized():
-            ray.init(address="auto", namespace="serve", log_to_driver=False, logging_level="ERROR")
+            address = cluster.running_cluster(any_local=True)
+            if address is None:
+                return False
+            ray.init(address=address, namespace="serve", log_to_driver=False, logging_level="ERROR")
     except ConnectionError:
         return False
     return _get_global_client(raise_if_no_controller_running=False) is not None
@@ -168,7 +172,7 @@ def join_cluster(failure: str, advice: str) -> None:
         try:
             if refused:
                 raise ConnectionError("it refuses this user's token")
-            cluster.connect("auto")
+            cluster.connect(address or "auto")
         except (ConnectionError, AuthenticationError) as error:
             raise ServiceDown(
                 f"{failure}, because the Ray cluster at {place} cannot be joined ({reason(error)}): if it is another"

@@ -50,9 +50,10 @@ def _keep(ray_folder: Path) -> Path | None:
     if not files:
         return None
     try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)  # not as a parent, which would be open to other users
         for path, name in files:
             place = target / name
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             with path.open("rb") as source, place.open("wb") as copy:
                 copy.write(source.read(_LARGEST))
     except OSError:

@@ -60,6 +60,9 @@ IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
 }
 """Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
 
+# Ray gives everybody write access to its own folder, so that lies inside one that other users cannot enter. The name is
+# short, because Ray's socket names have a length limit.
+_RAY = "r"
 _NODE_PROCESSES = ("gcs_server", "raylet")
 _SECONDS_TO_END = 60.0  # time for a command whose Ray has died to write its finished results
 
@@ -139,8 +142,8 @@ def running_services(
         handler = signal.getsignal(signal.SIGTERM)
         names: list[str] = []
         try:
-            with keeping_logs(Path(folder)):
-                address = _start_ray(folder, num_cpus, num_gpus, object_store_memory)
+            with keeping_logs(Path(folder, _RAY)):
+                address = _start_ray(str(Path(folder, _RAY)), num_cpus, num_gpus, object_store_memory)
                 _restore_sigterm(handler)
                 names += _start_apps(port, model, judge or {}, engine or {})
             for name in names:
@@ -449,7 +452,7 @@ def run_beside_services(arguments: Arguments) -> int:
                     os.killpg(child.pid, signal.SIGINT)
                 code = child.wait()  # the command is writing its finished results
         if ray_died.is_set():
-            with keeping_logs(Path(environment[watcher.VARIABLE])):
+            with keeping_logs(Path(environment[watcher.VARIABLE], _RAY)):
                 raise InfrastructureError(
                     "Ray died, and the command was interrupted: what is finished is kept; run the same command again"
                 )

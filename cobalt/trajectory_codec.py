@@ -55,6 +55,7 @@ _TURN_FIELDS = {
     "hidden_verdicts": "hidden_verdicts",
     **{field: name for field, name, _ in _GENERATION_FIELDS},
 }
+_OURS = ("finish_reasons", "hidden_verdicts")  # fields that records of the authors lack
 _EVALUATION_FIELDS = ("all_pass_rates", "hidden_verdicts")  # [sample][turn]; the other fields are [turn][sample]
 
 T = TypeVar("T")
@@ -216,7 +217,7 @@ def axes_are_known(group: ProblemTrajectories) -> bool:
     return (
         samples != turns
         or samples == 1
-        or ("finish_reasons" in record and "hidden_verdicts" in record)
+        or all(record.get(field) is not None for field in _OURS)
         or _fits_the_conversations(group)
     )
 
@@ -406,7 +407,7 @@ def _by_sample(record: Mapping[str, Any], field: str, shape: _Shape) -> list[lis
     sample_first, turn_first = tuple(shape), (shape.turns, shape.samples)
     evaluation = field in _EVALUATION_FIELDS
     order = sample_first if evaluation else turn_first
-    ours = "hidden_verdicts" in record if evaluation else "finish_reasons" in record
+    ours = record.get("hidden_verdicts" if evaluation else "finish_reasons") is not None
     if lengths != order and not ours:
         order = turn_first if evaluation else sample_first
     if lengths != order:
@@ -434,7 +435,7 @@ class _Malformed(Exception):
 def _checked(field: str, row: Sequence[Any]) -> list[Any]:
     check, what = _CHECKS[field]
     try:
-        return [check(value) for value in row]
+        return [check(None if value != value else value) for value in row]  # NaN is unknown, as null is
     except _Malformed:
         raise UserError(f"field {field!r} holds an entry that is not {what}") from None
 
@@ -443,6 +444,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _Malformed
     return value
+
+
+def _error(value: Any) -> str:
+    return "" if value is None else _text(value)
 
 
 def _count(value: Any) -> int | None:
@@ -498,5 +503,5 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "prompt_tokens": (_count, "a number of tokens or null"),
     "completion_tokens": (_count, "a number of tokens or null"),
     "costs": (_cost, "a number or null"),
-    "errors": (_text, "a string"),
+    "errors": (_error, "a string or null"),
 }

@@ -9,7 +9,8 @@
 # nothing else.
 # With the default address, 127.0.0.1, all of Ray except Serve's replicas listens on loopback. With another address Ray
 # listens on every interface and is protected by the token; the dashboard and Serve's HTTP stay on loopback. The token is in
-# ~/.ray/auth_token; machines that join need the same file.
+# ~/.ray/auth_token; machines that join need the same file. Ray's files are in RAY_TMPDIR (TMPDIR, /tmp): in `ray` if that
+# is a folder of mode 700 of this user, else in `cobalt-ray-UID/ray`.
 set -euo pipefail
 umask 077
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -40,13 +41,26 @@ living_members() {
   done 2> /dev/null
 }
 
+# A folder of this user alone: Ray gives everybody write access to its own (cobalt/cluster.py, private_folder).
+private() {
+  [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [[ $(stat -c %a "$1") == *00 ]]
+}
+
+make_folder() {
+  export RAY_TMPDIR=${RAY_TMPDIR:-${TMPDIR:-/tmp}}
+  private "$RAY_TMPDIR" && return
+  RAY_TMPDIR=$RAY_TMPDIR/cobalt-ray-$(id -u)
+  mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null || private "$RAY_TMPDIR" ||
+    fail "the folder $RAY_TMPDIR for Ray's files is not this user's alone: set RAY_TMPDIR to a folder with mode 700"
+}
+
 start() {
   ! running || fail "a cluster that this script started runs already: stop it first (scripts/ray_cluster.sh stop)"
   if [ -f "$HOME/.ray/auth_token" ]; then
     chmod 600 "$HOME/.ray/auth_token"
   fi
   : > "$state.log"
-  setsid ray start --block --disable-usage-stats "$@" >> "$state.log" 2>&1 < /dev/null &
+  setsid ray start --block --disable-usage-stats --temp-dir="$RAY_TMPDIR/ray" "$@" >> "$state.log" 2>&1 < /dev/null &
   echo $! > "$state.pid"
   echo "$reached_at" > "$state.address"
   # Ends with the line, or with the process.
@@ -95,7 +109,7 @@ end() {
     timeout 30 tail --pid="$member" -f /dev/null || true
   done
   # Where Ray says which cluster this machine uses; it would go on to look for this one.
-  current=${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster
+  current=$RAY_TMPDIR/ray/ray_current_cluster
   if [ -f "$current" ] && [ "$(cat "$current")" = "$(cat "$state.address")" ]; then
     rm -f "$current"
   fi
@@ -114,6 +128,7 @@ command=${1:-}
 [ $# -eq 0 ] || shift
 command -v ray > /dev/null || fail "there is no ray here: activate the project's environment (source .venv/bin/activate)"
 mkdir -p "$HOME/.ray"
+make_folder
 case $command in
   start)
     read_options "$@"

@@ -172,6 +172,9 @@ WRITE_HOST = {
     + "verdict(refused(call, 304, -100, ctypes.create_string_buffer(64), 0), refused(call, 303, -100, b'/tmp', ctypes.create_string_buffer(b'\\x80' + bytes(200)), ctypes.create_string_buffer(8), 0))",
     "has the host's disks flushed": SYSCALL
     + "verdict(refused(call, 162), refused(call, 306, os.open(os.__file__, 0)))",
+    # These succeed without an effect; a file of another kind would refuse them.
+    "has library files flushed": SYSCALL
+    + "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
 }
 NETWORK = {
     "connects to the host": REFUSED
@@ -218,23 +221,41 @@ SHARED_OBJECTS = {
     "enlarges a pipe": PAIR + "ours, theirs = os.pipe()\nverdict(refused(fcntl.fcntl, ours, 1031, 1 << 20))",
     "has signals sent for it": PAIR
     + "verdict(*(refused(fcntl.fcntl, a, command, value) for command, value in ((fcntl.F_SETOWN, os.getpid()), (fcntl.F_SETOWN, -os.getpgid(0) or -1), (fcntl.F_SETSIG, 9), (15, struct.pack('ii', 2, 0)))))",
+    "has signals sent for it by a request": PAIR
+    + "import termios\nverdict(refused(fcntl.ioctl, a, 0x8901, struct.pack('i', os.getpid())), refused(fcntl.ioctl, a, termios.FIOASYNC, struct.pack('i', 1)))",
+    "asks a library's file system for more than its contents": PAIR
+    + "file = os.open(os.__file__, os.O_RDONLY)\n"
+    + "verdict(*(refused(fcntl.ioctl, file, request, bytes(200)) for request in (0xC020660B, 0x80087601, 0x6608, 0x80111500, 0xC0506617)))",
+    "makes a call that is newer than its judge": SYSCALL
+    + "def unknown(number):\n    try: call(number, 0, 0, 0, 0, 0, 0)\n    except OSError as error: return None if error.errno == errno.ENOSYS else repr(error)\n    return f'{number} got through'\n"
+    + "verdict(*(unknown(number) for number in (337, 400, 423, 470, 471, 511, 512, 520, 547)))",
+    "gives itself a name for the kernel's log": SYSCALL
+    + "shown = ctypes.create_string_buffer(16)\nrefused(prctl, 15, b'x\\n<0>said')\nprctl(16, shown)\nverdict(repr(shown.value) if b'\\n' in shown.value else None)",
+    "executes a link whose name is for the kernel's log": REFUSED
+    + "verdict(refused(os.symlink, sys.executable, '/tmp/x\\n<0>said'), refused(os.symlink, '/', 'left'))",
+    "executes a file of its own": REFUSED
+    + "def run(name, data):\n    open(name, 'wb').write(data)\n    os.chmod(name, 0o755)\n    if os.fork() == 0:\n        try: os.execv(name, [name])\n        finally: os._exit(9)\n    if os.waitstatus_to_exitcode(os.wait()[1]) != 9: return name\n"
+    + "verdict(run('x\\n<0>said', open(sys.executable, 'rb').read(1 << 20)), run('script', f'#!{sys.executable} -S\\n'.encode()))",
     "makes memory files": SYSCALL + "verdict(refused(os.memfd_create, 'hoard'), refused(call, 447, 0))",
     "takes all the machine's places for asynchronous reads": SYSCALL
     + "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
     "keeps a secret in a keyring": SYSCALL
     + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
     "asks which pages of a library are in memory": SYSCALL
-    + "file = os.open(os.__file__, os.O_RDONLY)\n"
-    + "verdict(refused(os.preadv, file, [bytearray(1)], 0, os.RWF_NOWAIT), refused(os.posix_fadvise, file, 0, 0, os.POSIX_FADV_DONTNEED), refused(call, 187, file, 0, 4096))",
+    + "import mmap\nfile = os.open(os.__file__, os.O_RDONLY)\nblock = mmap.mmap(file, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)\n"
+    + "place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block)))\n"
+    + "verdict(refused(call, 27, place, 4096, ctypes.create_string_buffer(9)), *(refused(call, 28, place, 4096, advice) for advice in (3, 9, 12, 20, 21, 25)), refused(os.preadv, file, [bytearray(1)], 0, os.RWF_NOWAIT), refused(os.posix_fadvise, file, 0, 0, os.POSIX_FADV_DONTNEED), refused(call, 187, file, 0, 4096))",
     "leaves a message in the times of a device": REFUSED
-    + "verdict(*(refused(os.utime, '/dev/' + name, (1, 2)) for name in ('null', 'full', 'random', 'urandom')))",
+    + "verdict(*(refused(os.utime, '/dev/' + name, when) for name in ('null', 'zero', 'full', 'random', 'urandom') for when in ((1, 2), None)))",
     "watches descriptors, which is in nobody's memory": SYSCALL
     + "import select\nverdict(refused(select.epoll), refused(call, 213, 1), refused(call, 291, 0))",
     "takes large pages out of the machine's store": REFUSED
     + "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
     + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
-    "shares memory that belongs to no file": REFUSED
-    + "import mmap\nverdict(refused(mmap.mmap, -1, 4096), refused(lambda: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, mmap.MAP_SHARED)))",
+    "shares memory that belongs to no file": REFUSED + "import mmap\nverdict(refused(mmap.mmap, -1, 4096))",
+    "finds devices that no program needs": REFUSED
+    + "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
+    + "verdict(*set(os.listdir('/dev')) - known, *(refused(os.open, '/dev/' + n, 0) for n in ('tty', 'ptmx', 'console', 'fd', 'kmsg')))",
     "enlarges its table of waiting threads": SYSCALL + "verdict(refused(prctl, 78, 1, 1 << 12))",
     # 288 bytes of the kernel's for each mapping, which no cgroup is charged for.
     "attaches policies to its memory": SYSCALL
@@ -268,7 +289,9 @@ PRIVILEGES = {
     "locks memory": SYSCALL
     + "verdict(refused(lambda: libc.mlockall(1) and 1/0) if libc.mlockall(1) == 0 else None, refused(call, 149, ctypes.create_string_buffer(8192), 8192))",
     "raises its priority": REFUSED
-    + "verdict(refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10)))",
+    + "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
+    "leaves a dump of its memory": REFUSED
+    + "import resource as r\nverdict(refused(r.setrlimit, r.RLIMIT_CORE, (4096, 4096)), repr(r.getrlimit(r.RLIMIT_CORE)) if max(r.getrlimit(r.RLIMIT_CORE)) not in (0, 1) else None)",
     "saves itself from the memory killer": REFUSED
     + "verdict(*(refused(lambda: open(f'/proc/{who}/oom_score_adj', 'w', 1).write('-1000\\n')) for who in ('self', '1')))",
     "rewrites what the kernel knows of its memory": SYSCALL
@@ -323,6 +346,9 @@ for number in range(1, 65):
 print("held")
 """,
     "signals groups by number": "import os\nfor group in range(2, 3000):\n    try: os.killpg(group, 9)\n    except OSError: continue\n    print('killed', group)\nprint('held')",
+    "leaves the processor to others": "import os\nos.nice(19)\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint('held' if (os.nice(0), os.sched_getscheduler(0), len(os.sched_getaffinity(0))) == (START, os.SCHED_OTHER, os.cpu_count()) else 'lowered')".replace(
+        "START", "{niceness}"
+    ),
     "lowers the priority of its group": "import os\ntry: os.setpriority(os.PRIO_PGRP, 0, 19)\nexcept OSError: pass\nprint('held')",
     "lowers the priority of its user": "import os\nfor user in (0, os.getuid()):\n    try: os.setpriority(os.PRIO_USER, user, 19)\n    except OSError: pass\nprint('held')",
     "lowers the disk priority of its group and user": SYSCALL
@@ -467,7 +493,7 @@ while True:
 BOMBS: dict[str, str] = {
     "forks without end": "import os\ntry:\n    for _ in range(1000):\n        if os.fork() == 0:\n            import time; time.sleep(1000)\nexcept OSError: print('held')",
     "starts threads without end": "import threading\ntry:\n    for _ in range(1000): threading.Thread(target=threading.Event().wait, daemon=True).start()\nexcept RuntimeError: print('held')",
-    "opens files without end": "try:\n    files = [open('/dev/null') for _ in range(100000)]\nexcept OSError: print('held')",
+    "opens files without end": "files = []\ntry:\n    for _ in range(100000): files.append(open('/dev/null'))\nexcept OSError as error: print('held' if error.errno == 24 and len(files) > 100 else error)",
     "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
     "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
     "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
@@ -570,6 +596,12 @@ MEMORY: dict[str, Attack] = {
     "drops shared memory from sight": Attack(
         HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
         MAY_BE_REFUSED,
+    ),
+    "holds page tables of pages that it only reads": Attack(
+        HOARD
+        + "libc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\n"
+        + "private(10)\nchild = os.fork()\ncount = 0\nwhile count < 15000:\n    page = libc.mmap((1 << 40) - 4096 + (count << 30), 8192, 1, 0x100022, -1, 0)\n    if page in (None, 2**64 - 1): break\n    ctypes.c_byte.from_address(page).value; ctypes.c_byte.from_address(page + 4096).value\n    count += 1\nif child == 0: time.sleep(60)\ntime.sleep(0.3)\nreport(2 * (10 + 12 * count // 1024), [child])",
+        (FAT, PASSED),
     ),
     "drops shared memory of /dev/zero from sight": Attack(
         HOARD + "def action(tell):\n    block = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 * MIB, mmap.MAP_SHARED)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
@@ -887,6 +919,11 @@ print("held")
 """,
         "import os, time\ntime.sleep(0.6)\nours, theirs = os.pipe()\nos.write(theirs, bytes(60000))\nprint('held' if len(os.read(ours, 60000)) == 60000 else 'short')",
     ),
+    "fills small pipes of others": (
+        SYSCALL
+        + "import time\nours, theirs = os.pipe()\nfor i in range(29):\n    if os.fork() == 0:\n        os.close(theirs); os.read(ours, 1)\n        try:\n            while True: os.pipe()\n        except OSError: pass\n        time.sleep(0.25); os._exit(0)\nos.close(ours); os.close(theirs); time.sleep(0.3)\nprint('held')",
+        "import os, time\nfor _ in range(12):\n    time.sleep(0.05)\n    ours, theirs = os.pipe()\n    os.write(theirs, bytes(30000))\n    if len(os.read(ours, 30000)) != 30000: print('short')\n    os.close(ours); os.close(theirs)\nprint('held')",
+    ),
     "tells another by a lock on a library file": (
         PAIR
         + "import time\nfile = os.open(os.__file__, 0)\nrefused(fcntl.flock, file, fcntl.LOCK_EX)\nrefused(fcntl.fcntl, file, 37, struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0))\ntime.sleep(1)\nprint('held')",
@@ -1087,6 +1124,14 @@ HONEST: dict[str, Attack] = {
     "mmap of a file": Attack("import mmap\nopen('f', 'wb').write(bytes(9999))\nwith open('f', 'r+b') as f: m = mmap.mmap(f.fileno(), 0); m[5] = 7; m.flush()\nprint('held' if open('f', 'rb').read()[5] == 7 else 'wrong')"),
     "mmap of standard input": Attack("import mmap\nm = mmap.mmap(0, 0, access=mmap.ACCESS_READ)\nprint(m[:4][::-1].decode())"),
     "open('/dev/stdin')": Attack("print(open('/dev/stdin').read().strip()[::-1])"),
+    "the devices that every machine has": Attack(
+        "import os\nos.write(os.open('/dev/null', os.O_WRONLY), b'x')\nassert open('/dev/null').read() == ''\nassert open('/dev/zero', 'rb').read(3) == bytes(3)\nfor name in ('random', 'urandom'): assert len(open('/dev/' + name, 'rb').read(9)) == 9\ntry: open('/dev/full', 'w', 1).write('x\\n')\nexcept OSError as error: print('held' if error.errno == 28 else error)"
+    ),
+    "sys.stderr to os.devnull": Attack("import os, sys\nsys.stderr = open(os.devnull, 'w')\nprint('held')"),
+    "subprocess.DEVNULL": Attack("import subprocess, sys\nr = subprocess.run([sys.executable, '-S', '-c', 'import os; os.write(1, bytes(9)); os._exit(len(os.read(0, 9)))'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\nprint('held' if r.returncode == 0 else r)"),
+    "os.fsync, os.nice": Attack("import os\nwith open('f', 'w') as f: f.write('x'); f.flush(); os.fsync(f.fileno())\nos.nice(5)\nprint('held')"),
+    "os.pipe2 and its flags": Attack("import os\nours, theirs = os.pipe2(os.O_NONBLOCK)\ntry: os.read(ours, 1)\nexcept BlockingIOError: os.write(theirs, b'held')\nprint(os.read(ours, 9).decode() if os.get_inheritable(ours) else 'closed in children')"),
+    "a pipe whose other end is closed": Attack("import os\nours, theirs = os.pipe()\nos.write(theirs, b'held')\nos.close(theirs)\nprint(os.read(ours, 9).decode() + os.read(ours, 9).decode())\nours, theirs = os.pipe()\nos.close(ours)\ntry: os.write(theirs, b'x')\nexcept BrokenPipeError: pass"),
     "open('/proc/self/fd/0')": Attack("print(open('/proc/self/fd/0').read().strip()[::-1])", (CRASHED,)),
     "open('/dev/stdout', 'w')": Attack("with open('/dev/stdout', 'w') as f: f.write('held')"),
     "open(0) in a child": Attack("import os\nif os.fork() == 0:\n    print(open('/dev/stdin').read().strip()[::-1], flush=True)\n    os._exit(0)\nos.wait()"),

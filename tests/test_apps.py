@@ -7,7 +7,8 @@ from support import RefusingJudge, write_lines
 
 from cobalt.datasets.apps import AppsSettings, preprocess_apps, read_apps, read_apps_plus
 from cobalt.errors import UserError
-from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
+from cobalt.manifest import read_summary
 from cobalt.problem import TestSuite, load_problems
 
 
@@ -125,27 +126,110 @@ async def test_items_of_apps_plus_read_standard_input_or_call_the_function_of_th
     assert read_apps_plus(PLUS | {"problem_id": 0}).programs[0].endswith("solve()\n")
 
 
-@pytest.mark.parametrize("fields", [{"question": None}, {"difficulty": 3}, {"problem_id": None}, {"input_output": {}}])
-async def test_malformed_rows_are_refused_by_place_and_field(tmp_path, fields):
-    with pytest.raises(UserError, match=rf"rows\.jsonl, line 2: field '{next(iter(fields))}'"):
-        await converted(tmp_path, [row(0), row(1, **fields)])
+@pytest.mark.parametrize("fields", [{"question": None}, {"difficulty": 3}, {"problem_id": None}])
+async def test_a_malformed_row_is_left_out_counted_and_named_by_place_and_field(tmp_path, fields):
+    problems, summary = await converted(tmp_path, [row(0), row(1, **fields), row(2)])
+    assert [problem.id for problem in problems] == ["APPS/0", "APPS/2"]
+    assert summary["left out"]["malformed"] == 1
+    [named] = summary["first left out"]["malformed"]
+    assert "line 2" in named
+    assert next(iter(fields)) in named
+    assert read_summary(tmp_path / "o.jsonl") == summary
+
+
+async def test_rows_without_values_are_kept_or_left_out_and_counted(tmp_path):
+    """Null and NaN, as tables have them, stand for no value."""
+    rows = [
+        row(0, None),
+        row(1, float("nan"), CALL, solutions=None, starter_code=float("nan")),
+        row(2, input_output=None),
+        row(3, input_output=float("nan")),
+    ]
+    problems, summary = await converted(tmp_path, rows)
+    assert [(problem.id, problem.record["difficulty"]) for problem in problems] == [("APPS/0", None), ("APPS/1", None)]
+    assert summary["kept"]["unknown difficulty"] == 2
+    assert summary["first left out"] == {"no tests that can be read": ["APPS/2", "APPS/3"]}
+    assert "NaN" not in (tmp_path / "o.jsonl").read_text()
 
 
 @pytest.mark.parametrize("again", [row(0), row(0, "interview"), row(0, tests="")])
-async def test_an_id_that_occurs_twice_is_refused_also_by_a_run_that_continues(tmp_path, again):
+async def test_an_id_that_occurs_twice_is_that_of_the_first_row_also_in_a_run_that_continues(tmp_path, again):
     for _ in range(2):
-        with pytest.raises(UserError, match=r"line 3: the id 'APPS/0' is already used by .*line 1"):
-            await converted(tmp_path, [row(0), row(1), again], difficulty=("introductory",))
+        problems, summary = await converted(tmp_path, [row(0), row(1), again], difficulty=("introductory",))
+        assert [problem.id for problem in problems] == ["APPS/0", "APPS/1"]
+        assert summary["first left out"] == {"an id that an earlier row has": ["APPS/0"]}
+
+
+NUMBERED = [{"1": 10, "2": 20}]
+NESTED = [[{"1": 10}, {"-2": 20}]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "solution", "alone"),
+    [
+        (NUMBERED, "return sorted(x) == [1, 2]", "f({1: 10, 2: 20})"),
+        (NUMBERED, "return sorted(x) == ['1', '2']", "f({1: 10, 2: 20})"),
+        (NESTED, "return [*x[0], *x[1]] == [1, -2]", '[{"1": 10}, {"-2": 20}]\n'),
+        (NESTED, "return [*x[0], *x[1]] == ['1', '-2']", '[{"1": 10}, {"-2": 20}]\n'),
+        ([{"1": {"2": 3}}], "return x == {1: {'2': 3}}", "f({1: {'2': 3}})"),
+        ([{"1": {"2": 3}}], "return x == {1: {2: 3}}", "f({1: {'2': 3}})"),
+        ([{"a": 1}], "return x == {'a': 1}", '{"a": 1}\n'),
+    ],
+)
+@pytest.mark.parametrize("data_set", ["apps", "apps_plus"])
+async def test_solutions_decide_whether_keys_are_whole_numbers_and_the_grader_without_them(
+    tmp_path, data_set, arguments, solution, alone
+):
+    program = f"def f(x):\n    {solution}\n"
+    plus = PLUS | {"starter_code": "def f(x):", "inputs": [arguments], "outputs": [True]}
+    tests = {"fn_name": "f", "inputs": [arguments], "outputs": [True]}
+    rows = {
+        "apps": [row(0, tests=tests, solutions=json.dumps([program])), row(1, tests=tests, solutions="")],
+        "apps_plus": [plus | {"canonical_solution": program}, plus | {"canonical_solution": None}],
+    }
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        [decided, assumed], _ = await converted(tmp_path, rows[data_set], judge, data_set=data_set)
+        assert (await judge.judge(program, decided.tests)).all_passed
+    assert assumed.tests.inputs == (alone,)
+
+
+async def test_expected_dictionaries_are_compared_as_with_arguments_of_json(tmp_path):
+    """Their keys may be numbers or texts, and their values tuples or lists, in what a program returns."""
+    tests = {"fn_name": "f", "inputs": [[{"3": 4}]], "outputs": [{"1": [2, {"5": 6.0}]}]}
+    [problem], _ = await converted(tmp_path, [row(0, tests=tests, solutions="")])
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        for value, passes in (("{1: (2, {5: 6})}", True), ("{'1': [2, {'5': 6}]}", True), ("{1: [2]}", False)):
+            result = await judge.judge(f"def f(x):\n    return {value} if x == {{3: 4}} else None", problem.tests)
+            assert result.all_passed is passes, value
+
+
+LONG = "7" * 5000
+
+
+@pytest.mark.parametrize(
+    ("tests", "suite"),
+    [
+        (
+            f'{{"fn_name": "f", "inputs": [[{LONG}]], "outputs": [[{LONG}, 1.0]]}}',
+            ((LONG + "\n",), (f"[{LONG}, 1.0]",)),
+        ),
+        (f'{{"inputs": [[{LONG}, -{LONG}]], "outputs": ["1"]}}', ((f"{LONG}\n-{LONG}",), ("1",))),
+    ],
+)
+async def test_integers_beyond_pythons_limit_are_read_and_written(tmp_path, tests, suite):
+    [problem], _ = await converted(tmp_path, [row(0, input_output=tests, solutions="")])
+    assert (problem.tests.inputs, problem.tests.outputs) == suite
+
+
+async def test_lists_on_standard_input_are_lines_where_no_solution_decides(tmp_path):
+    tests = {"inputs": [["2", "5 6"]], "outputs": [["11"]]}
+    [problem], _ = await converted(tmp_path, [row(0, tests=tests, solutions="")])
+    assert problem.tests == TestSuite(("2\n5 6",), ("11",))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ("[1]", "not a JSON array of objects"),
-        ("{}", "not a JSON array of objects"),
-        ("[", "not JSON"),
-        ('[{"question": "x"}]', "item 0: field 'starter_code'"),
-    ],
+    [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")],
 )
 async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
     (tmp_path / "rows.json").write_text(text)

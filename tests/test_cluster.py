@@ -37,11 +37,92 @@ def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
     assert path.read_text() == token
 
 
-def test_without_a_running_cluster_the_cluster_to_be_started_decides(monkeypatch, tmp_path):
+OTHER_USER = 12345
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user are made by root")
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A folder for temporary files that everybody can write into, as /tmp is, and no variable that leads to a Ray."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    for name in ("TMPDIR", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def test_ray_keeps_its_files_in_a_folder_of_its_user_alone(shared, monkeypatch):
+    folder = cluster.private_folder()
+    assert folder.parent == shared
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert cluster.private_folder() == folder
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    assert cluster.private_folder() == folder
+    folder.chmod(0o755)
+    monkeypatch.setenv("RAY_TMPDIR", str(shared))
+    with pytest.raises(UserError, match=folder.name):
+        cluster.private_folder()
+    folder.rmdir()
+    folder.symlink_to(shared)
+    with pytest.raises(UserError, match=folder.name):
+        cluster.private_folder()
+
+
+@needs_root
+def test_a_folder_for_ray_that_another_user_has_made_is_refused(shared):
+    folder = cluster.private_folder()
+    os.chown(folder, OTHER_USER, OTHER_USER)
+    with pytest.raises(UserError, match="RAY_TMPDIR"):
+        cluster.private_folder()
+
+
+def started(folder: Path, address: str) -> Path:
+    """The file by which `ray start` says which cluster it has started."""
+    (folder / "ray").mkdir(exist_ok=True)
+    path = folder / "ray" / "ray_current_cluster"
+    path.write_text(address)
+    return path
+
+
+def test_a_cluster_is_looked_for_where_this_user_has_started_one(shared):
+    started(shared, "192.0.2.1:6379")
+    assert cluster.running_cluster() == "192.0.2.1:6379"
+    started(cluster.private_folder(), "192.0.2.2:6379")
+    assert cluster.running_cluster() == "192.0.2.2:6379"
+
+
+@needs_root
+def test_a_cluster_that_another_user_names_is_not_joined(shared, monkeypatch):
+    os.chown(started(shared, "192.0.2.1:6379"), OTHER_USER, OTHER_USER)
+    assert cluster.running_cluster() is None
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    assert cluster.running_cluster() == "192.0.2.1:6379"
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_cluster_of_another_user_is_joined_only_by_its_address(shared, monkeypatch, host):
+    os.seteuid(OTHER_USER)
+    try:
+        listening = socket.create_server((host, 0))
+    finally:
+        os.seteuid(0)
+    with listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        started(shared, address)  # the port has gone to another user since
+        assert cluster.running_cluster() is None
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert cluster.running_cluster() == address
+
+
+def test_without_a_running_cluster_the_cluster_to_be_started_decides(monkeypatch, shared, tmp_path):
     monkeypatch.setattr(cluster, "running_cluster", lambda: None)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert cluster.require_private(allow_open=False)
+    assert Path(os.environ["RAY_TMPDIR"]) == shared / f"cobalt-ray-{os.getuid()}"
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert not cluster.require_private(allow_open=True)
     with pytest.raises(UserError):

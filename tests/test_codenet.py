@@ -20,6 +20,7 @@ from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, Rew
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
 from cobalt.errors import UserError
+from cobalt.manifest import read_summary
 from cobalt.offline_groups import Status, read_groups
 from cobalt.problem import load_problems
 
@@ -677,3 +678,36 @@ def test_a_problem_has_the_prompt_of_the_set(data, tmp_path):
     assert STORY.format("zero").strip() in message["content"]
     _, folder = run(data, tmp_path, "paper", prompts="paper")
     assert [one["role"] for one in next(iter(read_groups(folder / "train.jsonl"))).messages] == ["system", "user"]
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_data_without_metadata_say_that_they_can_be_named_as_well(data, tmp_path, archived):
+    data.fill(1)
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (data.root / "metadata").rename(apart / "metadata")
+    source = data.root
+    if archived:
+        source = tmp_path / "codenet.tar.gz"
+        with tarfile.open(source, "w:gz") as archive:
+            archive.add(data.root, "Project_CodeNet")
+    with pytest.raises(UserError, match="metadata.*as well"):
+        run(data, tmp_path, input_paths=(source,))
+    summary, _ = run(data, tmp_path, input_paths=(source, apart))
+    assert summary["problems"]["in train.jsonl"] == 1
+
+
+def test_metadata_may_begin_with_a_byte_order_mark(data, tmp_path):
+    data.fill(1)
+    [table] = (data.root / "metadata").glob("*.csv")
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert run(data, tmp_path)[0]["programs"]["read"] == 8
+
+
+def test_the_summary_names_the_first_ids_that_are_left_out(data, tmp_path):
+    data.fill(1).add(1, [row(f"s{number:09}", "p00001", "Waiting for Judging") for number in range(9)], html="")
+    summary, output = run(data, tmp_path)
+    first = summary["first left out"]
+    assert first["dropped: not judged"] == [f"s{number:09}" for number in range(5)]
+    assert first["dropped: no problem page"] == ["p00001"]
+    assert read_summary(output / "train.jsonl")["first left out"] == first

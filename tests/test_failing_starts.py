@@ -129,6 +129,7 @@ def ray_folder(tmp_path, name="worker.err", content="why"):
 
 def test_the_logs_of_a_failure_are_kept_and_named_and_those_of_a_mistake_are_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ray_folder(tmp_path, "serve/replica.log")
     folder = ray_folder(tmp_path)
     with pytest.raises(UserError), keeping_logs(folder):
         raise UserError("a typo")
@@ -137,7 +138,9 @@ def test_the_logs_of_a_failure_are_kept_and_named_and_those_of_a_mistake_are_not
         raise ServiceDown("it did not start")
     [kept] = logs_folder().iterdir()
     assert str(failed.value) == f"it did not start (logs: {kept})"
-    assert [(path.name, path.read_text()) for path in kept.rglob("*")] == [("worker.err", "why")]
+    assert kept.stat().st_mode & 0o777 == 0o700
+    files = {path.name: path.read_text() for path in kept.rglob("*") if path.is_file()}
+    assert files == {"worker.err": "why", "replica.log": "why"}
 
 
 def test_only_the_logs_of_the_last_failures_are_kept(tmp_path, monkeypatch):

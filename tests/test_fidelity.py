@@ -54,7 +54,7 @@ def test_no_row_stands_twice():
 
 async def judged(code, *tests, **settings):
     """The result of a program on (input, output) pairs."""
-    async with LocalJudge(JudgeSettings(concurrency=1, **settings)) as judge:
+    async with LocalJudge(JudgeSettings(**({"concurrency": 1} | settings))) as judge:
         return await judge.judge(code, TestSuite(*(tuple(column) for column in zip(*tests, strict=True))))
 
 
@@ -308,8 +308,145 @@ async def test_cpu_time():
     assert (await judged("import time\ntime.sleep(5)", ("", ""), **limits)).verdicts[0].kind is VerdictKind.WALL_LIMIT
 
 
-def test_no_suite_limit():
-    assert JudgeSettings().suite_seconds is None
+@pytest.mark.sandbox
+async def test_no_suite_limit():
+    waits = ("import time\ntime.sleep(3.5)", *[("", "")] * 20)  # 70 s, and 17.5 s with four at a time
+    by_default = await judged(*waits, concurrency=20)
+    assert [verdict.kind for verdict in by_default.verdicts[-2:]] == [VerdictKind.NOT_RUN] * 2
+    assert by_default.pass_rate == 18 / 20
+    assert (await judged(*waits, concurrency=20, paper=True)).all_passed
+    assert (await judged(*waits, concurrency=20, suite_seconds=10)).pass_rate == 0.0
+
+
+@pytest.mark.sandbox
+async def test_other_limits():
+    prints = "print('x' * 20_000_000)"
+    assert (await judged(prints, ("", "x" * 20_000_000))).verdicts[0].kind is VerdictKind.OUTPUT_LIMIT
+    assert (await judged(prints, ("", "x" * 20_000_000), paper=True)).all_passed
+    deep = (
+        "import sys, functools\nsys.setrecursionlimit(10**7)\n@functools.cache\ndef f(n): return n and f(n - 1) + 1\n"
+    )
+    deep += "print(f(400_000))"
+    assert (await judged(deep, ("", "400000"))).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+    assert (await judged(deep, ("", "400000"), paper=True)).all_passed
+    opens = "files = [open('/dev/null') for _ in range(200)]\nprint(len(files))"
+    assert not (await judged(opens, ("", "200"))).all_passed
+    assert (await judged(opens, ("", "200"), paper=True)).all_passed
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin", "expected"),
+    [
+        ("import io, os; print(io.BytesIO(os.read(0, os.fstat(0).st_size)).readline().decode())", "7\n", "7"),
+        ("import os; print(len(os.read(0, 10**7)))", "x" * 200_000, "200000"),
+        ("import sys; sys.stdin.read(); sys.stdin.seek(0); print(sys.stdin.read())", "7", "7"),
+        ("import mmap; print(mmap.mmap(0, 0, access=mmap.ACCESS_READ)[:1].decode())", "7", "7"),
+    ],
+)
+@pytest.mark.sandbox
+async def test_standard_input(code, stdin, expected):
+    assert (await judged(code, (stdin, expected))).all_passed
+    assert not (await judged(code, (stdin, expected), stdin="pipe")).all_passed  # there, too
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("stdin", "expected"), [("", "0"), ("7\n", "2"), ("x" * 3_000_000, "3000000")])
+async def test_a_pipe_gives_the_whole_input_and_then_its_end(stdin, expected):
+    tests = [(stdin, expected), (stdin, expected)]
+    assert (await judged("import sys; print(len(sys.stdin.read()))", *tests, stdin="pipe")).all_passed
+    assert (await judged(f"print({expected})", *tests, stdin="pipe")).all_passed  # it reads nothing
+    assert (await judged(f"import os; os.close(0); print({expected})", *tests, stdin="pipe")).all_passed
+
+
+@pytest.mark.sandbox
+async def test_caret_lines():
+    assert "~^~" in (await judged("1/0", ("", ""))).feedback[0]
+    for settings in ({"traceback_carets": False}, {"paper": True}):
+        lines = (await judged("1/0", ("", ""), **settings)).feedback[0].splitlines()
+        assert lines[-2:] == ["    1/0", "ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("line", ["return", "await x", "break", "def f(): nonlocal y", "f(**{}, *[])", "x = = 1"])
+async def test_source_lines(line):
+    for settings in ({}, {"paper": True}):
+        result = await judged(f"x = 1\n{line}", ("", ""), **settings)
+        assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
+        assert f'File "main.py", line 2\n    {line}\n' in result.feedback[0]
+
+
+@pytest.mark.sandbox
+async def test_syntax_warnings():
+    code = "x = 1\nif x is 1: 1/0"
+    assert "SyntaxWarning" not in (await judged(code, ("", ""))).feedback[0]
+    shown = (await judged(code, ("", ""), paper=True)).feedback[0].partition("Stderr:\n")[2].splitlines()
+    assert shown[0].startswith("main.py:2: SyntaxWarning: ") and shown[1:3] == ["  if x is 1: 1/0", shown[2]]
+    assert shown[2].startswith("Traceback")
+    assert (await judged("x = 1\nprint(x is 1)", ("", "True"), paper=True)).all_passed
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print(math.gcd(12, 18))", "6"),
+        ("from __future__ import annotations\ndef f(x: List[int]) -> Nothing: return gcd(*x)\nprint(f([4, 6]))", "2"),
+        ("@cache\ndef f(n): return n and f(n - 1) + 1\nprint(f(5000), pow(2, 5, 7), inf)", "5000 4 inf"),
+        ("def f(n): return n and f(n - 1) + 1\nprint(f(5000))", "5000"),
+        ("'about'\nprint(__doc__, Counter('aa')['a'])", "about 2"),
+    ],
+)
+async def test_prelude(code, expected):
+    assert (await judged(code, ("", expected))).all_passed
+    assert (await judged(code, ("", expected), prelude="none")).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+    assert not (await judged(code, ("", expected), paper=True)).all_passed
+
+
+@pytest.mark.sandbox
+async def test_a_prelude_keeps_the_program_s_lines_and_belongs_to_the_suite():
+    own = TestSuite(("",), ("7",), prelude="from math import gcd\ndef helper(x):\n    return x + 1\n")
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert (await judge.judge("print(helper(6))", own)).all_passed
+        failed = await judge.judge("x = 1\nprint(Counter(), helper(x))", own)
+        assert 'File "main.py", line 2, in <module>' in failed.feedback[0] and "NameError" in failed.feedback[0]
+        shadowed = await judge.judge("def gcd(x): return 7\nhelper = gcd\nprint(helper(1))", own)
+        assert shadowed.all_passed
+        with pytest.raises(UserError, match="prelude"):
+            await judge.judge("print(7)", TestSuite(("",), ("7",), prelude="def"))
+        assert (await judge.judge("print(7)", own)).all_passed
+    assert TestSuite.parse(own.to_json()) == own
+
+
+@pytest.mark.sandbox
+async def test_a_suite_says_how_it_is_compared_and_whether_programs_may_return():
+    suite = TestSuite(("",), ("1 2\n3",), comparison="lines", top_level_return=True)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert (await judge.judge("print('1  2')\nprint(3)\nif 1: return\nprint(4)", suite)).all_passed
+        assert not (await judge.judge("print('1  2')\nprint(3)", TestSuite(("",), ("1 2\n3",)))).all_passed
+    assert TestSuite.parse(suite.to_record()) == suite
+    for wrong in ({"comparison": "words"}, {"comparison": 1}, {"prelude": ["x"]}, {"top_level_return": 1}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            TestSuite.parse(suite.to_record() | wrong)
+
+
+@pytest.mark.sandbox
+async def test_first_lines():
+    doc, mark = "'about'\nprint(__doc__)", "\ufeffprint(1)"
+    cookie = "# coding: cp932\n# \u3042\nprint('\u3044')"
+    assert (await judged(doc, ("", "about"))).all_passed
+    assert (await judged(mark, ("", "1"))).all_passed
+    assert (await judged(doc, ("", "None"), paper=True)).all_passed
+    assert (await judged(mark, ("", "1"), paper=True)).verdicts[0].kind is VerdictKind.COMPILE_ERROR
+    for settings in ({}, {"paper": True}):
+        assert (await judged(cookie, ("", "\u3044"), **settings)).all_passed
+
+
+@pytest.mark.sandbox
+async def test_devices():
+    code = (
+        "import os, sys, subprocess\nsys.stderr = open(os.devnull, 'w')\nopen('/dev/urandom', 'rb').read(1)\nprint(1)"
+    )
+    assert (await judged(code, ("", "1"))).all_passed
 
 
 @pytest.mark.sandbox

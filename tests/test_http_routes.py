@@ -2,11 +2,20 @@
 
 import asyncio
 import base64
+import contextlib
 import json
+import socket
+import subprocess
+import sys
+import time
 
+import httpx
 import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, guarded_api
@@ -14,6 +23,7 @@ from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind, sandbox_f
 from cobalt.judge.service_settings import ServiceSettings
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
+from cobalt.rows import JsonMeasure, TooManyValues
 
 TOKEN = "a-token-of-decent-length"
 OPEN = Guard(None, 1000, "X_TOKEN")
@@ -56,7 +66,42 @@ def test_remote_requests_are_refused_where_no_token_is_set(client):
     assert status(OPEN, request(client=client)) == 403
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", 200),
+        ("LocalHost.:8000", 200),
+        ("127.0.0.1:8000", 200),
+        ("127.9.9.9", 200),
+        ("[::1]:8000", 200),
+        ("[::ffff:127.0.0.1]", 200),
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("evil.example@localhost", 403),
+        ("192.0.2.1:8000", 403),
+        ("[2001:db8::1]", 403),
+        ("", 403),
+    ],
+)
+def test_without_a_token_only_names_of_this_machine_are_answered(host, expected):
+    headers = [("Host", host)]
+    assert status(OPEN, request(headers=headers)) == expected
+    assert status(LOCKED, request(headers=[*headers, ("Authorization", f"Bearer {TOKEN}")])) == 200
+    assert status(OPEN, request(headers=[("Host", "localhost"), *headers])) == expected
+    try:
+        OPEN.admit(request(headers=headers))
+        admitted = 200
+    except Refused as refused:
+        admitted = refused.status_code
+    assert admitted == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host", "X-Forwarded-Proto", "CF-Connecting-IP"],
+)
 def test_a_request_forwarded_by_a_proxy_does_not_count_as_local(header):
     assert status(OPEN, request(headers=[(header, "127.0.0.1")])) == 403
     assert status(LOCKED, request(headers=[(header, "x"), ("Authorization", f"Bearer {TOKEN}")])) == 200
@@ -103,6 +148,224 @@ def test_a_body_of_bounded_size_is_read_whatever_length_it_declares(pieces):
     assert status(OPEN, request(fits, pieces=pieces)) == 200
     assert status(OPEN, request(does_not, pieces=pieces)) == 413
     assert status(OPEN, request(b"{}", headers=[("Content-Length", "9" * 30)])) == 413
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('[]{},:"\\\\ \nx', max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('",[\\\\', max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def values(value: object) -> int:
+    """The number of values of a JSON value: itself and those in it."""
+    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return 1 + sum(map(values, inner))
+
+
+def depth(value: object) -> int:
+    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+def measured(text: bytes, most: int, levels: int, step: int) -> None:
+    measure = JsonMeasure(most, levels)
+    for start in range(0, len(text), step):
+        measure.add(text[start : start + step])
+
+
+@given(JSON, st.integers(1, 9))
+def test_values_and_levels_are_counted_whatever_the_pieces_and_the_strings(value, step):
+    text = json.dumps(value, ensure_ascii=False).encode()
+    empty = text.count(b"[]") + text.count(b"{}")  # counted with one value more than they have
+    most = values(value) + empty
+    measured(text, most, depth(value), step)
+    if depth(value) > 0:
+        with pytest.raises(UserError):
+            measured(text, most, depth(value) - 1, step)
+    if not empty and values(value) > 1:
+        with pytest.raises(TooManyValues):
+            measured(text, values(value) - 1, 100, step)
+
+
+BOUNDED = Guard(None, 4 << 20, "X", max_values=1000)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"[" + b"0," * 998 + b"0]", 200),
+        (b"[" + b"0," * 999 + b"0]", 422),
+        (b"[" + b"[]," * 1000 + b"0]", 422),
+        (b"[" + b"{}," * 1000 + b"0]", 422),
+        (b"[" + b'"",' * 1000 + b'""]', 422),
+        (b'"' * 10_000, 422),
+        (json.dumps('[{,"\\' * 500_000).encode(), 200),
+        (json.dumps(["1, 2, [3]" * 400_000]).encode(), 200),
+        (b"[" * 100 + b"]" * 100, 200),
+        (b"[" * 101 + b"]" * 101, 400),
+        (b'{"a":' * 101 + b"0" + b"}" * 101, 400),
+        (b"]" * (4 << 20), 400),
+        (b"[" * (4 << 20), 400),
+        (b"\\" * (4 << 20), 400),
+        (b"1." + b"0" * (3 << 20), 200),
+    ],
+    ids=range(15),
+)
+@pytest.mark.parametrize("pieces", [1, 100])
+def test_a_body_of_too_many_values_or_levels_is_refused_and_long_strings_are_not(body, expected, pieces):
+    assert status(BOUNDED, request(body, pieces=pieces)) == expected
+
+
+def test_a_suite_in_a_string_has_the_same_limits():
+    for suite in ("[" + "{}," * 50_000 + "0]", "[" * 50_000, '{"inputs": [' + '"",' * 50_000 + '""], "outputs": []}'):
+        with pytest.raises(UserError, match="test_cases"):
+            JudgeRequest.parse({"code": "", "test_cases": suite}, max_tests=50)
+    full = json.dumps({"inputs": ["1,2,[3]" * 10_000] * 50, "outputs": [""] * 50})
+    assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
+
+
+def test_a_body_that_does_not_arrive_in_time_is_refused():
+    asked = request()
+
+    async def receive():
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    asked._receive = receive
+    began = time.monotonic()
+    assert status(Guard(None, 1000, "X", max_seconds=0.3), asked) == 408
+    assert time.monotonic() - began < 20
+
+
+LARGE = json.dumps("x" * 90_000).encode()
+HELD = 8
+
+
+async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered():
+    guard = Guard(None, 100_000, "X", max_seconds=0.3)
+    api, answer, arrived = guarded_api(), asyncio.Event(), 0
+
+    @api.post("/")
+    async def hold(request: Request):
+        nonlocal arrived
+        await guard.read(request)
+        arrived += 1
+        await answer.wait()
+
+    @api.post("/small")
+    async def small(request: Request):
+        await guard.read(request)
+
+    async def chunked():
+        yield LARGE
+
+    transport = httpx.ASGITransport(app=api)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        held = [asyncio.create_task(client.post("/", content=LARGE)) for _ in range(HELD)]
+        while arrived < HELD:  # noqa: ASYNC110 - the route tells nobody
+            await asyncio.sleep(0.01)
+        for body in (LARGE, chunked()):
+            refused = await client.post("/", content=body)
+            assert (refused.status_code, refused.json().keys()) == (503, {"error"})
+        assert (await client.post("/small", content=b"1")).status_code == 200
+        waiting = asyncio.create_task(client.post("/", content=LARGE))
+        await asyncio.sleep(0.05)
+        given_up = held.pop()
+        given_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await given_up
+        while arrived < HELD + 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        answer.set()
+        assert {one.status_code for one in await asyncio.gather(waiting, *held)} == {200}
+        answers = [await client.post("/", content=body) for body in [LARGE, b"{", b"[" * 99_000] * 2 * HELD]
+        assert {one.status_code for one in answers} == {200, 400}
+
+
+def test_a_value_that_is_nested_too_deeply_for_a_route_is_no_failure_of_the_app():
+    api = guarded_api()
+
+    @api.get("/")
+    async def deep():
+        raise RecursionError
+
+    with TestClient(api) as client:
+        answer = client.get("/")
+    assert (answer.status_code, answer.json().keys()) == (400, {"error"})
+
+
+SERVER = """
+import asyncio, resource, socket, sys, time
+import uvicorn
+from fastapi import Request
+from cobalt.http_guard import Guard, guarded_api
+from cobalt.judge.wire import JudgeRequest, values_of
+guard = Guard(None, 64 << 20, "X", max_values=values_of(10_000), max_seconds=5)
+api = guarded_api()
+longest = 0.0
+
+@api.post("/")
+async def judge(request: Request):
+    return len(JudgeRequest.parse(await guard.read(request), max_tests=10_000).suite)
+
+@api.get("/state")
+async def state():
+    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "longest": longest}
+
+async def tick():
+    global longest
+    while True:
+        began = time.process_time()  # not the wall clock, so that other programs do not count
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.process_time() - began)
+
+async def main():
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    ticking = asyncio.create_task(tick())
+    await uvicorn.Server(uvicorn.Config(api, log_level="error")).serve(sockets=[listening])
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The address of a real server with the judge's checks, where a body may have 64 MiB, without a judge."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", '{"a":0},', "0,", '"",', "["])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_body_of_values_takes_neither_memory_nor_time(server, unit, quoted):
+    mebibytes = 12 if quoted else 48
+    body = ("[" + unit * ((mebibytes << 20) // len(unit)) + "0]").encode()
+    if quoted:
+        body = b'{"code": "", "test_cases": "' + body.replace(b'"', b'\\"') + b'"}'
+    before = httpx.get(f"{server}/state", timeout=60).json()
+    answer = httpx.post(server, content=body, timeout=60)
+    assert answer.status_code in (400, 422)
+    after = httpx.get(f"{server}/state", timeout=60).json()
+    assert after["peak"] - before["peak"] < 300, "MiB"
+    assert after["longest"] < 1.5, "seconds of the event loop"
+
+
+def test_a_large_suite_of_few_tests_is_read(server):
+    inputs = ["1, 2, [3], {4}\n" * 200_000] * 10
+    payload = {"code": "", "test_cases": {"inputs": inputs, "outputs": [""] * 10}}
+    assert httpx.post(server, json=payload, timeout=60).json() == 10
+
+
+def test_a_body_that_trickles_is_answered_in_time(server):
+    host, port = server.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_every_error_of_an_app_is_a_status_and_a_reason():

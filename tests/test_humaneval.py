@@ -6,6 +6,7 @@
 import gzip
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from cobalt.datasets.evalplus_check import accepts
 from cobalt.datasets.humaneval import HumanEvalSettings, preprocess_humaneval, read_tasks, recorded_suite
 from cobalt.datasets.numpy_stand_in import np
 from cobalt.datasets.recorder import recorded, source_of
+from cobalt.datasets.tally import Tally
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.problem import load_problems
@@ -142,9 +144,10 @@ def test_the_stand_in_for_numpy_compares_numbers_by_both_tolerances(out, exp, cl
             np.testing.assert_allclose(out, exp, atol=1e-6)
 
 
-def tasks(tmp_path, rows, data_set="humaneval"):
+def tasks(tmp_path, rows, data_set="humaneval", tally=None):
     path = write_lines(tmp_path / "rows.jsonl", rows)
-    return list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path, data_set)))
+    tally = Tally() if tally is None else tally
+    return list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path, data_set), tally))
 
 
 def test_a_check_has_the_prompts_helpers_and_not_the_function(tmp_path):
@@ -185,30 +188,35 @@ def test_mbpp_plus_shows_its_assertions(tmp_path):
         ("mbpp_plus", released_mbpp(assertion="assert (")), ("humaneval_plus", plus_row(test=3)),
     ],
 )  # fmt: skip
-def test_malformed_rows_are_refused(tmp_path, data_set, bad):
-    with pytest.raises(UserError):
-        tasks(tmp_path, [bad], data_set)
+def test_malformed_rows_are_left_out_and_counted(tmp_path, data_set, bad):
+    tally = Tally()
+    good = {"humaneval": row, "humaneval_plus": plus_row, "mbpp_plus": mbpp_plus_row}[data_set]()
+    assert len(tasks(tmp_path, [bad, good], data_set, tally)) == 1
+    assert (tally["read"], tally["malformed"]) == (2, 1)
+    assert "line 1: " in tally.first["malformed"][0]
 
 
 def test_rows_of_humaneval_are_not_taken_for_those_of_humaneval_plus(tmp_path):
     assert tasks(tmp_path, [plus_row()], "humaneval_plus")[0].id == "HumanEval/1"
-    with pytest.raises(UserError, match=r"line 2: field 'test'.*--data_set humaneval"):
-        tasks(tmp_path, [plus_row(), row()], "humaneval_plus")
+    tally = Tally()
+    tasks(tmp_path, [plus_row(), row()], "humaneval_plus", tally)
+    assert re.search(r"line 2: field 'test'.*--data_set humaneval", tally.first["malformed"][0])
 
 
-def test_an_id_that_is_used_twice_is_refused(tmp_path):
-    with pytest.raises(UserError):
-        tasks(tmp_path, [row(), row()])
+def test_an_id_that_is_used_twice_is_that_of_the_first_row(tmp_path):
+    tally = Tally()
+    assert len(tasks(tmp_path, [row(), row()], tally=tally)) == 1
+    assert tally.first == {"an id that an earlier row has": ["HumanEval/0"]}
 
 
 def test_the_release_compressed_by_gzip_is_read(tmp_path):
     path = tmp_path / "HumanEval.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(row()) + "\n").encode()))
-    [task] = read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path))
+    [task] = read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path), Tally())
     assert task.id == "HumanEval/0"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError):
-        list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path)))
+        list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path), Tally()))
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ The programs are in `attacks.py`. Where the tests run as root, each is tried aga
 of a user without privileges.
 """
 
+import ctypes
+import errno
 import os
 from pathlib import Path
 
@@ -101,10 +103,11 @@ def test_program_whose_compiler_is_large_ends_in_each_of_its_tests(lab, accounti
     assert lab.run(PROBE, ("dleh",), settings=settings).kinds == (PASSED,)
 
 
+@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_program_notices_nothing_of_one_in_another_sandbox_that(lab, name):
-    attack, other = lab.run_together(list(PAIRS[name]))
-    # A user who cannot have more users ends who takes what they share.
+def test_program_notices_nothing_of_one_in_another_sandbox_that(lab, name, accounting):
+    attack, other = lab.run_together(list(PAIRS[name]), settings=PAIR_SETTINGS | {"memory_accounting": accounting})
+    # What a program takes may also be more memory than it has.
     assert attack.kinds in ((PASSED,), (FAT,)), str(attack)
     assert other.kinds == (PASSED,), str(other)
 
@@ -176,6 +179,43 @@ def test_concurrent_tests_have_their_own_session_group_and_autogroup(lab):
     else:
         assert all(set(user) == {str(own.stat().st_uid)} for user in users)
     assert all(fact["Groups"].strip() in ("", *fact["Gid"].split(), "65534") for fact in tests.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter the namespaces of a sandbox")
+def test_nobody_in_a_sandbox_can_make_its_mounts_writable(lab):
+    # As whoever has taken over its compiler: with all capabilities, without the filter of system calls.
+    lab.send(["import time\ntime.sleep(1)\nprint('held')"])
+    try:
+        [test] = lab.tests(1)
+        compiler = int(Path(f"/proc/{test}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        outcomes = {target: remounted(compiler, target) for target in ("/usr/lib", "/dev/null", "/", "/tmp")}
+    finally:
+        lab.receive()
+    assert outcomes.pop("/tmp") == 0  # the test's own file system: it has the capabilities
+    assert set(outcomes.values()) == {errno.EPERM}
+
+
+def remounted(pid: int, target: str) -> int:
+    """The error of an attempt to make a mount writable that a process with all capabilities beside `pid` makes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
+    child = os.fork()
+    if child == 0:
+        status = 255
+        try:
+            if all(libc.setns(namespace, 0) == 0 for namespace in namespaces):
+                remount, bind, nosuid, nodev = 32, 4096, 2, 4
+                flags = remount | bind | nosuid | (0 if target == "/dev/null" else nodev)
+                status = (
+                    0
+                    if libc.mount(None, target.encode(), None, ctypes.c_ulong(flags), None) == 0
+                    else ctypes.get_errno()
+                )
+        finally:
+            os._exit(status)
+    for namespace in namespaces:
+        os.close(namespace)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_priority_of_the_sandbox_stays_as_it_was(lab):

@@ -21,6 +21,7 @@ from cobalt.datasets.livecodebench import (
 )
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.manifest import read_summary
 from cobalt.problem import TestSuite, load_problems
 
 SCRIPT = "preproc/preproc_lcb_test6.py"
@@ -258,21 +259,34 @@ def test_the_same_command_makes_a_damaged_result_whole_again(tmp_path):
         (function_row(metadata='{"func_name": "a b"}'), "names no 'func_name'"),
         (function_row(private_test_cases=packed(cases(FUNCTIONAL, ("x", "1")))), "input of a functional test"),
         (function_row(private_test_cases=packed(cases(FUNCTIONAL, ("1", "x")))), "output of a functional test"),
-        (stdin_row("first"), "question_id 'first' is already used"),
         ({"question_id": "x"}, "field 'contest_date' is missing"),
     ],
 )
-def test_a_bad_row_is_named_by_line_and_field(tmp_path, row, message):
+def test_a_bad_row_is_left_out_and_named_by_line_and_field(tmp_path, row, message):
     with pytest.raises(UserError, match=message) as caught:
-        prepare(tmp_path, [stdin_row("first"), row])
-    assert "test6.jsonl, line 2" in str(caught.value)
+        prepare(tmp_path, [row])
+    assert "test6.jsonl, line 1" in str(caught.value)
+    counts, problems = prepare(tmp_path, [stdin_row("first"), row, stdin_row("first")])
+    assert [problem.id for problem in problems] == ["first"]
+    assert [counts[name] for name in ("read", "malformed", "an id that an earlier row has", "kept")] == [3, 1, 1, 1]
+    [named] = read_summary(tmp_path / "out.jsonl")["first left out"]["malformed"]
+    assert "line 2" in named
+
+
+def test_integers_beyond_pythons_limit_are_tests_like_others(tmp_path):
+    long = "9" * 5000
+    tests = cases(FUNCTIONAL, (f"[{long}]\n-{long}", f"{long}"))
+    _, [problem] = prepare(tmp_path, [function_row(private_test_cases=json.dumps(tests))])
+    assert (problem.hidden_tests.inputs, problem.hidden_tests.outputs) == ((f"[{long}]\n-{long}\n",), (long,))
 
 
 @pytest.mark.parametrize("left", ["", "a kill in the middle"])
-def test_after_a_bad_row_is_corrected_the_same_command_makes_the_whole_result(tmp_path, left):
+def test_after_a_damaged_line_is_corrected_the_same_command_makes_the_whole_result(tmp_path, left):
     rows = [stdin_row(str(number)) for number in range(5)]
-    with pytest.raises(UserError, match="line 3: field 'contest_date' is 'soon'"):
-        prepare(tmp_path, [*rows[:2], stdin_row("2", contest_date="soon"), *rows[3:]])
+    source = write_lines(tmp_path / "test6.jsonl", rows)
+    source.write_text(source.read_text()[:-9])
+    with pytest.raises(UserError, match="line 5: "):
+        preprocess_livecodebench(LiveCodeBenchSettings(tmp_path / "out.jsonl", source))
     assert not (tmp_path / "out.jsonl").exists()
     if left:
         (tmp_path / "out.jsonl.part").write_text('{"id": "0"}\n{"id"')

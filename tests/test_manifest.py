@@ -1,6 +1,7 @@
 """A result says what made it, and is not continued with other arguments or other data."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,64 @@ def test_inputs_with_one_name_are_the_same_in_other_folders_but_not_in_another_o
     open_manifest(result, {}, [folder / "data.jsonl" for folder in moved])
     with pytest.raises(UserError, match=r"1 of 2\) differs; .*2 of 2\) differs"):
         open_manifest(result, {}, [folder / "data.jsonl" for folder in reversed(moved)])
+
+
+SECRET = "VERY-SECRET-0123456789"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--openai_api_key", SECRET],
+        [f"--openai-api-key={SECRET}"],
+        ["--aws_access_key_id", SECRET],
+        ["--hf_token", SECRET],
+        ["--judge.token", SECRET],
+        ["--judge", f"token={SECRET}"],
+        [f"--engine=token={SECRET}"],
+        [f"trainer.wandb_api_key={SECRET}"],
+        [f"+a.b.access_token={SECRET}"],
+        [f"WANDB_API_KEY={SECRET}"],
+        [f"db-password={SECRET}"],
+        [f"Passwd={SECRET}"],
+        [f"client.secret={SECRET}"],
+        [f"client_secret_value={SECRET}"],
+        [f"credentials={SECRET}"],
+        [f"apiKey={SECRET}"],
+        [f"env_vars={{HF_HOME: x, WANDB_API_KEY: {SECRET}}}"],
+        [f'{{"token": "{SECRET}"}}'],
+        [f"--api_base=https://user:{SECRET}@host/v1"],
+    ],
+    ids=lambda words: " ".join(words).replace(SECRET, "X"),
+)
+def test_a_manifest_has_no_secret_of_the_command_line(tmp_path, monkeypatch, words):
+    monkeypatch.setattr(sys, "argv", ["script.py", "--before", "1", *words, "--after", "2"])
+    open_manifest(tmp_path / "r.jsonl", {})
+    text = manifest_path(tmp_path / "r.jsonl").read_text()
+    assert SECRET not in text
+    command = json.loads(text)["command"]
+    assert command[:3] == ["script.py", "--before", "1"] and command[-2:] == ["--after", "2"]
+    assert len(command) == 5 + len(words)
+
+
+def test_a_manifest_has_the_arguments_that_only_resemble_secrets(tmp_path, monkeypatch):
+    words = [
+        "run.py",
+        "--max_tokens",
+        "4096",
+        "--key_file=k",
+        "a.tokenizer=t",
+        "NCCL_IB_PKEY=1",
+        "https://host/a@b",
+        "=",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    open_manifest(tmp_path / "r.jsonl", {})
+    assert json.loads(manifest_path(tmp_path / "r.jsonl").read_text())["command"] == words
+
+
+def test_a_long_argument_is_written_at_once(tmp_path, monkeypatch):
+    words = ["a" * 10**6, "a=" * 10**6, "://" * 10**5, "a " * 10**5, "a" + " " * 10**5]
+    monkeypatch.setattr(sys, "argv", words)
+    open_manifest(tmp_path / "r.jsonl", {})
+    assert json.loads(manifest_path(tmp_path / "r.jsonl").read_text())["command"] == words

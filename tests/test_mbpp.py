@@ -1,6 +1,8 @@
 """MBPP as problems: tests, splits, the three-shot prompt, and bad rows."""
 
+import asyncio
 import json
+import re
 
 import pytest
 from support import write_lines
@@ -10,6 +12,7 @@ from cobalt.conversation import load_prompts
 from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, preprocess_mbpp, split_of
 from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.manifest import read_summary
 from cobalt.problem import load_problems
 
@@ -30,6 +33,7 @@ def task(number, **fields):
 
 
 def converted(tmp_path, rows, **settings):
+    tmp_path.mkdir(exist_ok=True)
     output = tmp_path / "problems.jsonl"
     summary = preprocess_mbpp(MbppSettings(output, write_lines(tmp_path / "mbpp.jsonl", rows), **settings))
     return load_problems(output), summary["problems"]
@@ -42,8 +46,9 @@ def test_a_split_is_kept_in_the_order_of_its_ids(tmp_path):
     problems, counts = converted(tmp_path, ROWS[::-1])
     assert [problem.id for problem in problems] == ["MBPP/11", "MBPP/12", "MBPP/510"]
     assert {problem.record["split"] for problem in problems} == {"test"}
-    assert counts == {"read": 8, "kept": 3}
-    assert read_summary(tmp_path / "problems.jsonl") == {"problems": counts}
+    assert counts == {"read": 8, "left out: another split": 5, "kept": 3}
+    summary = {"problems": counts, "first left out": {"another split": ["2", "3", "4", "511", "601"]}}
+    assert read_summary(tmp_path / "problems.jsonl") == summary
 
 
 def test_splits_hold_every_task_once():
@@ -91,7 +96,6 @@ def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (task(11), "line 2: task_id 11 is already used by .*line 1"),
         (task(12, task_id="12"), "line 2: field 'task_id'"),
         (task(12, text=None), "line 2: field 'text'"),
         (task(12, test_list=[]), "line 2: the assertions call 0 functions"),
@@ -101,10 +105,48 @@ def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):
         (task(12, test_setup_code="import random\nrandom.seed(0)"), "line 2: the setup has an expression statement"),
     ],
 )
-def test_bad_rows_are_refused_by_their_place_and_nothing_is_written(tmp_path, bad, says):
-    with pytest.raises(UserError, match=says):
-        converted(tmp_path, [task(11), bad])
+def test_bad_rows_are_left_out_and_named_and_where_nothing_else_is_left_nothing_is_written(tmp_path, bad, says):
+    good = task(11)
+    with pytest.raises(UserError, match="line 1: "):
+        converted(tmp_path, [bad])
     assert not (tmp_path / "problems.jsonl").exists()
+    problems, counts = converted(tmp_path, [good, bad, good])
+    assert [problem.id for problem in problems] == ["MBPP/11"]
+    assert counts == {"read": 3, "left out: malformed": 1, "left out: an id that an earlier row has": 1, "kept": 1}
+    [named] = read_summary(tmp_path / "problems.jsonl")["first left out"]["malformed"]
+    assert re.search(says, named)
+
+
+def sanitized(number):
+    full = task(number)
+    return {
+        "source_file": "Benchmark Questions Verification V2.ipynb",
+        "task_id": number,
+        "prompt": full["text"],
+        "code": f"import math\n{full['code']}",
+        "test_imports": ["from math import floor"],
+        "test_list": [f"assert floor({test.removeprefix('assert ').partition(' == ')[0]}) == {number + x}"
+                      for x, test in enumerate(full["test_list"])],
+    }  # fmt: skip
+
+
+def test_the_sanitized_release_is_read_as_the_full_one(tmp_path):
+    [problem], _ = converted(tmp_path, [sanitized(11)])
+    [full], _ = converted(tmp_path / "full", [task(11)])
+    assert problem.question.partition("assert")[0] == full.question.partition("assert")[0]
+
+    async def judged(program):
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            return (await judge.judge(program, problem.tests)).passing
+
+    assert asyncio.run(judged("def plus_11(x):\n    return x + 11.5")) == [True] * 3
+    assert asyncio.run(judged("def plus_11(x):\n    return x + 12")) == [False] * 3
+
+
+def test_fields_without_values_are_missing(tmp_path):
+    nothing = {"test_setup_code": None, "challenge_test_list": float("nan"), "prompt": None}
+    [problem], _ = converted(tmp_path, [task(11, **nothing)], challenge_tests=True)
+    assert len(problem.hidden_tests) == 3
 
 
 def test_a_file_without_a_task_of_the_split_is_refused(tmp_path):

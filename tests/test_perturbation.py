@@ -22,7 +22,8 @@ from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 
 SCRIPT = "preproc/run_perturbation.py"
 REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"
-SUITES = st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["1", "1\n", " 2", "2", "3", ""])), max_size=6)
+OUTPUTS = st.sampled_from(["1", "1\n", " 2", "2", "3", "[]"])
+SUITES = st.lists(st.tuples(st.text(max_size=3).map(json.dumps), OUTPUTS), max_size=6)
 
 
 @given(SUITES, st.integers(0, 50), st.sampled_from([None, "f"]))
@@ -65,6 +66,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     assert summary["problems"] == {
         "read": 4,
         "left out by id": 2,
+        "the public tests are assertions": 0,
         "all public outputs are equal": 1,
         "perturbed": 1,
     }
@@ -169,6 +171,9 @@ def test_assertions_have_no_outputs_to_swap(tmp_path):
     with pytest.raises(UserError):
         perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))
     assert not (tmp_path / "o.jsonl").exists()
+    write_lines(problems, [square_problem(0, public_test_cases=tests), square_problem(1)])
+    counts = perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))["problems"]
+    assert (counts["read"], counts["perturbed"]) == (2, 1)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")

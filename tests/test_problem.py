@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cobalt.datasets.split_tests import split_problem_file
 from cobalt.errors import UserError
 from cobalt.problem import Problem, TestSuite, load_problems
 
@@ -93,3 +94,65 @@ def test_a_suite_survives_its_wire_form():
 def test_a_problem_must_be_an_object():
     with pytest.raises(UserError, match="JSON object"):
         Problem.parse(["id"])
+
+
+CALLS = {"inputs": ["[1]\n"], "outputs": ["1"], "fn_name": "f"}
+
+
+@pytest.mark.parametrize("field", ["test_cases", "public_test_cases", "hidden_test_cases"])
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [("'abc'\n", "3"), ("1\n", "True"), ("(1, 2)", "1"), ("1, 2", "3"), ("x=1", "3"), ("[1,\n2]", "1"), ("1", "")],
+)
+def test_tests_of_functions_that_are_not_json_are_refused_by_line_and_field(tmp_path, field, as_text, inputs, outputs):
+    tests = CALLS | {"inputs": [*CALLS["inputs"], inputs], "outputs": [*CALLS["outputs"], outputs]}
+    record = RECORD | {"test_cases": CALLS, field: json.dumps(tests) if as_text else tests}
+    with pytest.raises(UserError, match=rf"line 1: field '{field}': .*'f'"):
+        load_problems(write(tmp_path / "p.jsonl", record))
+    with pytest.raises(UserError, match="p.jsonl"):
+        split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl")
+
+
+@pytest.mark.parametrize("arguments", ['"a\u2028b"\n', '["a\u2029", "\x85"]\n\n2\n'])
+def test_arguments_of_functions_end_at_newlines_alone(arguments):
+    assert TestSuite((arguments,), ("1",), "f").inputs == (arguments,)
+
+
+@pytest.mark.parametrize(
+    "nothing", [None, float("nan"), "null", {"inputs": None, "outputs": None, "fn_name": None, "asserts": None}]
+)
+def test_fields_without_values_are_missing(tmp_path, nothing):
+    fields = {"public_test_cases": nothing, "hidden_test_cases": nothing, "perturbed_public_test_cases": nothing}
+    tests = json.loads(TESTS) | {"fn_name": None, "asserts": None}
+    record = RECORD | {"question": None, "instruction": "Square it.", "test_cases": tests} | fields
+    [problem] = load_problems(write(tmp_path / "p.jsonl", record))
+    assert (problem.question, len(problem.public_tests), problem.perturbed_tests()) == ("Square it.", 0, None)
+    assert problem.hidden_tests == problem.tests
+    assert split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1) == 1
+    [split] = load_problems(tmp_path / "split.jsonl")
+    assert (len(split.public_tests), len(split.hidden_tests)) == (1, 1)
+    assert "NaN" not in (tmp_path / "split.jsonl").read_text()
+
+
+def test_columns_that_only_some_rows_of_a_table_fill_are_missing_in_the_others(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    suite = {"inputs": ["1"], "outputs": ["1"]}
+    rows = [
+        {
+            "id": 0,
+            "question": "q",
+            "test_cases": suite | {"fn_name": "f", "asserts": False},
+            "public_test_cases": suite,
+        },
+        {"id": 1, "instruction": "i", "test_cases": suite, "weight": 1.5, "public_test_cases": None},
+        {"id": 2, "question": "q", "test_cases": suite, "weight": float("nan"), "hidden_test_cases": suite},
+    ]
+    columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "p.parquet")
+    problems = load_problems(tmp_path / "p.parquet")
+    assert [problem.tests.fn_name for problem in problems] == ["f", None, None]
+    assert [len(problem.public_tests) for problem in problems] == [1, 0, 0]
+    assert [problem.record["weight"] for problem in problems] == [None, 1.5, None]

@@ -296,6 +296,33 @@ def test_csv_reads_back_to_the_same_values():
     assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
 
 
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", '=HYPERLINK("http://x")']
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_text_in_csv_is_never_a_formula(text):
+    table = Table("t", "c", ["run", "value"], [["x", "1"]], ["run", "value"], [[text, -1.5], ["a=b", "1-2\r=3"]])
+    rows = list(csv.reader(io.StringIO(to_csv(table))))
+    assert rows[1:] == [["'" + text.replace("\r", "\n"), "-1.5"], ["a=b", "1-2\n=3"]]
+
+
+MARKUP = "m | <img src=x> ](http://x) **b**\n# heading\n\n- item `c` \x1b[31m"
+
+
+def test_a_report_shows_names_from_manifests_as_they_are(tmp_path):
+    folder = make_run(tmp_path / "early", EARLY)
+    path = folder / "multi_turn.run.json"
+    content = json.loads(path.read_text())
+    plain = write_report({"early": folder}, tmp_path / "plain").read_text()
+    content["arguments"]["engine"] = {"model": MARKUP, "fingerprint": "<b>|x"}
+    path.write_text(json.dumps(content))
+    written = write_report({"early": folder}, tmp_path / "r").read_text()
+    assert len(written.splitlines()) == len(plain.splitlines())
+    [line] = [line for line in written.splitlines() if "heading" in line]
+    assert re.search(r"(?<!\\)[<>*`#|\[\]]", line) is None
+    assert all(character.isprintable() for character in line)
+
+
 LATEX_FRAME = re.compile(
     r"""% needs \\usepackage\{booktabs\}
 \\begin\{table\}
@@ -388,7 +415,7 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
 
 def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     folder = make_run(tmp_path / "a", EARLY)
-    write_lines(folder / "evaluation.errors.jsonl", [{"id": 2, "error": "x"}])
+    (folder / "evaluation.errors.jsonl").write_text('{"id": 2, "error": "\u2028\x85\u2029"}\n', encoding="utf-8")
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 

@@ -478,11 +478,16 @@ def test_a_ray_that_dies_with_its_services_leaves_no_folder_and_no_process():
             time.sleep(0.1)
 
 
-def test_a_ray_that_dies_ends_its_command_and_is_named_with_its_logs(tmp_path, monkeypatch):
+def test_a_ray_keeps_its_files_from_others_and_if_it_dies_its_command_ends_and_its_logs_are_named(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = (
         "import os, signal, sys, pathlib\n"
-        "mine = os.environ['COBALT_SERVICES'].encode()\n"
+        "folder = pathlib.Path(os.environ['COBALT_SERVICES'])\n"
+        "assert list(folder.glob('**/sockets/raylet')), 'Ray has its files elsewhere'\n"
+        "assert folder.stat().st_mode & 0o777 == 0o700, 'other users can enter'\n"
+        "mine = bytes(folder)\n"
         "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
         "    try: words = (entry / 'cmdline').read_bytes()\n"
         "    except OSError: continue\n"

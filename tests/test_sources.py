@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -14,7 +15,7 @@ from cobalt.errors import UserError
 from cobalt.manifest import file_digest
 from cobalt.problem import load_problems
 from cobalt.records import encode_record, iterate_records
-from cobalt.rows import read_rows
+from cobalt.rows import LONGEST_NUMBER, read_rows
 
 ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
 
@@ -137,3 +138,62 @@ def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
     (found,) = (row for _, row in local_rows(tmp_path / "rows.parquet"))
     assert json.loads(encode_record(found)) == found
     assert (found["price"], found["raw"], found["when"]) == ("1.50", "\ufffda", [moment.isoformat()])
+
+
+LINES = b'{"id": 1}\n{"id": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("r.jsonl", LINES.decode().encode("utf-16"), "UTF-8"),
+        ("r.jsonl", LINES.decode().encode("utf-16-le"), "UTF-8"),
+        ("r.jsonl", LINES.decode().encode("utf-32-be"), "UTF-8"),
+        ("r.jsonl", '{"id": "é"}\n'.encode("latin-1"), "UTF-8"),
+        ("r.jsonl", gzip.compress(LINES), "name.*gz"),
+        ("r.gz", LINES, "gzip"),
+        ("r.jsonl.gz", gzip.compress(gzip.compress(LINES)), "gz"),
+        ("r.jsonl", b"PAR1" + b"\0" * 20, "name.*parquet"),
+        ("r.jsonl", b"PK\x03\x04" + b"\0" * 20, "ZIP"),
+        ("r.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        ("r.jsonl", b"<!DOCTYPE html>\n", "download"),
+        ("r.json", json.dumps({"id": 1}, indent=2).encode(), "one JSON object a line, or one array"),
+        ("r.jsonl", b'"id"\n', "one JSON object a line, or one array"),
+    ],
+)
+def test_a_file_in_another_form_is_named_with_what_to_do(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}.*{says}") as caught:
+        list(read_rows(tmp_path / name))
+    assert "cut off" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b'{"id": "\xc3', b'{"id": 1}\n{"id": 2'])
+def test_a_file_that_is_cut_off_is_called_so_also_in_the_middle_of_a_character(tmp_path, content):
+    (tmp_path / "r.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match="cut off"):
+        list(read_rows(tmp_path / "r.jsonl"))
+
+
+def test_integers_beyond_pythons_limit_and_numbers_that_json_lacks_come_back_as_json(tmp_path):
+    limit = sys.get_int_max_str_digits()
+    long = "12345678901" * 1000
+    path = tmp_path / "r.jsonl"
+    path.write_text(f'{{"id": 1, "n": [-{long}, {{"{long}": {long}}}], "x": [NaN, Infinity, 1.5], "y": NaN}}\n')
+    [(_, row)] = read_rows(path)
+    assert (row["n"][0] % 10**11, row["y"]) == (10**11 - 12345678901, None)
+    written = encode_record(row).decode()
+    assert f'[-{long}, {{"{long}": {long}}}]' in written
+    path.write_text(written)
+    assert [again for _, again in read_rows(path)] == [row | {"x": [None, float("inf"), 1.5]}]
+    json.loads(written, parse_int=len, parse_constant=pytest.fail)
+    assert sys.get_int_max_str_digits() == limit
+
+
+def test_an_integer_that_is_too_long_is_refused_in_no_time(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": ' + "1" * (LONGEST_NUMBER + 1) + "}\n")
+    with pytest.raises(UserError, match="line 1: .*digits"):
+        list(read_rows(path))
+    with pytest.raises(ValueError, match="digits"):
+        encode_record({"id": 10 ** (LONGEST_NUMBER + 1)})

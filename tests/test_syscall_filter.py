@@ -15,7 +15,11 @@ from cobalt.judge.inside import syscall_filter
 from cobalt.judge.inside.syscall_filter import (
     ARCHITECTURES,
     CHECKED_CALLS,
+    FAKED_CALLS,
+    FIRST_UNKNOWN,
+    PIPE_CALLS,
     REFUSED_CALLS,
+    UNKNOWN_NUMBERS,
     filter_program,
     filter_program_for,
 )
@@ -30,6 +34,7 @@ HEADERS = {
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # The generic table's names for what is one call on 64 bits.
 GENERIC_NAMES = {name: f"__NR3264_{name}" for name in ("fadvise64", "fcntl", "mmap", "sendfile")}
+ALL_CALLS = REFUSED_CALLS | PIPE_CALLS | FAKED_CALLS | CHECKED_CALLS
 COLUMNS = pytest.mark.parametrize("column", range(len(ARCHITECTURES)), ids=ARCHITECTURES)
 
 
@@ -50,7 +55,7 @@ def test_numbers_are_those_of_the_kernel_s_headers(column):
         pytest.skip("the kernel's headers for this architecture are not installed (Debian: linux-libc-dev)")
     newest = max(known.values())
     checked = 0
-    for name, numbers in (REFUSED_CALLS | CHECKED_CALLS).items():
+    for name, numbers in ALL_CALLS.items():
         number = numbers[column]
         there = known.get(f"__NR_{name}", known.get(GENERIC_NAMES.get(name, "")))
         if there is None and number is not None:
@@ -62,14 +67,14 @@ def test_numbers_are_those_of_the_kernel_s_headers(column):
 
 
 def test_calls_newer_than_the_headers_have_one_number_everywhere():
-    newer = {name: numbers for name, numbers in REFUSED_CALLS.items() if max(number or 0 for number in numbers) >= 424}
+    newer = {name: numbers for name, numbers in ALL_CALLS.items() if max(number or 0 for number in numbers) >= 424}
     assert len(newer) > 10
     assert all(first == second for first, second in newer.values())
 
 
 def test_no_two_names_share_a_number():
     for column in range(len(ARCHITECTURES)):
-        numbers = [row[column] for row in (REFUSED_CALLS | CHECKED_CALLS).values() if row[column] is not None]
+        numbers = [row[column] for row in ALL_CALLS.values() if row[column] is not None]
         assert len(numbers) == len(set(numbers))
 
 
@@ -103,12 +108,26 @@ def refusal(error):
 
 @COLUMNS
 def test_refused_calls_are_refused_and_no_others(column):
-    program = filter_program_for(column)
-    refused = {numbers[column] for numbers in REFUSED_CALLS.values()} - {None}
-    checked = {numbers[column] for numbers in CHECKED_CALLS.values()} - {None}
-    for number in set(range(600)) - checked:
-        expected = refusal(errno.EPERM) if number in refused else ALLOW
-        assert answer(program, number, column=column) == expected, number
+    expected = dict.fromkeys(range(600), ALLOW)
+    expected |= dict.fromkeys(range(*UNKNOWN_NUMBERS[column]), refusal(errno.ENOSYS))
+    expected |= dict.fromkeys(range(FIRST_UNKNOWN, 600), refusal(errno.ENOSYS))
+    for calls, error in ((REFUSED_CALLS, errno.EPERM), (FAKED_CALLS, 0)):
+        expected |= {numbers[column]: refusal(error) for numbers in calls.values()}
+    program, without_pipes = filter_program_for(column), filter_program_for(column, pipes=False)
+    for number in set(expected) - {numbers[column] for numbers in CHECKED_CALLS.values()} - {None}:
+        assert answer(program, number, column=column) == expected[number], number
+        pipe = number in {numbers[column] for numbers in PIPE_CALLS.values()}
+        assert answer(without_pipes, number, column=column) == refusal(errno.EPERM) if pipe else expected[number]
+
+
+@COLUMNS
+def test_numbers_that_no_call_has_are_unknown(column):
+    known = numbers_of(ARCHITECTURES[column])
+    if not known:
+        pytest.skip("the kernel's headers for this architecture are not installed (Debian: linux-libc-dev)")
+    gap = range(*UNKNOWN_NUMBERS[column])
+    of_32_bits = range(403, 424)  # calls with 64-bit times, which 64-bit architectures do not have
+    assert not [name for name, number in known.items() if number in gap and number not in of_32_bits]
 
 
 @COLUMNS
@@ -152,7 +171,16 @@ def test_x32_calls_do_not_exist():
         ("prctl", (22, 2), errno.EPERM),
         ("prctl", (36, 1), errno.EPERM),
         ("prctl", (78, 1), errno.EPERM),
-        ("prctl", (15,), None),
+        ("prctl", (15,), 0),
+        ("prctl", (4, 1), None),
+        ("ioctl", (0, 0x5401), None),
+        ("ioctl", (0, 0x541B), None),
+        ("ioctl", (0, 0x5452), errno.ENOTTY),
+        ("ioctl", (0, 0xC020660B), errno.ENOTTY),
+        ("madvise", (0, 4096, 4), None),
+        ("madvise", (0, 4096, 20), errno.EINVAL),
+        ("madvise", (0, 4096, 21), errno.EINVAL),
+        ("madvise", (0, 4096, 12), errno.EINVAL),
     ],
 )
 def test_calls_are_refused_by_their_arguments(column, name, arguments, error):

@@ -19,6 +19,7 @@ from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
+from cobalt.manifest import read_summary
 from cobalt.problem import TestSuite, load_problems
 from cobalt.rows import read_rows
 
@@ -105,8 +106,6 @@ def test_rows_at_the_borders_of_the_rules_stay(changes):
         ({"id": None}, "field 'id' is missing"),
         ({"id": True}, "field 'id'"),
         ({"question": 3}, "field 'question'"),
-        ({"input_output": {"inputs": []}}, "field 'input_output'"),
-        ({"solutions": None}, "field 'solutions'"),
         ({"solutions": "["}, "field 'solutions'"),
         ({"solutions": [1]}, "field 'solutions'"),
     ],
@@ -433,15 +432,71 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     assert summary["public tests"]["by recorded attempts"] == 1
 
 
-def test_a_bad_row_is_named_before_anything_is_judged_and_once_corrected_the_same_command_goes_on(tmp_path):
+def test_a_damaged_file_is_named_before_anything_is_judged_and_once_corrected_the_same_command_goes_on(tmp_path):
     rows = [row(number) for number in range(4)]
-    source = write_lines(tmp_path / "taco.jsonl", [*rows[:3], {"id": 3}])
+    source = write_lines(tmp_path / "taco.jsonl", rows)
+    whole = source.read_text()
+    source.write_text(whole[:-20])
     settings = TacoSettings(tmp_path / "out", source, dev_size=1)
-    with pytest.raises(UserError, match=r"taco\.jsonl, line 4: field"):
+    with pytest.raises(UserError, match=r"taco\.jsonl, line 4: "):
         prepare(settings, NoJudge())
     assert not list((tmp_path / "out").glob("*.jsonl"))
-    write_lines(source, rows)
+    source.write_text(whole)
     assert prepare(settings, RightJudge())["rows"]["kept"] == 4
+
+
+def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_path):
+    bad = [{"question": None}, {"solutions": [1]}]
+    unreadable = [{"input_output": None}, {"input_output": float("nan")}, {"input_output": "["}]
+    rows = [row(number) | fields for number, fields in enumerate([{}, {}, *bad, *unreadable, {"solutions": None}])]
+    rows += [row(0), *(row(f"short {number}") | {"question": "Too short."} for number in range(7))]
+    source = write_lines(tmp_path / "taco.jsonl", rows)
+    summary = prepare(TacoSettings(tmp_path / "out", source, dev_size=1, max_tests=8), RightJudge())
+    assert summary["rows"]["read"] == len(rows)
+    first = summary["first left out"]
+    assert ["line 3" in first["malformed"][0], "question" in first["malformed"][0]] == [True, True]
+    assert len(first["malformed"]) == summary["rows"]["dropped: malformed"] == 2
+    assert first[Rule.TYPES.value] == ["4", "5", "6"]
+    assert first[Rule.UNSOLVED.value] == ["7"]
+    assert first[Rule.DUPLICATE.value] == ["0"]
+    assert first[Rule.SHORT.value] == [f"short {number}" for number in range(5)]
+    assert summary["rows"][f"dropped: {Rule.SHORT.value}"] == 7
+    tests = len(json.loads(row(0)["input_output"])["inputs"])
+    assert summary["tests"] == {"left out: tests over max_tests": 2 * (tests - 8)}
+    assert read_summary(tmp_path / "out" / "train.jsonl") == summary
+
+
+NUMBERED = [[{str(n): n}, [{"7": n}]] for n in range(9)]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("key", ["str", "int"])
+def test_keys_that_are_whole_numbers_are_read_as_the_recorded_solutions_need_them(tmp_path, key):
+    solution = f"def f(d, rows):\n    [k], [row] = d, rows\n    return {{{key}(7): (d[{key}(k)], row[{key}(7)])}}"
+    outputs = [{"7": [n, n]} for n in range(9)]
+    source = write_lines(tmp_path / "taco.jsonl", [function_row(n, "f", NUMBERED, outputs, [solution]) for n in "ab"])
+
+    async def judged():
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            settings = TacoSettings(tmp_path / "out", source, dev_size=1)
+            summary = await preprocess_taco(settings, judge)
+            [problem] = load_problems(settings.output_dir / "train.jsonl")
+            return summary, await judge.judge(solution, problem.tests)
+
+    summary, result = asyncio.run(judged())
+    assert (summary["rows"]["kept"], result.all_passed) == (2, True)
+
+
+@pytest.mark.parametrize("function_tests", ["call", "paper"])
+def test_integers_beyond_pythons_limit_are_tests_like_others(function_tests):
+    long = "8" * 5000
+    tests = f'{{"fn_name": "f", "inputs": {[[int(n)] for n in "12345678"]}, "outputs": [[{long}]'.replace(
+        "[8]", f"[{long}]"
+    )
+    tests += ", [1]" * 7 + "]}"
+    candidate = read_row(row() | {"input_output": tests}, function_tests, 20)
+    assert long in candidate.readings[0].inputs[7]
+    assert long in candidate.readings[0].outputs[0]
 
 
 @pytest.mark.sandbox
@@ -488,7 +543,7 @@ def test_bad_input_gets_one_sentence(tmp_path):
     truncated.write_bytes(good.read_bytes()[:-20])
     parquet = tmp_path / "bad.parquet"
     parquet.write_bytes(b"PAR1 and nothing more")
-    other = write_lines(tmp_path / "other.jsonl", [row(1), {"id": 2, "question": "q"}])
+    other = write_lines(tmp_path / "other.jsonl", [{"id": 1, "question": "q"}])
     out = ["-o", tmp_path / "out"]
     for flags, message in (
         (["-i", tmp_path / "absent.jsonl"], "cannot read"),
@@ -497,7 +552,7 @@ def test_bad_input_gets_one_sentence(tmp_path):
         (["-i", tmp_path / "taco.csv"], "cannot read"),
         (["-i", truncated], "line 3: not valid JSON"),
         (["-i", parquet], "not a whole Parquet file"),
-        (["-i", other], "line 2: field 'solutions' is missing"),
+        (["-i", other], "line 1: field 'solutions' is missing"),
         (["-i", truncated, "--public_tests", "8"], "some must stay hidden"),
         (["-i", truncated, "--prompts", "none-such"], "no prompt set"),
         (["-i", truncated, "-o", "/proc/nothing"], "cannot write"),

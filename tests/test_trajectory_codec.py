@@ -170,7 +170,7 @@ def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples():
         ("prompt_tokens", [[1, 2, -3]] * 2),
         ("completion_tokens", [[1, 2, True]] * 2),
         ("costs", [[0.1, None, "1"]] * 2),
-        ("errors", [["", "", None]] * 2),
+        ("errors", [["", "", 3]] * 2),
         ("conversations", [[]]),
         ("conversations", [[{"role": "assistant", "content": "a"}]]),
     ],

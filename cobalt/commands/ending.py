@@ -9,13 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
+from cobalt.datasets.tally import FIRST
 from cobalt.problem import Problem
 from cobalt.records import iterate_records
 from cobalt.report.summary import summary_table
 from cobalt.trajectory_codec import decode_passing, read_trajectories
 
-Summary = Mapping[str, Mapping[str, int | float]]
-"""What a data command counted: groups of counts, by name."""
+Summary = Mapping[str, Mapping[str, Any]]
+"""What a data command counted: groups of counts by name; see also `cobalt.datasets.tally`."""
 
 
 def say(wrote: str, next_command: str | None = None) -> None:
@@ -36,8 +37,10 @@ def quoted(path: Path) -> str:
 
 
 def say_summary(summary: Summary, title: str, wrote: str, next_command: str | None = None) -> None:
-    """The end of a data command: the table of what it counted, then its last lines (`say`)."""
-    Console().print(summary_table(summary, title=title))
+    """The end of a data command: the table of what it counted, the first ids left out, and its last lines (`say`)."""
+    Console().print(summary_table({name: group for name, group in summary.items() if name != FIRST}, title=title))
+    for reason, ids in summary.get(FIRST, {}).items():
+        sys.stdout.write(f"{FIRST}, {reason}: {'; '.join(ids)}\n")
     say(wrote, next_command)
 
 

@@ -76,4 +76,4 @@ def is_single_turn(path: Path) -> bool:
         UserError: the file cannot be read.
     """
     _, record = next(read_rows(path), ("", {}))
-    return "responses" in record and "raw_responses" not in record
+    return record.get("responses") is not None and record.get("raw_responses") is None

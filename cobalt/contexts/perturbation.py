@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
@@ -19,6 +19,8 @@ from cobalt.records import RecordFile
 _NAMED_IDS = 10  # most unknown ids that an error message lists
 
 Summary = dict[str, dict[str, int]]
+
+BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,7 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
                 " 'public_test_cases') to perturb"
             )
-        if problem.public_tests.asserts:
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has assertions as public tests, and these have no"
-                " expected outputs to swap: give problems whose tests have inputs and outputs"
-            )
-    counts = {"read": len(problems), "left out by id": 0, "all public outputs are equal": 0, "perturbed": 0}
+    counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
     with RecordFile(settings.output_file) as output:
         complete = read_summary(settings.output_file) is not None
         open_manifest(
@@ -71,11 +68,14 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
         )
         for problem in problems:
             if str(problem.id) in excluded:
-                counts["left out by id"] += 1
+                counts[BY_ID] += 1
+                continue
+            if problem.public_tests.asserts:  # without expected outputs that could be swapped
+                counts[ASSERTIONS] += 1
                 continue
             pair = swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}"))
             if pair is None:
-                counts["all public outputs are equal"] += 1
+                counts[EQUAL] += 1
                 continue
             counts["perturbed"] += 1
             modified, perturbed = pair
@@ -83,9 +83,7 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 fields = {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
                 output.append(dict(problem.record) | fields)
     if counts["perturbed"] == 0:
-        raise UserError(
-            f"{settings.input_file}: every problem is left out by id or has public tests with equal outputs only"
-        )
+        raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
     write_summary(settings.output_file, {"problems": counts})
     return {"problems": counts}
 
@@ -119,7 +117,7 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
     """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

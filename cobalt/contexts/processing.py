@@ -6,7 +6,6 @@ run leaves no result and starts over; the same command gives the same bytes.
 """
 
 import asyncio
-import json
 import random
 import tempfile
 from collections import Counter
@@ -34,6 +33,7 @@ from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
 from cobalt.progress import track
+from cobalt.rows import encode_json, parse_json
 from cobalt.trajectory import Trajectory
 
 Summary = dict[str, dict[str, int]]
@@ -182,7 +182,7 @@ class _Spool:
 
     def append(self, row: dict[str, Any]) -> int:
         """Append a row, and return its number."""
-        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        line = (encode_json(row, ensure_ascii=False) + "\n").encode()
         try:
             if self._file.tell() != self._starts[-1]:
                 self._file.seek(self._starts[-1])
@@ -194,7 +194,7 @@ class _Spool:
 
     def read(self, number: int) -> dict[str, Any]:
         """Read the row with this number."""
-        row: dict[str, Any] = json.loads(self._line(number))
+        row: dict[str, Any] = parse_json(self._line(number).decode())
         return row
 
     def write_shuffled(self, path: Path, seed: int) -> None:

@@ -3,12 +3,11 @@
 APPS has the fields `problem_id`, `question`, `solutions`, `input_output`, `difficulty` and `starter_code`. APPS+ is one
 JSON array whose items have `inputs`, `outputs`, `starter_code` and `canonical_solution`; `question` and `difficulty`
 are expected as in APPS. Tests are on standard input or call a function, and all of them are hidden tests. Where they
-can be read in two ways (`cobalt.datasets.readings`), recorded solutions decide; without one the likelier reading holds.
+can be read in several ways (`cobalt.datasets.readings`), recorded solutions decide; without one the reading of APPS's
+grader holds. A row that cannot be read is left out and counted.
 """
 
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +15,25 @@ from typing import Any, Literal
 
 from cobalt.conversation import load_prompts
 from cobalt.datasets.judged_readings import passed_reading
-from cobalt.datasets.readings import REFERENCE_IMPORTS, UnreadableTests, call_readings, text_readings
-from cobalt.datasets.sources import Row, hub_file, local_rows, text_of
+from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings
+from cobalt.datasets.sources import Row, field_of, hub_file, local_rows, text_of
+from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import with_starter_code
-from cobalt.errors import UserError, tally
+from cobalt.errors import UserError
+from cobalt.errors import tally as in_words
 from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.progress import track
 from cobalt.records import RecordFile, append_whole
+from cobalt.rows import parse_json
 
 HUB_NAME = "codeparrot/apps"
 DataSet = Literal["apps", "apps_plus"]
 Difficulty = Literal["introductory", "interview", "competition"]
 DIFFICULTIES: tuple[Difficulty, ...] = ("introductory", "interview", "competition")
-Summary = dict[str, dict[str, int]]
+UNKNOWN = "unknown difficulty"
 
 _FUNCTION = re.compile(r"^[ \t]*def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 
@@ -73,14 +75,14 @@ class Task:
 
     Attributes:
         id: With the name of the data set before it.
-        difficulty: As the data set has it.
+        difficulty: As the data set has it; None if it has none.
         question: The statement; with the starter code, for problems that call a function.
         readings: What its tests may mean, the likelier first; none if there are no tests that can be read.
         programs: Recorded solutions, ready to be judged.
     """
 
     id: str
-    difficulty: str
+    difficulty: str | None
     question: str
     readings: tuple[TestSuite, ...]
     programs: tuple[str, ...]
@@ -105,24 +107,27 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
         "judge": dict(await judge.describe()),
     }
     read = read_apps if settings.data_set == "apps" else read_apps_plus
-    counts: Counter[str] = Counter()
-    places: dict[str, str] = {}
+    tally = Tally()
+    seen: set[str] = set()
     with RecordFile(settings.output_file) as output:
         done = read_summary(settings.output_file) if output.done else None
         open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
         if done is not None:
             return done
         for place, row in track(_rows(settings), desc=settings.data_set, unit="row"):
+            tally["read"] += 1
             try:
                 task = read(row)
             except UserError as error:
-                raise UserError(f"{place}: {error}") from None
-            if task.id in places:
-                raise UserError(f"{place}: the id {task.id!r} is already used by {places[task.id]}")
-            places[task.id] = place
-            fate = _fate(task, settings)
-            counts[fate] += 1
-            if fate in DIFFICULTIES and task.id not in output.done:
+                tally.malformed(place, error, row.get("problem_id"))
+                continue
+            why = REPEATED if task.id in seen else _why_left_out(task, settings)
+            seen.add(task.id)
+            if why is not None:
+                tally.leave_out(why, task.id)
+                continue
+            tally[task.difficulty or UNKNOWN] += 1
+            if task.id not in output.done:
                 suite = await _suite(task, settings, judge)
                 await append_whole(
                     output,
@@ -134,20 +139,21 @@ async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
                         "test_cases": suite.to_json(),
                     },
                 )
-    kept: dict[str, int] = {name: counts[name] for name in DIFFICULTIES}
-    left_out = {name: count for name, count in counts.items() if name not in DIFFICULTIES}
+    kept = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
+    left_out = {name: tally[name] for name in tally.first}
     if not sum(kept.values()):
-        raise UserError(f"no problem is left ({tally(left_out)})")
-    summary: Summary = {"rows": {"read": counts.total()}, "kept": kept, "left out": left_out}
+        raise UserError(f"no problem is left ({in_words(left_out)}{first_malformed(tally.first)})")
+    summary = with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
     write_summary(settings.output_file, summary)
     return summary
 
 
-def _fate(task: Task, settings: AppsSettings) -> str:
-    """The difficulty under which a task is kept, or why it is left out."""
-    if task.difficulty not in settings.difficulty:
+def _why_left_out(task: Task, settings: AppsSettings) -> str | None:
+    """Why a task is left out; None if it is kept. Rows without a difficulty are kept unless some are asked for."""
+    known = set(DIFFICULTIES) if task.difficulty is None else {task.difficulty}
+    if not known <= set(settings.difficulty):
         return "another difficulty"
-    return task.difficulty if task.readings else "no tests that can be read"
+    return None if task.readings else "no tests that can be read"
 
 
 async def _suite(task: Task, settings: AppsSettings, judge: Judge) -> TestSuite:
@@ -164,23 +170,10 @@ def _rows(settings: AppsSettings) -> Iterator[Row]:
     """
     if settings.data_set == "apps_plus":
         assert settings.input_file is not None
-        return _array_rows(settings.input_file)
+        rows = enumerate(local_rows(settings.input_file))
+        return ((place, {"problem_id": number} | row) for number, (place, row) in rows)
     advice = f"give a copy of {settings.split}.jsonl by --input_file"
     return local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
-
-
-def _array_rows(path: Path) -> Iterator[Row]:
-    """The items of a JSON array of objects; the whole file is in memory."""
-    try:
-        items = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from None
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise UserError(f"{path} is not a JSON array of objects")
-    for number, item in enumerate(items):
-        yield f"{path}, item {number}", {"problem_id": number} | item
 
 
 def read_apps(row: dict[str, Any]) -> Task:
@@ -189,13 +182,12 @@ def read_apps(row: dict[str, Any]) -> Task:
     Raises:
         UserError: a field is missing or malformed; the message names it.
     """
-    tests = _decoded(text_of(row, "input_output"))
+    tests = _decoded(field_of(row, "input_output"))
     tests = tests if isinstance(tests, dict) else {}
     inputs, outputs, name = (tests.get(field) for field in ("inputs", "outputs", "fn_name"))
-    solutions = _decoded(text_of(row, "solutions")) if isinstance(row.get("solutions"), str) else row.get("solutions")
+    solutions = _decoded(row.get("solutions"))
     programs = [text for text in solutions if isinstance(text, str)] if isinstance(solutions, list) else []
-    before = REFERENCE_IMPORTS if name else ""
-    return _task("APPS", row, _readings(name, inputs, outputs), [before + program for program in programs])
+    return _task("APPS", row, _readings(name, inputs, outputs), programs)
 
 
 def read_apps_plus(row: dict[str, Any]) -> Task:
@@ -204,16 +196,17 @@ def read_apps_plus(row: dict[str, Any]) -> Task:
     Raises:
         UserError: a field is missing or malformed; the message names it.
     """
-    inputs, outputs, starter = row.get("inputs"), row.get("outputs"), text_of(row, "starter_code")
+    inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
+    starter = text_of(row, "starter_code") if row.get("starter_code") is not None else ""
     function = _FUNCTION.search(starter)
     if isinstance(inputs, list) and inputs and all(isinstance(item, list) for item in inputs) and function:
         readings = _readings(function[1], inputs, outputs)
-        programs = [REFERENCE_IMPORTS + text_of(row, "canonical_solution")]
+        behind = ""
     else:
         readings = _readings(None, inputs, outputs)
-        call = f"\n{function[1]}()\n" if function else ""  # the recorded solution is a function that reads and prints
-        programs = [text_of(row, "canonical_solution") + call]
-    return _task("APPS+", row, readings, programs)
+        behind = f"\n{function[1]}()\n" if function else ""  # the recorded solution is a function that reads and prints
+    solution = [] if row.get("canonical_solution") is None else [text_of(row, "canonical_solution")]
+    return _task("APPS+", row, readings, [program + behind for program in solution])
 
 
 def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
@@ -223,21 +216,27 @@ def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], progr
     question = text_of(row, "question").strip()
     if readings and readings[0].fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
-    return Task(f"{name}/{identifier}", text_of(row, "difficulty"), question, readings, tuple(programs))
+    difficulty = text_of(row, "difficulty") if row.get("difficulty") is not None else None
+    return Task(f"{name}/{identifier}", difficulty, question, readings, tuple(programs))
 
 
 def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSuite, ...]:
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs or len(inputs) != len(outputs):
         return ()
     try:
-        return call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs)
+        return call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs, "lines")
     except UnreadableTests:
         return ()
 
 
-def _decoded(text: str) -> Any:
-    """The JSON value of a text; None if it is empty or not JSON, as in rows without tests or solutions."""
+def _decoded(value: object) -> Any:
+    """The JSON value of a text; None if it is empty or not JSON, as in rows without tests or solutions.
+
+    Copies of the data set in other forms have the value itself.
+    """
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(value)
+    except ValueError:
         return None

@@ -11,7 +11,6 @@ import re
 import tempfile
 import warnings
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +26,13 @@ from cobalt.datasets.offline.writing import (
     READ,
     Counts,
     JudgedProblem,
-    Summary,
     check_content,
     close_results,
     open_results,
     split_problems,
     write_groups,
 )
+from cobalt.datasets.tally import Summary, Tally
 from cobalt.errors import UserError
 from cobalt.offline_groups import Status
 from cobalt.problem import TestSuite
@@ -177,7 +176,7 @@ def _problems(
         if why is None:
             wanted.append(problem)
         else:
-            run.counts.problems[why] += 1
+            run.counts.problems.leave_out(why, problem)
             judged = _submissions(_python_rows(metadata), run.settings, run.counts.programs)
             run.counts.programs[why] += len(judged)
     for problem, sources in read_sources(files, wanted):
@@ -218,9 +217,7 @@ def _record(problem: str, statement: Statement, instruction: str) -> dict[str, A
     }
 
 
-def _submissions(
-    rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, counts: Counter[str]
-) -> list[Submission]:
+def _submissions(rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, counts: Tally) -> list[Submission]:
     """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted.
 
     A field that is empty or negative drops its row. A compile error ran nothing, so its time and memory are not read;
@@ -233,7 +230,7 @@ def _submissions(
         if isinstance(submission, Submission):
             found.append(submission)
             continue
-        counts[submission] += 1
+        counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
         if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
             logger.warning("%s: unknown status %r: such submissions are left out", row.get("problem_id"), row["status"])
     return found
@@ -241,11 +238,13 @@ def _submissions(
 
 def _python_rows(metadata: Path) -> Iterator[dict[str, str]]:
     try:
-        with metadata.open(encoding="utf-8", errors="replace", newline="") as handle:
+        with metadata.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
             header = next(csv.reader(handle), [])
             missing = [name for name in _COLUMNS if name not in header]
             if missing:
-                raise UserError(f"{metadata}: there is no column {', '.join(missing)}: this is not CodeNet's metadata")
+                raise UserError(
+                    f"{metadata}: there is no column {', '.join(missing)}: give the metadata as CodeNet has it"
+                )
             # Most rows are of other languages, and telling them takes less than reading them.
             rows = csv.reader(line for line in handle if f",{_LANGUAGE}," in line)
             for row in rows:
@@ -280,18 +279,18 @@ def _submission(row: Mapping[str, str], settings: CodeNetSettings) -> Submission
 
 
 def _candidates(
-    submissions: Sequence[Submission], sources: Sources, settings: CodeNetSettings, counts: Counter[str]
+    submissions: Sequence[Submission], sources: Sources, settings: CodeNetSettings, counts: Tally
 ) -> list[Candidate]:
     """The programs of a problem's submissions, with their rewards."""
     times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
     candidates = []
     for one in submissions:
         if one.id not in sources:
-            counts[NO_SOURCE] += 1
+            counts.leave_out(NO_SOURCE, one.id)
             continue
         program = _program(sources[one.id])
         if program is None:
-            counts[BAD_SOURCE] += 1
+            counts.leave_out(BAD_SOURCE, one.id)
             continue
         reward = settings.rewards.of(one.status)
         if one.status is Status.ACCEPTED:

@@ -82,7 +82,10 @@ def find_files(paths: Collection[Path], scratch: Path) -> CodeNetFiles:
             archives += [path] if holds_sources else []
     named = ", ".join(map(str, paths))
     if not metadata:
-        raise UserError(f"{named}: there is no metadata/pNNNNN.csv: give the folder or archive of Project CodeNet")
+        lacks = f"{named}: there is no metadata/pNNNNN.csv"
+        if folders or archives:
+            raise UserError(f"{lacks}, but there are sources: name the folder or archive of the metadata as well")
+        raise UserError(f"{lacks}: give the folder or archive of Project CodeNet")
     if not folders and not archives:
         raise UserError(f"{named}: there is no source data/pNNNNN/Python/sNNNNNNNNN.py: give the data as well")
     return CodeNetFiles(metadata, pages, tuple(folders), tuple(archives))

@@ -14,6 +14,7 @@ from typing import Any
 
 from cobalt.datasets import evalplus_check
 from cobalt.datasets.assertions import parsed
+from cobalt.datasets.literals import python_literal
 from cobalt.datasets.sources import text_of
 from cobalt.errors import UserError
 
@@ -22,7 +23,7 @@ Row = dict[str, Any]
 
 def is_release_row(row: Mapping[str, Any]) -> bool:
     """Whether a row is one of a release file."""
-    return "plus_input" in row
+    return row.get("plus_input") is not None
 
 
 def humaneval_plus_row(row: Row) -> Row:
@@ -70,12 +71,12 @@ _ARGUMENTS = "arguments"
 
 def _check(row: Row, name: str, reference: str, inputs: Sequence[Any], call: str, indent: str = "") -> tuple[str, str]:
     """What defines the check's helpers, and the statements that compare each call with the reference's."""
-    atol = row.get("atol", 0)
+    atol = row.get("atol") or 0
     if isinstance(atol, bool) or not isinstance(atol, int | float) or atol < 0:
         raise UserError(f"field 'atol' is not a number of 0 or more ({atol!r:.40})")
     head = f'{_rules()}\nimport copy\nreference = {{"__name__": "reference"}}\nexec({reference!r}, reference)'
     body = (
-        f"inputs = {inputs!r}\nfor {_ARGUMENTS} in inputs:\n"
+        f"inputs = {python_literal(inputs)}\nfor {_ARGUMENTS} in inputs:\n"
         f"    expected = reference[{name!r}](*copy.deepcopy({_ARGUMENTS}))\n"
         f"    assert accepts({name!r}, {_ARGUMENTS}, {call}, expected, {atol!r})"
     )

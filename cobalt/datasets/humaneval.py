@@ -27,8 +27,10 @@ from cobalt.datasets import numpy_stand_in, recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
 from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import digest, render
-from cobalt.errors import UserError, last_line, tally
+from cobalt.errors import UserError, last_line
+from cobalt.errors import tally as in_words
 from cobalt.files import check_files
 from cobalt.judge import LocalJudge
 from cobalt.manifest import open_manifest, read_summary, write_summary
@@ -45,7 +47,8 @@ HUB_NAMES: dict[DataSet, str] = {
     "humaneval_plus": "evalplus/humanevalplus",
     "mbpp_plus": "evalplus/mbppplus",
 }
-Summary = dict[str, dict[str, int]]
+
+REFUSED = "the check or the judge refuses the reference"
 
 # EvalPlus writes its checks over a list of inputs. None of HumanEval's 164 has this name.
 _PLUS_INPUTS = re.compile(r"^\s*inputs\s*=", re.MULTILINE)
@@ -111,29 +114,30 @@ async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -
         "judge": dict(await judge.describe()),
     }
     open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
-    counts = {"read": 0, "left out: the check or the judge refuses the reference": 0, "kept": 0, "calls": 0}
+    tally = Tally()
     records = []
-    for task in track(list(read_tasks(settings)), desc=settings.data_set, unit="task"):
-        counts["read"] += 1
+    for task in track(list(read_tasks(settings, tally)), desc=settings.data_set, unit="task"):
         suite = await recorded_suite(task, judge)
         if suite is None:
-            counts["left out: the check or the judge refuses the reference"] += 1
+            tally.leave_out(REFUSED, task.id)
             continue
-        counts["kept"] += 1
-        counts["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
+        tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
         records.append(_record(task, suite, prompts))
     if not records:
-        raise UserError(f"no problem is left ({tally(counts)})")
+        raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
     write_whole(settings.output_file, records)
-    write_summary(settings.output_file, {"problems": counts})
-    return {"problems": counts}
+    left_out = {f"left out: {why}": tally[why] for why in dict.fromkeys((REFUSED, *tally.first))}
+    counts = {"read": tally["read"], **left_out, "kept": len(records), "calls": tally["calls"]}
+    summary = with_first({"problems": counts}, tally)
+    write_summary(settings.output_file, summary)
+    return summary
 
 
-def read_tasks(settings: HumanEvalSettings) -> Iterator[Task]:
-    """The tasks of the file or data set, in its order.
+def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:
+    """The tasks of the file or data set, in its order; rows are counted, with those that cannot be read.
 
     Raises:
-        UserError: a row is malformed, or an id is used twice; the message names the place.
+        UserError: the file cannot be read.
     """
     read = _READERS[settings.data_set]
     advice = "give a local copy by --input_file"
@@ -144,12 +148,15 @@ def read_tasks(settings: HumanEvalSettings) -> Iterator[Task]:
     )
     seen: set[str] = set()
     for place, row in rows:
+        tally["read"] += 1
         try:
             task = read(row)
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            tally.malformed(place, error, row.get("task_id"))
+            continue
         if task.id in seen:
-            raise UserError(f"{place}: task_id {task.id!r} is already used by an earlier row")
+            tally.leave_out(REPEATED, task.id)
+            continue
         seen.add(task.id)
         yield task
 
@@ -171,7 +178,7 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     if calls is None:
         logger.warning("%s is left out: no call of its function by its check could be recorded", task.id)
         return None
-    suite = TestSuite(("\n".join(calls),), (task.check,), task.fn_name, True)
+    suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
     result = await judge.judge(task.reference, suite)
     if not result.all_passed:
         logger.warning("%s is left out: the judge refuses its reference (%s)", task.id, result.verdicts[0].kind)
@@ -217,7 +224,7 @@ def _completion_task(row: dict[str, Any]) -> Task:
         render("complete", prompt=prompt.strip()),
         prompt + text_of(row, "canonical_solution"),
         _ready(f"{helpers}\n{test}\n{call}", name),
-        TestSuite((), (), name, True),
+        TestSuite((), (), name, True, prelude=helpers),
     )
 
 
@@ -239,7 +246,7 @@ def _mbpp_plus_task(row: dict[str, Any]) -> Task:
     if not isinstance(identifier, int | str):
         raise UserError("field 'task_id' is missing or neither a string nor an integer")
     code, shown = text_of(row, "code"), texts_of(row, "test_list")
-    imports = "\n".join(texts_of(row, "test_imports"))
+    imports = "\n".join(texts_of(row, "test_imports")) if row.get("test_imports") is not None else ""
     suite = assertion_suite(shown, code, imports)
     suite = replace(suite, outputs=tuple(f"{imports}\n{check}".lstrip() for check in suite.outputs))
     assert suite.fn_name is not None

@@ -8,24 +8,27 @@ read out of them, so that nothing in them can run.
 
 import base64
 import binascii
-import json
 import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
+from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import with_starter_code
-from cobalt.errors import UserError, tally
+from cobalt.errors import UserError
+from cobalt.errors import tally as in_words
 from cobalt.files import check_files
 from cobalt.judge.calling import call_input, canonical_json
+from cobalt.judge.prelude import GRADERS
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import TestSuite
 from cobalt.records import write_whole
+from cobalt.rows import parse_json
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -37,9 +40,8 @@ _TEXT_OPCODES = frozenset(
     {"PROTO", "FRAME", "STOP", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
     | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 )
+OUTSIDE, KEPT, CALLED = "outside the dates", "kept", "of them called functions"
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
-
-Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
 
     A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
     `contest_id` and `contest_date`. `test_cases` are the public tests, then the private ones, which become the hidden
-    tests. The result is either complete or absent: after a bad row is corrected, the same command makes it.
+    tests. A row that cannot be read is left out and counted. The result is either complete or absent.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
@@ -94,35 +96,41 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
         "paper_mode": settings.paper_mode,
         "prompts": prompts.digests,
     }
-    counts = {"read": 0, "outside the dates": 0, "kept": 0, "of them called functions": 0}
+    tally = Tally()
     open_manifest(settings.output_file, arguments, [source], complete=read_summary(settings.output_file) is not None)
-    write_whole(settings.output_file, _problems(settings, source, prompts, counts))
-    write_summary(settings.output_file, {"problems": counts})
-    return {"problems": counts}
+    write_whole(settings.output_file, _problems(settings, source, prompts, tally))
+    counts = {"read": tally["read"], **{why: tally[why] for why in (OUTSIDE, *tally.first)}}
+    counts |= {name: tally[name] for name in (KEPT, CALLED)}
+    summary = with_first({"problems": counts}, tally)
+    write_summary(settings.output_file, summary)
+    return summary
 
 
 def _problems(
-    settings: LiveCodeBenchSettings, source: Path, prompts: PromptSet, counts: dict[str, int]
+    settings: LiveCodeBenchSettings, source: Path, prompts: PromptSet, tally: Tally
 ) -> Iterator[dict[str, Any]]:
-    """The records of the window, counted into `counts` as they are read."""
+    """The records of the window, counted into `tally` as they are read."""
     seen = set()
     for place, row in local_rows(source):
+        tally["read"] += 1
+        identifier = row.get("question_id")
         try:
-            counts["read"] += 1
             if not _in_window(row, settings):
-                counts["outside the dates"] += 1
+                tally.leave_out(OUTSIDE, identifier)
                 continue
             record, suite = _problem(row, prompts, settings.paper_mode)
-            if record["id"] in seen:
-                raise UserError(f"question_id {record['id']!r} is already used on an earlier line")
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
-        seen.add(record["id"])
-        counts["kept"] += 1
-        counts["of them called functions"] += suite.fn_name is not None
+            tally.malformed(place, error, identifier)
+            continue
+        if identifier in seen:
+            tally.leave_out(REPEATED, identifier)
+            continue
+        seen.add(identifier)
+        tally[KEPT] += 1
+        tally[CALLED] += suite.fn_name is not None
         yield record
-    if counts["kept"] == 0:
-        raise UserError(f"{source}: no problem is left ({tally(counts)})")
+    if not tally[KEPT]:
+        raise UserError(f"{source}: no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
 
 
 def _in_window(row: Mapping[str, Any], settings: LiveCodeBenchSettings) -> bool:
@@ -150,6 +158,10 @@ def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tu
     if fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
     suites = [_suite(tests, fn_name) for tests in (public + hidden, public, hidden)]
+    if not paper_mode:
+        # As in LiveCodeBench's own grader, which puts a program on standard input into a function.
+        grader: dict[str, Any] = {"prelude": GRADERS, "comparison": "lines", "top_level_return": fn_name is None}
+        suites = [replace(suite, **grader) for suite in suites]
     kept = {name: row.get(name) for name in ("question_title", "platform", "contest_id", "contest_date")}
     record = {
         "id": _text(row, "question_id"),
@@ -268,6 +280,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _json(text: str, name: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         raise UserError(f"field {name!r} is not valid JSON") from None

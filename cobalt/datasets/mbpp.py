@@ -1,19 +1,22 @@
 """Turn MBPP (Austin et al. 2021, arXiv 2108.07732) into problems: 974 tasks with a program and three assertions each.
 
 Each assertion becomes a test (`cobalt.datasets.assertions`). As in the original, the prompt shows the assertions, and
-the same assertions decide. Either the release's file is read, or the data set by name, which has the same fields.
+the same assertions decide. Either the release's file is read, or the data set by name, which has the same fields. The
+sanitized release is read as well; it has `prompt` for `text`, and `test_imports` for `test_setup_code`.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.assertions import assertion_suite
 from cobalt.datasets.sources import Row, hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import digest, render
 from cobalt.errors import UserError
+from cobalt.errors import tally as in_words
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.records import write_whole
@@ -30,8 +33,8 @@ SPLITS: Mapping[str, range] = {
 EXAMPLES = (2, 3, 4)
 """Task ids of the three-shot prompt."""
 
+OTHER_SPLIT = "another split"
 Split = Literal["test", "validation", "train", "prompt", "all"]
-Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +90,20 @@ def preprocess_mbpp(settings: MbppSettings) -> Summary:
         "prompts": prompts.digests,
         "texts": {name: digest(name) for name in ("question_with_tests", "three_shot")},
     }
-    rows = _rows(settings)
-    records = list(_problems(settings, prompts, rows))
-    counts = {"read": len(rows), "kept": len(records)}
+    tally = Tally()
+    records = list(_problems(settings, prompts, _rows(settings, tally), tally))
+    if not records:
+        raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
+    left_out = {f"left out: {why}": tally[why] for why in tally.first}
+    summary = with_first({"problems": {"read": tally["read"], **left_out, "kept": len(records)}}, tally)
     open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
     write_whole(settings.output_file, records)
-    write_summary(settings.output_file, {"problems": counts})
-    return {"problems": counts}
+    write_summary(settings.output_file, summary)
+    return summary
 
 
-def _rows(settings: MbppSettings) -> dict[int, Row]:
-    """Every row by its task id, in the order of the ids.
-
-    Raises:
-        UserError: a row has no task id, or one that another row has.
-    """
+def _rows(settings: MbppSettings, tally: Tally) -> dict[int, Row]:
+    """Every row that has a task id of its own by that id, in the order of the ids; the others are counted."""
     if settings.input_file:
         source: Iterator[Row] = local_rows(settings.input_file)
     else:
@@ -109,25 +111,38 @@ def _rows(settings: MbppSettings) -> dict[int, Row]:
         source = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
     rows: dict[int, Row] = {}
     for place, row in source:
+        tally["read"] += 1
         identifier = row.get("task_id")
         if not isinstance(identifier, int) or isinstance(identifier, bool):
-            raise UserError(f"{place}: field 'task_id' is missing or not an integer")
-        if identifier in rows:
-            raise UserError(f"{place}: task_id {identifier} is already used by {rows[identifier][0]}")
-        rows[identifier] = place, row
+            tally.malformed(place, UserError("field 'task_id' is missing or not an integer"))
+        elif identifier in rows:
+            tally.leave_out(REPEATED, identifier)
+        else:
+            rows[identifier] = place, _in_form_of_full(row)
     return dict(sorted(rows.items()))
 
 
-def _problems(settings: MbppSettings, prompts: PromptSet, rows: Mapping[int, Row]) -> Iterator[dict[str, Any]]:
+def _in_form_of_full(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the sanitized release with the names of the full one: `text` is `prompt` there."""
+    return row if row.get("text") is not None or "prompt" not in row else row | {"text": row["prompt"]}
+
+
+def _problems(
+    settings: MbppSettings, prompts: PromptSet, rows: Mapping[int, Row], tally: Tally
+) -> Iterator[dict[str, Any]]:
     examples = _examples(rows) if settings.shots else []
     kept = {task: row for task, row in rows.items() if settings.split in ("all", split_of(task))}
-    if not kept:
+    for task in [task for task in rows if task not in kept]:
+        tally.leave_out(OTHER_SPLIT, task)
+    if not kept and rows:
         raise UserError(f"there is no task of the split {settings.split!r} among {len(rows)} tasks")
     for task, (place, row) in kept.items():
         try:
-            yield _problem(row, settings, prompts, examples) | {"task_id": task, "split": split_of(task)}
+            record = _problem(row, settings, prompts, examples)
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            tally.malformed(place, error, task)
+            continue
+        yield record | {"task_id": task, "split": split_of(task)}
 
 
 def split_of(task: int) -> str:
@@ -149,13 +164,22 @@ def _example(place: str, row: dict[str, Any]) -> Example:
         raise UserError(f"{place}: {error}") from None
 
 
+def _has(row: Mapping[str, Any], name: str) -> bool:
+    return row.get(name) is not None
+
+
 def _problem(
     row: dict[str, Any], settings: MbppSettings, prompts: PromptSet, examples: list[Example]
 ) -> dict[str, Any]:
     """The record of a row."""
     text, code, shown = text_of(row, "text"), text_of(row, "code"), texts_of(row, "test_list")
-    harder = texts_of(row, "challenge_test_list") if settings.challenge_tests else []
-    every = assertion_suite(shown + harder, code, text_of(row, "test_setup_code"))
+    harder = (
+        texts_of(row, "challenge_test_list") if settings.challenge_tests and _has(row, "challenge_test_list") else []
+    )
+    setup = text_of(row, "test_setup_code") if _has(row, "test_setup_code") else ""
+    imports = "\n".join(texts_of(row, "test_imports")) if _has(row, "test_imports") else ""
+    every = assertion_suite(shown + harder, code, f"{imports}\n{setup}")
+    every = replace(every, outputs=tuple(f"{imports}\n{check}".lstrip() for check in every.outputs))
     question = render("question_with_tests", text=text, tests=shown)
     if settings.shots:
         instruction = render("three_shot", examples=examples, text=text, tests=shown)

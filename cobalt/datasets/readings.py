@@ -1,26 +1,19 @@
 """Convert tests as TACO's family of data sets writes them to suites of texts, or of calls with typed arguments.
 
-Where a test can be read in two ways, both suites come back, and a recorded solution decides which holds. For a call
-the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`). The paper's way, everything joined
+Where a test can be read in several ways, all suites come back, and a recorded solution decides which holds. For a call
+the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`); a call with arguments that JSON lacks
+is an assertion test (`cobalt.judge.asserting`). The paper's way, everything joined
 with blanks, loses types, nesting and blanks within texts; it is kept as a named option. Nothing here runs a program.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Any, Literal
 
+from cobalt.datasets.literals import python_literal
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.problem import TestSuite
-
-REFERENCE_IMPORTS = """\
-import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys
-from typing import *
-from bisect import bisect_left, bisect_right, insort
-from collections import Counter, OrderedDict, defaultdict, deque
-from functools import cache, cmp_to_key, lru_cache, reduce
-from heapq import heapify, heappop, heappush, heapreplace, nlargest, nsmallest
-from itertools import accumulate, chain, combinations, groupby, permutations, product
-from math import ceil, floor, gcd, inf, sqrt
-"""
-"""Imports that the sites of function problems provide, so that recorded solutions do not have them."""
+from cobalt.rows import encode_json
 
 
 class UnreadableTests(Exception):
@@ -34,9 +27,14 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     equals either the list or what is in it. Where every output is such a list the problem's solutions decide: bare
     values are tried first, then the lists.
 
+    JSON has only text as keys. The graders of APPS and TACO turn the keys of a first argument back into whole numbers
+    where all of them look like these, so this reading comes first, then the one that does so in every argument and
+    within values, and the texts as they are last. The keys of returned values need nothing: the judge compares them as
+    texts.
+
     Args:
         fn_name: The function's name.
-        inputs: A list of arguments for each test; values as `json.loads` gives them.
+        inputs: A list of arguments for each test; values as `parse_json` gives them.
         outputs: The value that each call returns.
 
     Raises:
@@ -45,20 +43,62 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     """
     if not isinstance(fn_name, str) or not fn_name.isidentifier():
         raise UnreadableTests("fn_name is not the name of a function")
-    lines = []
+    calls = [item for item in inputs if isinstance(item, list)]
+    if len(calls) < len(inputs):
+        raise UnreadableTests("an input is not a list of arguments")
+    values = [list(outputs)]
+    if all(isinstance(output, list) and len(output) == 1 for output in outputs):
+        values.insert(0, [output[0] for output in outputs if isinstance(output, list)])
     try:
-        for arguments in inputs:
-            if not isinstance(arguments, list):
-                raise UnreadableTests("an input is not a list of arguments")
-            lines.append(call_input(arguments))
-        wrapped = tuple(canonical_json(output) for output in outputs)
-        readings = [TestSuite(tuple(lines), wrapped, fn_name)]
-        if all(isinstance(output, list) and len(output) == 1 for output in outputs):
-            bare = tuple(canonical_json(output[0]) for output in outputs if isinstance(output, list))
-            readings.insert(0, TestSuite(tuple(lines), bare, fn_name))
+        first = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
+        every = [[_all_whole_keys(argument) for argument in item] for item in calls]
+        numbered = [one for one in (first, every) if one != calls]
+        if len(numbered) == 2 and first == every:
+            numbered.pop()
+        # Where only keys within values look like numbers, the graders leave them as they are.
+        arguments = [*numbered, calls] if first != calls else [calls, *numbered]
+        return tuple(
+            _call_suite(fn_name, one, results) if one is calls else _assertion_suite(fn_name, one, results)
+            for one in arguments
+            for results in values
+        )
     except RecursionError:
         raise UnreadableTests("a value is nested too deeply") from None
-    return tuple(readings)
+
+
+def _call_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:
+    return TestSuite(tuple(map(call_input, calls)), tuple(map(canonical_json, results)), fn_name)
+
+
+def _assertion_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:
+    """The calls as assertions, because a line of JSON cannot hold a key that is a number."""
+    scripts, checks = [], []
+    for arguments, expected in zip(calls, results, strict=True):
+        call = f"{fn_name}({', '.join(map(python_literal, arguments))})"
+        scripts.append(call)
+        if isinstance(expected, list | dict):  # tuples are lists and keys are texts, as in calls with JSON arguments
+            checks.append(f"import json\nassert json.loads(json.dumps({call})) == {python_literal(expected)}")
+        else:
+            checks.append(f"assert {call} == {python_literal(expected)}")
+    return TestSuite(tuple(scripts), tuple(checks), fn_name, True)
+
+
+def _whole_keys(value: Any) -> Any:
+    """A dictionary whose keys are all whole numbers with these as its keys; any other value as it is."""
+    if not isinstance(value, dict) or not value or not all(_WHOLE.fullmatch(key) for key in value):
+        return value
+    numbered = {int(key): item for key, item in value.items()}
+    return numbered if len(numbered) == len(value) else value
+
+
+def _all_whole_keys(value: Any) -> Any:
+    """`_whole_keys` of every dictionary within the value."""
+    if isinstance(value, dict):
+        return _whole_keys({key: _all_whole_keys(item) for key, item in value.items()})
+    return [_all_whole_keys(item) for item in value] if isinstance(value, list) else value
+
+
+_WHOLE = re.compile(r"-?\d{1,600}", re.ASCII)  # no longer than `int` reads under every limit
 
 
 def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str = " ") -> TestSuite:
@@ -70,7 +110,7 @@ def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str
 
     def text(item: object) -> str:
         if isinstance(item, list):
-            return between.join(map(str, item))
+            return between.join(map(_word, item))
         if not isinstance(item, str):
             raise UnreadableTests("an item is neither text nor a list")
         return item
@@ -78,14 +118,33 @@ def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str
     return TestSuite(tuple(map(text, inputs)), tuple(map(text, outputs)))
 
 
-def text_readings(inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
-    """The suites that a data set's texts may mean: lists as words (the paper), or as lines (TACO's own grader).
+def _word(item: object) -> str:
+    try:
+        return str(item)
+    except ValueError:  # an integer longer than Python's limit
+        return encode_json(item)
+
+
+Joined = Literal["words", "lines"]
+
+
+def text_readings(
+    inputs: Sequence[object], outputs: Sequence[object], likelier: Joined = "words"
+) -> tuple[TestSuite, ...]:
+    """The suites that a data set's texts may mean: lists as words (the paper) or as lines (APPS's and TACO's graders).
+
+    Args:
+        inputs: Standard inputs: texts, or lists of what is on them.
+        outputs: Standard outputs, likewise.
+        likelier: The reading that comes first.
 
     Raises:
         UnreadableTests: an item is neither a string nor a list.
     """
     words, lines = text_suite(inputs, outputs), text_suite(inputs, outputs, "\n")
-    return (words,) if words == lines else (words, lines)
+    if words == lines:
+        return (words,)
+    return (words, lines) if likelier == "words" else (lines, words)
 
 
 def paper_call(fn_name: str, source: str) -> str:

@@ -5,12 +5,12 @@ here.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cobalt.errors import UserError
-from cobalt.rows import read_rows
+from cobalt.rows import plain_row, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def hub_rows(name: str, split: str, revision: str, advice: str, config: str | No
     try:
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
-            yield f"{name}, row {number}", dict(row)
+            yield f"{name}, row {number}", plain_row(row)
     except (OSError, HTTPError, DatasetsError, ValueError) as error:
         raise UserError(f"cannot stream {name} ({_first_line(error)}): {advice}") from None
 
@@ -79,6 +79,17 @@ def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
     except (OSError, HTTPError, HfHubHTTPError, ValueError) as error:
         raise UserError(f"cannot download {file} of {name} ({_first_line(error)}): {advice}") from None
+
+
+def field_of(row: Mapping[str, Any], name: str) -> Any:
+    """A field that every row of a data set has; None where it is null.
+
+    Raises:
+        UserError: the row does not have it, so that it is one of another data set.
+    """
+    if name not in row:
+        raise UserError(f"field {name!r} is missing")
+    return row[name]
 
 
 def text_of(row: dict[str, Any], name: str) -> str:

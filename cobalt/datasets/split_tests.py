@@ -8,7 +8,7 @@ from typing import Any
 from cobalt.atomic import replacing
 from cobalt.errors import UserError
 from cobalt.files import check_files
-from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.problem import Problem, TestSuite, has_tests, load_problems
 from cobalt.records import encode_record
 from cobalt.rows import decode_json
 
@@ -32,16 +32,15 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     where that many would leave no hidden test.
 
     Raises:
-        UserError: the problem has fewer than two tests, its tests have a key that is not known, a value in a test of a
-            function is not JSON, or `public_tests` is below 1.
+        UserError: the problem has fewer than two tests, its tests have a key that is not known, or `public_tests`
+            is below 1.
     """
     if public_tests < 1:
         raise UserError(f"--public_tests is {public_tests}: it must be 1 or more, because feedback comes from them")
     record = dict(problem.record)
-    if any(field in record for field in _SPLIT):
+    if any(has_tests(record, field) for field in _SPLIT):
         return record
     _check_keys(problem)
-    _check_values(problem)
     count = len(problem.tests)
     if count < 2:
         raise UserError(
@@ -55,24 +54,10 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
 def _check_keys(problem: Problem) -> None:
     """Raise if the tests have a key that nothing reads, such as a misspelt `fn_name`."""
     tests = problem.record["test_cases"]
-    unknown = sorted(set(decode_json(tests) if isinstance(tests, str) else tests) - set(_KEYS))
+    tests = decode_json(tests) if isinstance(tests, str) else tests
+    unknown = sorted({key for key, value in tests.items() if value is not None} - set(_KEYS))
     if unknown:
         raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
-
-
-def _check_values(problem: Problem) -> None:
-    """Raise if a test of a function holds an argument or a value that is not JSON, which no program could pass."""
-    if problem.tests.fn_name is None or problem.tests.asserts:
-        return
-    for number, (given, expected) in enumerate(zip(problem.tests.inputs, problem.tests.outputs, strict=True), 1):
-        for text in (*given.splitlines(), expected):
-            try:
-                decode_json(text)
-            except UserError:
-                raise UserError(
-                    f"problem {problem.id!r}, test {number}: {text!r} is not JSON: a test of a function has one JSON"
-                    " value a line for each argument, and the expected value as JSON"
-                ) from None
 
 
 def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> int:

@@ -12,7 +12,6 @@ its place.
 
 import asyncio
 import hashlib
-import json
 import logging
 import random
 from collections import Counter
@@ -25,21 +24,23 @@ from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import hub_rows, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
-from cobalt.errors import InfrastructureError, UserError, tally
+from cobalt.datasets.tally import FIRST, Summary, Tally, first_malformed, with_first
+from cobalt.errors import InfrastructureError, UserError
+from cobalt.errors import tally as in_words
 from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import ProblemId, TestSuite
 from cobalt.progress import track
-from cobalt.records import RecordFile, append_whole, iterate_records, sort_records
+from cobalt.records import RecordFile, append_whole, encode_record, iterate_records, sort_records
+from cobalt.rows import parse_json
 from cobalt.trajectory_codec import decode_passing
 from cobalt.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 
 DATA_SET = "likaixin/TACO-verified"
-
-Summary = dict[str, dict[str, int]]
+OVER_MAX_TESTS = "tests over max_tests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +133,19 @@ async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
             if settings.input_file and not output.done:
                 await asyncio.to_thread(_check_rows, settings)
             await _judge_rows(settings, judge, output)
+            with rows_file.open("rb") as lines:
+                number = sum(1 for _ in lines)
+            sort_records(rows_file, range(number))
             counts = _count(rows_file)
-            sort_records(rows_file, range(counts["rows"]["read"]))
             write_summary(rows_file, counts)
     return _split(settings, prompts, attempts, counts)
 
 
 def _check_rows(settings: TacoSettings) -> None:
-    """Read the whole input once, so that a bad row is found before hours of judging and not after them.
+    """Read the whole input once, so that a damaged file is found before hours of judging and not after them.
 
     Raises:
-        UserError: a row is malformed; its place is named.
+        UserError: a line is not a JSON object; it is named.
     """
     for _ in track(_pending(settings, frozenset()), desc="TACO rows checked", unit="row"):
         pass
@@ -154,10 +157,12 @@ async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) 
     with track(initial=len(output.done), desc="TACO rows", unit="row") as progress:
         pending = _pending(settings, output.done)
 
-        async def work(row: tuple[int, str, Candidate | Rule]) -> None:
-            number, place, found = row
+        async def work(row: _Pending) -> None:
+            number, place, name, found = row
             try:
-                record = await _record(settings, judge, found)
+                record = (
+                    {"dropped": found.name} | name if isinstance(found, Rule) else await _record(settings, judge, found)
+                )
             except InfrastructureError as error:
                 logger.error("%s: the judge failed (%s)", place, error)
                 failures.append(place)
@@ -173,8 +178,12 @@ async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) 
         )
 
 
-def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[tuple[int, str, Candidate | Rule]]:
-    """The rows that are still to do: their number, their place for messages, and what the rules on form say."""
+_Pending = tuple[int, str, dict[str, Any], Candidate | Rule]
+"""A row that is still to do: its number, its place for messages, what names it, and what the rules on form say."""
+
+
+def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[_Pending]:
+    """The rows that are still to do."""
     advice = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
     rows = (
         local_rows(settings.input_file)
@@ -189,27 +198,25 @@ def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[tup
             seen.add(identifier)
         if number in done:
             continue
+        name = {"source_id": identifier}
         try:
-            yield (
-                number,
-                place,
+            found = (
                 Rule.DUPLICATE
                 if repeated
-                else read_row(row, settings.function_tests, settings.max_tests, settings.authors_order),
+                else read_row(row, settings.function_tests, settings.max_tests, settings.authors_order)
             )
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            found, name = Rule.MALFORMED, name | {"message": f"{place}: {error}"}
+        yield number, place, name, found
 
 
-async def _record(settings: TacoSettings, judge: Judge, found: Candidate | Rule) -> dict[str, Any]:
+async def _record(settings: TacoSettings, judge: Judge, candidate: Candidate) -> dict[str, Any]:
     """What `rows.jsonl` says of a row besides its number."""
-    if isinstance(found, Rule):
-        return {"dropped": found.name}
-    suite = await _passed_reading(settings, judge, found)
+    suite = await _passed_reading(settings, judge, candidate)
     if suite is None:
-        return {"dropped": Rule.UNSOLVED.name}
-    problem = {"id": found.id, "difficulty": found.difficulty, "question": found.question}
-    return {"problem": problem | {"test_cases": suite.to_json()}}
+        return {"dropped": Rule.UNSOLVED.name, "source_id": candidate.id}
+    problem = {"id": candidate.id, "difficulty": candidate.difficulty, "question": candidate.question}
+    return {"problem": problem | {"test_cases": suite.to_json()}, "tests_left_out": candidate.tests_left_out}
 
 
 async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candidate) -> TestSuite | None:
@@ -221,16 +228,21 @@ async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candi
 
 def _count(rows_file: Path) -> Summary:
     """What became of the rows, from the finished first stage."""
-    dropped: Counter[str] = Counter()
+    tally = Tally()
     kept = functions = 0
-    for record in iterate_records(rows_file, unfinished=True):
+    for record in iterate_records(rows_file):
         if "problem" in record:
             kept += 1
             functions += TestSuite.parse(record["problem"]["test_cases"]).fn_name is not None
+            if left_out := record.get("tests_left_out"):  # absent in files of earlier versions, as is source_id
+                tally.leave_out(OVER_MAX_TESTS, record["problem"]["id"], left_out)
         else:
-            dropped[record["dropped"]] += 1
-    rules = {f"dropped: {rule.value}": dropped[rule.name] for rule in Rule}
-    return {"rows": {"read": kept + dropped.total(), **rules, "kept": kept, "of them called functions": functions}}
+            rule = Rule[record["dropped"]]
+            named = record["message"] if rule is Rule.MALFORMED else record.get("source_id", record["id"])
+            tally.leave_out(rule.value, named)
+    rules = {f"dropped: {rule.value}": tally[rule.value] for rule in Rule}
+    rows = {"read": kept + sum(rules.values()), **rules, "kept": kept, "of them called functions": functions}
+    return with_first({"rows": rows, "tests": {f"left out: {OVER_MAX_TESTS}": tally[OVER_MAX_TESTS]}}, tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +285,12 @@ def _split(
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
     places = _places_of_problems(settings.rows_file) if settings.rows_file.exists() else []
     if not places:
-        raise UserError(f"no problem is left ({tally(counts['rows'])}): give other rows")
+        raise UserError(
+            f"no problem is left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}): give other rows"
+        )
     if settings.dev_size >= len(places):
         raise UserError(
-            f"{len(places)} problems are left ({tally(counts['rows'])}): --dev_size must be smaller, not"
+            f"{len(places)} problems are left ({in_words(counts['rows'])}): --dev_size must be smaller, not"
             f" {settings.dev_size}"
         )
     dev = set(random.Random(settings.seed).sample(range(len(places)), settings.dev_size))
@@ -325,7 +339,7 @@ def _places_of_problems(rows_file: Path) -> list[int]:
     with rows_file.open("rb") as handle:
         place = 0
         for line in handle:
-            if "problem" in json.loads(line):
+            if "problem" in parse_json(line.decode()):
                 places.append(place)
             place += len(line)
     return places
@@ -339,7 +353,7 @@ def _write_split(
     with settings.rows_file.open("rb") as rows, path.open("wb") as output:
         for place in places:
             rows.seek(place)
-            problem = json.loads(rows.readline())["problem"]
+            problem = parse_json(rows.readline().decode())["problem"]
             suite = TestSuite.parse(problem["test_cases"])
             known = attempts.get(problem["id"])
             if known is not None and known.digest != _digest(suite):
@@ -355,5 +369,5 @@ def _write_split(
                 "public_test_cases": suite.select(public).to_json(),
                 "hidden_test_cases": suite.select(hidden).to_json(),
             }
-            output.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+            output.write(encode_record(record))
     return chosen

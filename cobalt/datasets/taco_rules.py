@@ -5,23 +5,23 @@ keep their types, lists in place of texts may also be lines (`cobalt.datasets.re
 order unless the authors' is asked for. No file is read and no program is run here.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
 from cobalt.datasets.readings import (
-    REFERENCE_IMPORTS,
     UnreadableTests,
     call_readings,
     paper_call,
     text_readings,
     text_suite,
 )
+from cobalt.datasets.sources import field_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.errors import UserError
 from cobalt.problem import ProblemId, TestSuite
+from cobalt.rows import parse_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
@@ -38,6 +38,7 @@ class Rule(StrEnum):
     SHORT = "fewer than 100 letters and digits in the statement"
     UNSOLVED = "no recorded solution passes"
     DUPLICATE = "an id that an earlier row has"
+    MALFORMED = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Candidate:
         question: The statement; with the starter code, for function problems that have one.
         readings: What its tests may mean; the first that a solution passes holds.
         programs: Recorded solutions, ready to be judged.
+        tests_left_out: How many of its tests are over the most that a problem may have.
     """
 
     id: ProblemId
@@ -57,6 +59,7 @@ class Candidate:
     question: str
     readings: tuple[TestSuite, ...]
     programs: tuple[str, ...]
+    tests_left_out: int = 0
 
 
 def read_row(
@@ -65,7 +68,7 @@ def read_row(
     """Apply the rules on form to a row.
 
     Args:
-        row: In the data set's schema; `input_output` is a JSON string.
+        row: In the data set's schema; `input_output` is an object or its JSON.
         function_tests: "call": functions are called. "paper": as programs that split a line of text.
         max_tests: Most tests to keep, see `capped_places`.
         authors_order: The order of capped tests, see there.
@@ -81,10 +84,10 @@ def read_row(
     source = row.get("source")
     difficulty = row.get("difficulty")
     solutions = _solutions(row)
-    text = _field(row, "input_output", (str,))
+    tests = field_of(row, "input_output")
     try:
-        tests = json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, or a number or a nesting that Python does not read
+        tests = parse_json(tests) if isinstance(tests, str) else tests
+    except ValueError:
         return Rule.TYPES
     if not isinstance(tests, dict):
         return Rule.TYPES
@@ -93,11 +96,10 @@ def read_row(
         return Rule.TYPES
     if len(inputs) < MIN_TESTS:
         return Rule.FEW_TESTS
-    behind, before = "", ""
+    behind = ""
     try:
         if fn_name and function_tests == "call":
             readings = call_readings(fn_name, inputs, outputs)
-            before = REFERENCE_IMPORTS
         elif fn_name:
             readings = (text_suite(inputs, outputs),)
             behind = paper_call(str(fn_name), str(source))
@@ -111,14 +113,15 @@ def read_row(
         return Rule.SHORT
     kept = capped_places(readings[0].inputs, max_tests, authors_order)
     statement = question.strip()
-    if before:
+    if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
     return Candidate(
         identifier,
         difficulty if isinstance(difficulty, str) else "UNKNOWN_DIFFICULTY",
         statement,
         tuple(reading.select(kept) for reading in readings),
-        tuple(f"{before}{solution.strip()}{behind}" for solution in solutions),
+        tuple(f"{solution.strip()}{behind}" for solution in solutions),
+        len(inputs) - len(kept),
     )
 
 
@@ -167,12 +170,14 @@ def _named(kind: type) -> str:
 
 
 def _solutions(row: Mapping[str, Any]) -> list[str]:
-    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string."""
+    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string; null if there are none."""
+    if field_of(row, "solutions") is None:
+        return []
     solutions = _field(row, "solutions", (list, str))
     if isinstance(solutions, str):
         try:
-            solutions = json.loads(solutions)
-        except (ValueError, RecursionError):
+            solutions = parse_json(solutions)
+        except ValueError:
             solutions = None
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
         raise UserError("field 'solutions' is not a list of strings")

@@ -21,6 +21,7 @@ from cobalt.conversation import Message, TruncatedThinking, first_messages, load
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.datasets.tally import FIRST, Summary, Tally, with_first
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, write_summary
@@ -29,8 +30,6 @@ from cobalt.records import iterate_records
 from cobalt.rows import read_rows
 
 logger = logging.getLogger(__name__)
-
-Summary = dict[str, dict[str, int]]
 
 SPLITS = ("train", "validation")
 
@@ -109,7 +108,7 @@ class _ContextualFields(BaseModel):
     problem_id: str | int
     prompt: Any
     test_cases: Any
-    sample: int | None
+    sample: int | None = None
     turn: int = Field(ge=0)
     prev_best_pass_rate: float = Field(ge=0, le=1)
     perturbed: bool
@@ -290,7 +289,7 @@ def _write(
         summary = _write_parts(settings, counter, read, sources, results, schema)
         for split in SPLITS:
             _part(results[split]).replace(results[split])
-            write_summary(results[split], {split: summary[split]})
+            write_summary(results[split], {name: summary[name] for name in (split, FIRST) if name in summary})
     finally:
         for result in results.values():
             _part(result).unlink(missing_ok=True)
@@ -308,6 +307,7 @@ def _write_parts(
     """Write every split to a temporary file next to its result; results appear only when both are complete."""
     summary: Summary = {}
     trained: set[str] = set()
+    tallies = []
     for split in SPLITS:
         with _Writer(settings, counter, split, results[split], schema) as writer:
             for prompt in read(sources[split]):
@@ -319,6 +319,7 @@ def _write_parts(
                 f" --max_prompt_length {settings.max_prompt_length}"
             )
         summary[split] = writer.summary()
+        tallies.append(writer.tally)
         if split == "train":
             trained = writer.problems
     shared = len(trained & writer.problems)
@@ -328,7 +329,7 @@ def _write_parts(
             *(shared, settings.train_file, settings.validation_file),
         )
         summary["validation"]["problems also in train"] = shared
-    return summary
+    return with_first(summary, *tallies)
 
 
 def _part(result: Path) -> Path:
@@ -347,6 +348,7 @@ class _Writer:
     read: int = 0
     rows: int = 0
     too_long: int = 0
+    tally: Tally = field(default_factory=Tally)
     longest: int = 0
     problems: set[str] = field(default_factory=set)
     _waiting: list[_Prompt] = field(default_factory=list)
@@ -381,6 +383,7 @@ class _Writer:
         rows = []
         for prompt, length in zip(self._waiting, lengths, strict=True):
             if length > self.settings.max_prompt_length:
+                self.tally.leave_out(f"over max_prompt_length ({self.split})", prompt.id)
                 self.too_long += 1
                 continue
             self.longest = max(self.longest, length)

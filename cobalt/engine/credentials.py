@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cobalt.environment import names_a_secret
 from cobalt.errors import UserError
 
 _HIDDEN = "***"
@@ -41,10 +42,9 @@ class Credentials:
         return value or None
 
     def scrub(self, text: str) -> str:
-        """`text` with every key replaced by stars."""
+        """`text` with every key, and every variable that has the name of a secret, replaced by stars."""
         secrets = [value for name, value in self.given.items() if name not in _PUBLIC]
-        secrets += [value for name, value in self.environment.items() if name.endswith(("_API_KEY", "_ACCESS_KEY"))]
-        secrets += [self.environment.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN")]
+        secrets += [value for name, value in self.environment.items() if names_a_secret(name)]
         for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
             if len(secret) >= _SHORTEST_SECRET:
                 text = text.replace(secret, _HIDDEN)

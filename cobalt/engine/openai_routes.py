@@ -100,6 +100,8 @@ class OpenAIRoutes:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
             return self._refusal(str(error), 400)
+        except RecursionError:
+            return self._refusal("a field is nested too deeply", 400)
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:

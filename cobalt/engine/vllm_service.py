@@ -60,7 +60,8 @@ class VllmEngineActor:
     def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
         self._private = cluster.require_private(allow_open=settings.allow_open_cluster)
         token = settings.token.get_secret_value() if settings.token is not None else None
-        self._guard = Guard(token, settings.max_request_bytes, ENVIRONMENT_PREFIX + "TOKEN")
+        variable = ENVIRONMENT_PREFIX + "TOKEN"
+        self._guard = Guard(token, settings.max_request_bytes, variable, max_seconds=settings.max_body_seconds)
         if not on_gpu:
             # vLLM's CPU build reads these when it is imported and when it starts its workers.
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)

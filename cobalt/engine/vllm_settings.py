@@ -34,7 +34,10 @@ class VllmSettings(BaseModel):
             manifest of every run, then has `"private": false`.
         served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`); None: the hub name, or
             the name of the model's folder.
-        max_request_bytes: Longest body of an HTTP request.
+        max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
+            at a time.
+        max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
+            answered 408.
         max_completions: Largest number of completions (`n`) of an HTTP request.
         max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
             answered 503.
@@ -60,6 +63,7 @@ class VllmSettings(BaseModel):
     allow_open_cluster: bool = False
     served_model_name: str | None = Field(None, min_length=1)
     max_request_bytes: int = Field(16 * 2**20, ge=1024)
+    max_body_seconds: float = Field(30.0, gt=0, allow_inf_nan=False)
     max_completions: int = Field(1024, ge=1)
     max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
 

@@ -97,7 +97,7 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
         for trajectory, place, shown in candidates:
             before, turn = trajectory.turns[place - 1 : place + 1]
             previous, program = before.program, turn.program
-            if not previous or not program or previous.splitlines() == program.splitlines():
+            if not previous or not program or previous.split("\n") == program.split("\n"):
                 continue
             result = _complete(turn, perturbed)
             if result is None:
@@ -210,7 +210,7 @@ def _event(
         "current_code": program,
         "patch": "\n".join(
             difflib.unified_diff(
-                previous.splitlines(), program.splitlines(), "previous_code", "current_code", lineterm=""
+                previous.split("\n"), program.split("\n"), "previous_code", "current_code", lineterm=""
             )
         ),
         "shown_test": shown,

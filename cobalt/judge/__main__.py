@@ -20,7 +20,8 @@ from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.measure import measure
 from cobalt.judge.recheck import recheck
-from cobalt.judge.settings import Comparison, JudgeSettings
+from cobalt.judge.settings import JudgeSettings
+from cobalt.problem import Comparison
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def check_suite(suite: TestSuite, values: Mapping[int, str]) -> TestSuite:
     for index, text in values.items():
         test = {"fn_name": suite.fn_name, "script": suite.inputs[index], "check": suite.outputs[index]}
         inputs.append(f"{json.dumps(test)}\n{text}")
-    return TestSuite(tuple(inputs), (checker.ACCEPTED,) * len(inputs))
+    return TestSuite(tuple(inputs), (checker.ACCEPTED,) * len(inputs), prelude="", comparison="strip")
 
 
 def decided(

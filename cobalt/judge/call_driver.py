@@ -13,7 +13,8 @@ def _judge_json(value: "Any") -> "Any":
     """The value in types of JSON, such that equal values have equal texts.
 
     Tuples become lists. A float without a fraction becomes an integer, because Python's `==`, by which the official
-    graders compare, holds between the two; other floats keep Python's `repr`. Keys are sorted.
+    graders compare, holds between the two; other floats keep Python's `repr`. Other kinds of numbers (a fraction, a
+    decimal, those of numpy) become integers and floats. Keys are sorted.
     """
     import builtins
     import json
@@ -28,6 +29,15 @@ def _judge_json(value: "Any") -> "Any":
             for key, item in value.items()
         }
         return {key: named[key] for key in builtins.sorted(named)}
+    if builtins.isinstance(value, builtins.complex) and value.imag == 0:
+        return _judge_json(value.real)
+    kind = builtins.type(value)
+    if builtins.hasattr(kind, "__index__") and not builtins.isinstance(value, builtins.int):
+        return kind.__index__(value)
+    if builtins.hasattr(kind, "__float__") and not builtins.isinstance(value, (builtins.int, builtins.float)):
+        number = kind.__float__(value)
+        whole = number.is_integer() and builtins.int(value)
+        return whole if whole is not False and whole == value else number
     return value
 
 

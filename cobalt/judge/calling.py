@@ -1,8 +1,8 @@
 """Function problems: the judge calls a function with typed arguments, and compares the value it returns.
 
 Such a suite has `fn_name`. An input has one line for each argument, a JSON value; an expected output is the value in
-canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function is
-appended to the program, so that line numbers in tracebacks stay the program's. Assertion tests have another driver
+canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function runs
+after the program, in its namespace. Assertion tests have another driver
 (`cobalt.judge.asserting`). This module runs nothing itself.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.judge import call_driver, script_driver
+from cobalt.rows import encode_json
 
 # The driver writes this mark before a value. Output without the mark is that of a program which ended before its
 # function returned.
@@ -25,14 +26,20 @@ def canonical_json(value: Any) -> str:
 
     Raises:
         TypeError: the value has a type that JSON does not have.
-        ValueError: an integer has more digits than Python writes (4,300).
     """
-    return json.dumps(call_driver._judge_json(value))
+    return _json_text(call_driver._judge_json(value))
 
 
 def call_input(arguments: list[Any]) -> str:
     """The input of one call: each argument as JSON on a line of its own."""
-    return "".join(json.dumps(argument) + "\n" for argument in arguments)
+    return "".join(_json_text(argument) + "\n" for argument in arguments)
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return encode_json(value)
 
 
 def module_name(fn_name: str | None) -> str:
@@ -40,24 +47,23 @@ def module_name(fn_name: str | None) -> str:
     return "__main__" if fn_name is None else "main"
 
 
-def callable_program(code: str, fn_name: str | None, asserts: bool = False) -> str:
-    """The program to run: `code` itself, or `code` followed by the driver's call of `fn_name`.
+def call_driver_of(fn_name: str | None, asserts: bool = False) -> str:
+    """The code that runs after a program and calls its function; "" where no function is called.
 
     With `asserts` the driver runs the script on standard input, which calls `fn_name`, instead of one call.
     """
     if fn_name is None:
-        return code
+        return ""
     if asserts:
-        return f"{code}\n\n{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
-    return f"{code}\n\n{_driver()}\n\n_judge_call({fn_name!r})\n"
+        return f"{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
+    return f"{_driver()}\n\n_judge_call({fn_name!r})\n"
 
 
 @functools.cache
 def _driver() -> str:
     """The functions of the driver of calls as text."""
     text = Path(call_driver.__file__).read_text(encoding="utf-8")
-    # With `pass` before the driver, a decorator at the program's end stays a syntax error and decorates nothing.
-    return "pass\n\n" + text[text.index("def _judge_json") :].rstrip()
+    return text[text.index("def _judge_json") :].rstrip()
 
 
 @functools.cache

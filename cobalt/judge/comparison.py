@@ -23,6 +23,8 @@ _ERRORS = "surrogateescape"
 # These are compared as words: they are within no tolerance of anything. Languages print them in different case.
 _NOT_FINITE = re.compile("[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
+_WHOLE = re.compile("[+-]?[0-9]+")
+
 # `int` takes quadratic time and may refuse long numbers; this many digits it always reads.
 _INT_DIGITS = sys.int_info.str_digits_check_threshold
 
@@ -121,6 +123,8 @@ def _equal_tokens(mine: str, theirs: str) -> bool:
 def _close_tokens(mine: str, theirs: str, absolute: float, relative: float) -> bool:
     if not _ascii_number(mine + theirs):
         return False
+    if _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs):
+        return _equal_tokens(mine, theirs)  # a tolerance is for what was rounded
     try:
         left, right = float(mine), float(theirs)
     except ValueError:
@@ -181,6 +185,8 @@ def _equal_numbers(mine: _Number, theirs: _Number) -> bool:
 def _close_numbers(mine: _Number, theirs: _Number, absolute: float, relative: float) -> bool:
     if _equal_numbers(mine, theirs):
         return True
+    if not isinstance(mine, float) and not isinstance(theirs, float):  # whole numbers, of any size
+        return False
     try:
         left, right = float(mine), float(theirs)
     except OverflowError:  # an integer beyond a float's range, which matches only an equal one

@@ -7,7 +7,9 @@ tests is longer.
 
 import asyncio
 import contextlib
+import itertools
 import os
+import resource
 import socket
 import tempfile
 from collections.abc import AsyncIterator
@@ -49,6 +51,43 @@ for target in (path, folder, "/root", "/home", "/etc/passwd", "/proc/1/root" + p
     except OSError:
         pass
 print(found or "held")
+"""
+_HOME_ELSEWHERE = """
+import os
+private = set([input() for _ in range(4)][3].split())
+tops = [top for top in ("/python", "/packages", "/usr/lib", "/usr/lib64") if os.path.isdir(top)]
+entries = [entry for top in tops for entry in os.scandir(top)]
+entries += [entry for one in entries if one.path.startswith("/python") and one.is_dir() for entry in os.scandir(one)]
+stats = [(one.path, one.stat(follow_symlinks=False)) for one in entries]
+seen = [path for path, one in stats if "%s:%s" % (one.st_dev, one.st_ino) in private]
+print(seen or "held")
+"""
+_DEVICES = """
+import os
+with open("/dev/null", "r+b", 0) as null, open("/dev/zero", "rb", 0) as zero, open("/dev/full", "wb", 0) as full:
+    works = null.write(b"x") == 1 and null.read() == b"" and zero.read(1) == bytes(1)
+    try:
+        full.write(b"x")
+        works = False
+    except OSError as error:
+        works = works and error.errno == 28
+changed = []
+for name in ("null", "zero", "full", "random", "urandom"):
+    try:
+        os.utime("/dev/" + name)
+        changed.append(name)
+    except OSError:
+        pass
+others = set(os.listdir("/dev")) - {"full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
+print("held" if works and not changed and not others else (works, changed, others))
+"""
+_PIPES = """
+import ctypes, os
+ours, theirs = os.pipe()
+os.write(theirs, bytes(30000))
+whole = len(os.read(ours, 30000)) == 30000
+shared = os.getuid() == 0 and ctypes.CDLL(None).pipe((ctypes.c_int * 2)()) == 0
+print("held" if whole and not shared else (whole, shared))
 """
 _ENVIRONMENT = """
 import contextlib
@@ -173,6 +212,9 @@ time.sleep(60)
 _CHECKS = (
     _Check("a program runs", 'print("held")'),
     _Check("the host's files and home are hidden", _HOST_FILE),
+    _Check("no part of the home is among the interpreter's files and packages", _HOME_ELSEWHERE),
+    _Check("the devices that programs need work, and there are no others", _DEVICES),
+    _Check("a program's pipes take no room from those of other programs", _PIPES),
     _Check("the host's environment is hidden", _ENVIRONMENT),
     _Check("the network is out of reach", _NETWORK),
     _Check("a program has no privileges, and its system calls are filtered", _PRIVILEGES),
@@ -219,6 +261,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         "comparison": "strip",
         "concurrency": 1,
         "paper_guard": False,  # the guard would hide what the sandbox lets through
+        "stdin": "file",
     }
     kept = {name: value for name, value in base if name in JudgeSettings.model_fields}
     patient, brief = (JudgeSettings.model_validate(kept | changes | limits) for limits in (_PATIENT, _BRIEF))
@@ -233,11 +276,12 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
             return
         yield Finding(claim, True)
         yield Finding(_COUNTED_BY[judge.memory_accounting], True)
+        yield _crashes()
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         secret = Path(folder) / "secret.txt"
         secret.write_text("secret", encoding="utf-8")
-        stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n"
+        stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n{_private()}\n"
         sleeping = {}  # a program that sleeps until its limit keeps no other from its work
         for check in _CHECKS:
             if check.expected is VerdictKind.WALL_LIMIT:
@@ -248,6 +292,41 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
                 yield await sleeping[check.claim]
             else:
                 yield await _run(busy if check.expected is VerdictKind.TIME_LIMIT else judge, check, stdin)
+
+
+def _private() -> str:
+    """Device and inode of each entry of this user's home, by which a program can be asked whether it sees one."""
+    numbers = []
+    with contextlib.suppress(OSError):
+        for entry in itertools.islice(os.scandir(Path.home()), 1000):
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                numbers.append(f"{facts.st_dev}:{facts.st_ino}")
+    return " ".join(numbers)
+
+
+def _crashes() -> Finding:
+    """Whether the kernel keeps what a crashing program holds from the program that this machine hands crashes to.
+
+    The kernel asks only the limit on core dumps, and there only whether it is 1, which a sandbox sets if it may.
+    """
+    claim = "a crash hands nothing of a program to this machine"
+    try:
+        pattern = Path("/proc/sys/kernel/core_pattern").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return Finding(claim, True)
+    if pattern.startswith("@"):
+        return Finding(
+            claim, False, f"kernel.core_pattern is {pattern!r}, a socket that gets each crash: set another one"
+        )
+    if pattern.startswith("|") and resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        return Finding(
+            claim,
+            False,
+            f"kernel.core_pattern is {pattern!r}, and this process may not raise its limit on core dumps"
+            " from 0 to the 1 that turns it off: start the judge with a hard limit above 0 (systemd: LimitCORE=1)",
+        )
+    return Finding(claim, True)
 
 
 async def require_isolation(settings: JudgeSettings) -> None:

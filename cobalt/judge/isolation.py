@@ -6,6 +6,7 @@ on a running program are set inside the sandbox (see `zygote`).
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -44,7 +45,7 @@ ENVIRONMENT = {
 # Folders of shared libraries. Distributions differ in which of them are links.
 _LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64")
 _USR_FOLDERS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo")
-_DEVICES = ("null", "full", "random", "urandom")  # not "zero", which gives memory that belongs to no process
+_DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def find_bwrap() -> str:
@@ -63,10 +64,11 @@ def check_paths(settings: JudgeSettings) -> None:
     """Check that the paths in the settings exist.
 
     Raises:
-        UserError: `python` is not an executable file, or `site_packages` is not a folder.
+        UserError: `python` is not an executable file or has no standard library, or `site_packages` is not a folder.
     """
     if not os.access(settings.interpreter, os.X_OK) or settings.interpreter.is_dir():
         raise UserError(f"setting 'python': {settings.python} is not a Python interpreter: give the path of one")
+    _python_mounts(settings.interpreter)
     if settings.site_packages is not None and not settings.site_packages.is_dir():
         raise UserError(f"setting 'site_packages': the folder {settings.site_packages} does not exist")
 
@@ -76,7 +78,7 @@ def interpreter_inside(settings: JudgeSettings) -> str:
     interpreter = settings.interpreter
     if interpreter.is_relative_to("/usr/bin"):
         return str(interpreter)
-    return f"{PYTHON_HOME}/{interpreter.relative_to(_python_home(interpreter))}"
+    return f"{PYTHON_HOME}/bin/{interpreter.name}"
 
 
 def bwrap_command(settings: JudgeSettings) -> list[str]:
@@ -116,21 +118,15 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
             command += ["--ro-bind", folder, folder]
     if Path("/etc/ld.so.cache").is_file():
         command += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    interpreter = settings.interpreter
-    if interpreter.is_relative_to("/usr/bin"):
-        command += ["--ro-bind", str(interpreter), str(interpreter)]
-    else:
-        home = _python_home(interpreter)
-        command += ["--ro-bind", str(home), PYTHON_HOME]
-        command += ["--setenv", "LD_LIBRARY_PATH", f"{PYTHON_HOME}/lib"]
+    command += _python_mounts(settings.interpreter)
+    for packages in sorted(path for parent in _USR_FOLDERS for path in Path(parent).glob("python3*/*-packages")):
+        command += _empty(str(packages))
     if settings.site_packages is not None:
         command += ["--ro-bind", str(settings.site_packages.resolve()), PACKAGES]
-    # The zygote keeps open what it needs of /proc, loads its modules, and unmounts both before programs run.
+    # The first process inside keeps open what it needs of /proc, and unmounts it (`nesting`).
     command += ["--ro-bind", str(INSIDE), MODULES, "--proc", "/proc", "--tmpfs", "/dev"]
     for device in _DEVICES:
-        # Programs can still write to the devices. The remount makes their times read-only, because every sandbox would
-        # share them with the machine.
-        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}", "--remount-ro", f"/dev/{device}"]
+        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name in ("stdin", "stdout", "stderr"):
         command += ["--symlink", f"{STREAMS}/{name}", f"/dev/{name}"]
     # POSIX semaphores and shared memory go to the private temporary file system of each test.
@@ -139,5 +135,41 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
     return command
 
 
-def _python_home(interpreter: Path) -> Path:
-    return interpreter.parent.parent
+def _python_mounts(interpreter: Path) -> list[str]:
+    """Mount an interpreter, its shared library and its standard library, without packages: its prefix may be a home.
+
+    Raises:
+        UserError: there is no standard library, or more than one that may be this interpreter's.
+    """
+    if interpreter.is_relative_to("/usr/bin"):  # its libraries are the system's
+        return ["--ro-bind", str(interpreter), str(interpreter)]
+    prefix = interpreter.parent.parent
+    version = re.match(r"python\d+\.\d+t?", interpreter.name)
+    pattern = version[0] if version else "python3*"
+    libraries = [path.parent for lib in ("lib", "lib64") for path in prefix.glob(f"{lib}/{pattern}/os.py")]
+    if len({path.resolve() for path in libraries}) != 1:
+        raise UserError(
+            f"setting 'python': {interpreter} has no standard library of its own in {prefix}/lib: give the path of an"
+            " installed interpreter, such as /usr/local/bin/python3.11"
+        )
+    standard = libraries[0]
+    lib = f"{PYTHON_HOME}/{standard.parent.name}"
+    command = [
+        part for name in ("", "/bin", "/lib", "/lib64") for part in ("--perms", "0755", "--dir", PYTHON_HOME + name)
+    ]
+    command += ["--ro-bind", str(interpreter), f"{PYTHON_HOME}/bin/{interpreter.name}"]
+    if (prefix / "conda-meta").is_dir():  # its extension modules need libraries beside the standard library
+        command += ["--ro-bind", str(standard.parent), lib]
+    else:
+        command += ["--ro-bind", str(standard), f"{lib}/{standard.name}"]
+        for library in sorted(standard.parent.glob("libpython*")):
+            if library.is_file():
+                command += ["--ro-bind", str(library.resolve()), f"{lib}/{library.name}"]
+    for folder in sorted(standard.glob("*-packages")):
+        command += _empty(f"{lib}/{standard.name}/{folder.name}")
+    return [*command, "--setenv", "LD_LIBRARY_PATH", lib]
+
+
+def _empty(folder: str) -> list[str]:
+    """Mount nothing over a folder."""
+    return ["--perms", "0755", "--tmpfs", folder, "--remount-ro", folder]

@@ -16,12 +16,13 @@ from typing import Any, Literal, Protocol, Self
 
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
-from cobalt.judge.calling import callable_program, module_name
+from cobalt.judge.calling import call_driver_of, module_name
 from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
 from cobalt.judge.isolation import check_paths
-from cobalt.judge.sandbox import Execution, Sandbox
+from cobalt.judge.prelude import prelude_of
+from cobalt.judge.sandbox import Around, Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problem import TestSuite
@@ -37,6 +38,10 @@ TESTS_PER_SHARE = 4
 
 # Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
 VALUES_BYTES = 32 << 20
+
+# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor. Like the limit of a
+# single test, it only bounds how long a sandbox can be held.
+LONGEST_STARVATION = 20
 
 # Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
@@ -113,8 +118,7 @@ class LocalJudge:
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare; see `Judge`."""
-        source = callable_program(code, suite.fn_name, suite.asserts)
-        progress = _Progress(source, suite, self.settings, stop_at_first_failure)
+        progress = _Progress(code, suite, self.settings, stop_at_first_failure)
         result = await self._run(progress)
         if not suite.asserts:
             return result
@@ -132,8 +136,9 @@ class LocalJudge:
         queued = time.monotonic()
         async with self._borrowed() as first:
             started = time.monotonic()
-            helpers = self._spare((len(progress.suite) - 1) // TESTS_PER_SHARE)
-            shares = [_attempt(progress, first), *(self._help(progress, sandbox) for sandbox in helpers)]
+            # Only idle sandboxes help with further tests of a suite; to wait for one would block other programs.
+            most = min((len(progress.suite) - 1) // TESTS_PER_SHARE, self._idle.qsize())
+            shares = [_attempt(progress, first), *(self._help(progress) for _ in range(most))]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
         # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
@@ -191,19 +196,12 @@ class LocalJudge:
                 if attempt == ATTEMPTS or not self._open:
                     raise
 
-    def _spare(self, most: int) -> list[Sandbox]:
-        """Take up to `most` idle sandboxes, and none while a program waits for one.
-
-        Only idle sandboxes are used for extra tests of a suite; waiting for one would block other programs.
-        """
-        spare: list[Sandbox] = []
-        while len(spare) < most and not self._waiting and not self._idle.empty():
-            spare.append(self._idle.get_nowait())
-        return spare
-
-    async def _help(self, progress: "_Progress", sandbox: Sandbox) -> InfrastructureError | None:
+    async def _help(self, progress: "_Progress") -> InfrastructureError | None:
+        """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
+        if self._waiting or self._idle.empty():
+            return None
         try:
-            async with self._in_use(sandbox) as usable:
+            async with self._in_use(self._idle.get_nowait()) as usable:
                 return await _attempt(progress, usable)
         except InfrastructureError as error:
             return error
@@ -273,13 +271,19 @@ class _Progress:
         self.suite = suite
         self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
         self._room = VALUES_BYTES
-        self.settings = settings
+        # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
+        compared = {} if suite.comparison is None else {"comparison": suite.comparison}
+        self.settings = settings.model_copy(update=compared)
+        driver = call_driver_of(suite.fn_name, suite.asserts)
+        before = prelude_of(suite, self.settings)
+        self.around = Around(*before, driver, module_name(suite.fn_name), suite.top_level_return)
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
         self._done: list[_Graded | None] = [None] * len(suite)
         self._idle = [0.0] * len(suite)
+        self._starved = [0.0] * len(suite)
         # Sums over the finished tests at the start of the list, kept so that each test is counted once.
-        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
+        self._counted, self._cpu_spent, self._idle_spent, self._starved_spent = 0, 0.0, 0.0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
@@ -299,10 +303,11 @@ class _Progress:
         self._waiting.append(index)
         self._waiting.sort(reverse=True)
 
-    def settle(self, index: int, graded: _Graded, idle_seconds: float) -> None:
-        """Record a test's outcome and its idle time."""
+    def settle(self, index: int, graded: _Graded, run: Execution) -> None:
+        """Record a test's outcome, and the time in which it was idle or waited for a processor."""
         self._done[index] = graded
-        self._idle[index] = idle_seconds
+        self._idle[index] = run.idle_seconds
+        self._starved[index] = max(0.0, run.wall_seconds - run.idle_seconds - run.cpu_seconds)
 
     def keep_values(self, index: int, graded: _Graded, stdout: bytes) -> _Graded:
         """Keep what the calls of an assertion test returned, until its check is run; returns the test's outcome.
@@ -337,6 +342,7 @@ class _Progress:
                 return None
             self._cpu_spent += graded[0].cpu_seconds
             self._idle_spent += self._idle[self._counted]
+            self._starved_spent += self._starved[self._counted]
             heapq.heapreplace(self._lanes, self._lanes[0] + graded[0].cpu_seconds + self._idle[self._counted])
             self._counted += 1
             limit = self.settings.suite_seconds
@@ -355,6 +361,8 @@ class _Progress:
             return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:
             return f"the suite's budget of {wall:g} s of waiting was spent"
+        if wall is not None and self._starved_spent > LONGEST_STARVATION * wall:
+            return f"the suite waited for a processor for longer than {LONGEST_STARVATION * wall:g} s"
         return None
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
@@ -395,7 +403,7 @@ async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(progress.source, progress.settings, module_name(progress.suite.fn_name))
+        failure = await sandbox.open_program(progress.source, progress.settings, progress.around)
         if failure is not None:
             progress.fail_all(failure)
             index = None
@@ -407,7 +415,7 @@ async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError
             graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
             if suite.asserts:
                 graded = progress.keep_values(index, graded, run.stdout)
-            progress.settle(index, graded, run.idle_seconds)
+            progress.settle(index, graded, run)
             index = progress.take() if sandbox.healthy else None
         if sandbox.healthy:
             await sandbox.close_program()

@@ -10,6 +10,7 @@ import contextlib
 import json
 import marshal
 import os
+import secrets
 import signal
 import socket
 import struct
@@ -21,6 +22,7 @@ from typing import Any, Literal, cast
 
 from cobalt.errors import InfrastructureError, UserError, last_line
 from cobalt.judge.cgroups import Place, SandboxCgroup, write_file
+from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.isolation import (
     ENVIRONMENT,
     INSIDE,
@@ -40,9 +42,10 @@ START_SECONDS = 60.0
 SILENT_LIMITS = 25
 PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
 # Outside, each sandbox's programs have a user of their own, because the kernel counts pipes, signals and more by user.
-# No distribution assigns user ids from here to 2^31; the range has room for every process id.
+# No distribution assigns user ids from here to 2^31. An id is drawn from all of them, because judges in other
+# containers of the machine draw from the same.
 FIRST_USER = 0x70000000
-_PROCESS_NUMBERS = 1 << 22
+_USERS = 1 << 28
 _FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
 _LARGE_INPUT = 4 << 20
 _COPIED = 1 << 16
@@ -50,6 +53,26 @@ _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
 _MARSHAL_VERSION = 2  # every Python that programs may run under reads this version
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a suite adds to a program.
+
+    Attributes:
+        imports: Import statements that run before the program, in its namespace, if it uses a name that neither it nor
+            the prelude defines.
+        prelude: Python code that runs after the imports and before the program.
+        driver: Python code that runs after it, and calls its function.
+        module: The program's `__name__`.
+        top_level_return: Whether the program may return outside a function, also if the settings do not allow it.
+    """
+
+    imports: str = ""
+    prelude: str = ""
+    driver: str = ""
+    module: str = "__main__"
+    top_level_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +164,28 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox did not start: its first frame is {kind!r}, not b'R'")
         self.healthy = True
 
-    async def open_program(self, source: bytes, limits: JudgeSettings, module: str = "__main__") -> str | None:
+    async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
         """Send a program and have it compiled; returns the compiler's message if it does not compile.
 
         Args:
             source: The program.
             limits: The program's limits; the isolation stays as the sandbox was built.
-            module: The program's `__name__`.
+            around: What its suite adds to it; None: nothing.
 
         Raises:
+            UserError: the code that the suite puts before the program does not compile.
             InfrastructureError: the sandbox broke.
         """
+        around = around or Around()
         self._limits = limits
         if self._cgroup is not None:
             self._cgroup.raise_to(limits.memory_bytes, limits.processes)
-        await self._send(b"P", _limits_of(limits) | {"module": module}, source)
+        await self._send(b"P", _limits_of(limits) | _additions(around, limits), source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
             self._confine(limits)
+            if facts["of_the_suite"]:
+                raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
             return cast("str | None", facts["failure"])
         # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
         # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
@@ -305,7 +332,9 @@ class Sandbox:
                 self._cgroup.add(pid)
             if mapped:
                 for kind, spare in zip(("uid", "gid"), users, strict=True):
-                    write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {spare[pid % len(spare)]} 1\n")
+                    # In a small range, process ids differ more surely than drawn ones.
+                    own = spare[secrets.randbelow(_USERS) if len(spare) == _USERS else pid % len(spare)]
+                    write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {own} 1\n")
             os.write(go_here, b"1")
         finally:
             for descriptor in (info_here, info_there, go_there, go_here):
@@ -321,11 +350,15 @@ class Sandbox:
 
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
         """The command that starts the zygote, without the options that depend on the isolation."""
+        settings = self._settings
+        carets = () if settings.traceback_carets else ("-X", "no_debug_ranges")
         return [
-            *(interpreter, "-S", "-s", "-P", "-X", "utf8", script, str(there.fileno())),
+            *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(there.fileno())),
+            AGAIN if settings.unsafe else FIRST_TIME,
             f"kernel={int(self._cgroup is None)}",
-            f"top_level_return={int(self._settings.allow_top_level_return)}",
-            f"paper_guard={int(self._settings.paper_guard)}",
+            f"paper_guard={int(settings.paper_guard)}",
+            f"stdin_pipe={int(settings.stdin == 'pipe')}",
+            f"stack={settings.stack_bytes}",
         ]
 
     async def _execute(
@@ -383,9 +416,20 @@ class Sandbox:
 def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
     """The limits that the sandbox needs to know."""
     names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
-    return {name: getattr(settings, name) for name in names} | {
-        "wall_seconds": settings.wall_limit,
-        "allow_top_level_return": settings.allow_top_level_return,
+    return {name: getattr(settings, name) for name in names} | {"wall_seconds": settings.wall_limit}
+
+
+def _additions(around: Around, settings: JudgeSettings) -> dict[str, Any]:
+    """What the sandbox needs to know to run a program of a suite."""
+    return {
+        "imports": around.imports,
+        "before": around.prelude,
+        "after": around.driver,
+        "module": around.module,
+        "top_level_return": around.top_level_return or settings.allow_top_level_return,
+        "syntax_warnings": settings.syntax_warnings,
+        # A driver reads the input again from its start.
+        "stdin_pipe": settings.stdin == "pipe" and not around.driver,
     }
 
 
@@ -396,8 +440,8 @@ def _spare_ids(kind: str) -> range:
         first, _, count = map(int, line.split())
         ranges.append(range(max(first, _FIRST_SPARE_USER), first + count))
     widest = max(ranges, key=len)
-    if FIRST_USER in widest and FIRST_USER + _PROCESS_NUMBERS in widest:
-        return range(FIRST_USER, FIRST_USER + _PROCESS_NUMBERS)
+    if FIRST_USER in widest and FIRST_USER + _USERS - 1 in widest:
+        return range(FIRST_USER, FIRST_USER + _USERS)
     return widest
 
 

@@ -33,7 +33,7 @@ from cobalt.judge.placement import place, sandboxes
 from cobalt.judge.service_settings import ServiceSettings
 from cobalt.judge.settings import ENVIRONMENT_PREFIX, usable_cores
 from cobalt.judge.verdict import ExecResult
-from cobalt.judge.wire import JudgeRequest
+from cobalt.judge.wire import JudgeRequest, values_of
 
 logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
 
@@ -94,7 +94,13 @@ class Evaluator:
             max_request_seconds=settings.max_request_seconds,
         )
         token = settings.token.get_secret_value() if settings.token is not None else None
-        self._guard = Guard(token, settings.max_request_bytes, ENVIRONMENT_PREFIX + "TOKEN")
+        self._guard = Guard(
+            token,
+            settings.max_request_bytes,
+            ENVIRONMENT_PREFIX + "TOKEN",
+            max_values=values_of(settings.max_tests),
+            max_seconds=settings.max_body_seconds,
+        )
         self._metrics = _Metrics()
 
     async def __del__(self) -> None:

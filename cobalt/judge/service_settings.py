@@ -27,8 +27,12 @@ class ServiceSettings(JudgeSettings):
             from the machine itself need no token, and all others are refused.
         allow_open_cluster: Serve even on a Ray cluster that anybody can join; every result then has
             `"private": false`.
-        max_request_bytes: Longest body of an HTTP request.
-        max_tests: The most tests that a suite may have, over HTTP and over the handle.
+        max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
+            at a time.
+        max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
+            answered 408.
+        max_tests: The most tests that a suite may have, over HTTP and over the handle. A request with more JSON values
+            than such a suite can need is refused before it is decoded.
         max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
         max_request_seconds: Longest time that an HTTP request may take, its wait for a sandbox included, in seconds.
             A request that takes longer is answered 503 (504 on SandboxFusion's route).
@@ -40,7 +44,8 @@ class ServiceSettings(JudgeSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
     token: SecretStr | None = None
     allow_open_cluster: bool = False
-    max_request_bytes: int = Field(128 * MIB, ge=1024)
+    max_request_bytes: int = Field(16 * MIB, ge=1024)
+    max_body_seconds: float = Field(30.0, gt=0, allow_inf_nan=False)
     max_tests: int = Field(10_000, ge=1)
     max_run_seconds: float = Field(300.0, gt=0, le=3600)
     max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)

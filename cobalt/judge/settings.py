@@ -11,14 +11,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from cobalt.problem import Comparison
 from cobalt.settings import read_settings
 
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
 
-Comparison = Literal["strip", "lines", "float"]
+
+PAPER: dict[str, Any] = {
+    "cpu_seconds": 4.0,
+    "wall_seconds": 4.0,
+    "suite_seconds": 27.0,
+    "suite_cpu_seconds": None,
+    "suite_wall_seconds": None,
+    "memory_bytes": 1024 * MIB,
+    "stack_bytes": 1024 * MIB,
+    "output_bytes": 64 * MIB,
+    "file_bytes": 64 * MIB,
+    "open_files": 1024,
+    "comparison": "strip",
+    "prelude": "none",
+    "paper_guard": True,
+    "stdin": "pipe",
+    "traceback_carets": False,
+    "syntax_warnings": True,
+}
+"""The settings of the paper's judge. Its own limits are 4 s, 27 s and 1 GiB; the others are out of the way."""
 
 
 def usable_cores() -> int:
@@ -44,6 +64,7 @@ class JudgeSettings(BaseModel):
         memory_bytes: Limit on the address space of each process, and on the resident memory of all of a test's
             processes together (paper: 1 GiB).
         output_bytes: Limit on a test's standard output; more gives the verdict `output_limit`.
+        stack_bytes: Room for the main thread's stack, within `memory_bytes`.
         file_bytes: Largest file a program may write, and the size of its private temporary file system.
         processes: Processes and threads a test may have at once.
         open_files: File descriptors a process may have.
@@ -53,9 +74,19 @@ class JudgeSettings(BaseModel):
             values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends the program.
+        prelude: What runs before a program whose suite does not say so itself. "graders": the imports and the limit on
+            recursion of the graders of public data sets (`cobalt.judge.prelude`). "none": nothing (paper).
         paper_guard: Remove from programs the names that the authors' guard removes (paper: on). Programs that call
             `exit()`, import `resource` or from `__future__`, use `os.system` or write below /tmp then fail, as they
             do in the authors' judge. The isolation is the same.
+        stdin: What standard input is. "file": a file, as on judges that redirect it, which can be mapped, asked for its
+            size and read from its start again. "pipe": a pipe (paper), except where the suite calls a function.
+        traceback_carets: Whether tracebacks mark the part of a line that failed, where the interpreter does so (3.11
+            and later; paper: 3.10).
+        syntax_warnings: Whether standard error begins with the compiler's warnings, as in `python main.py` (paper). By
+            default a model's feedback is not spent on them.
+        paper: Use the rules of the paper's judge: its values for all settings above that have one, and no limit that
+            only this judge has (`PAPER`). A setting that is given as well counts.
         concurrency: Number of sandboxes, and so of tests at once; None: one for each usable core.
         python: Interpreter that programs run under; None: the interpreter of this process.
         site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
@@ -75,6 +106,7 @@ class JudgeSettings(BaseModel):
     suite_seconds: float | None = Field(None, gt=0)
     memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
     output_bytes: int = Field(16 * MIB, ge=1024)
+    stack_bytes: int = Field(120 * MIB, ge=MIB)
     file_bytes: int = Field(64 * MIB, ge=1024)
     processes: int = Field(32, ge=1)
     open_files: int = Field(128, ge=16)
@@ -82,12 +114,24 @@ class JudgeSettings(BaseModel):
     float_absolute: float = Field(1e-6, ge=0)
     float_relative: float = Field(1e-6, ge=0)
     allow_top_level_return: bool = False
+    prelude: Literal["graders", "none"] = "graders"
     paper_guard: bool = False
+    stdin: Literal["file", "pipe"] = "file"
+    traceback_carets: bool = True
+    syntax_warnings: bool = False
+    paper: bool = False
     concurrency: int | None = Field(None, ge=1)
     python: Path | None = None
     site_packages: Path | None = None
     memory_accounting: Literal["auto", "cgroup", "sum"] = "auto"
     unsafe: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_paper(cls, values: Any) -> Any:
+        if isinstance(values, dict) and TypeAdapter(bool).validate_python(values.get("paper", False)):
+            return PAPER | values
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -118,6 +162,9 @@ class JudgeSettings(BaseModel):
         Left out are the number of sandboxes and who enforces the limit on memory, because neither changes a limit.
         """
         left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
+        # These are named where they differ from the default.
+        optional = ("stack_bytes", "prelude", "stdin", "traceback_carets", "syntax_warnings", "paper")
+        left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}
         values = self.model_dump(mode="json", exclude=left_out)
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
         packages = None if self.site_packages is None else str(self.site_packages)

@@ -12,6 +12,7 @@ from typing import Any
 
 from cobalt.errors import UserError
 from cobalt.problem import TestSuite
+from cobalt.rows import TooManyValues
 
 APP_NAME = "evaluator"
 SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
@@ -19,6 +20,14 @@ START_ADVICE = (
     "start the judge with `cobalt serve`, run one command with it by `python -m cobalt.services -- COMMAND`, or start"
     f" it on a Ray cluster of your own with `{SERVE_COMMAND}`"
 )
+
+
+_OTHER_VALUES = 4096
+
+
+def values_of(max_tests: int) -> int:
+    """The most JSON values that a request with `max_tests` tests can need, other fields and 1,000 files included."""
+    return 2 * max_tests + _OTHER_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,13 @@ class JudgeRequest:
         if "test_cases" not in payload:
             raise UserError("field 'test_cases' is missing")
         try:
-            suite = TestSuite.parse(payload["test_cases"])
+            suite = TestSuite.parse(
+                payload["test_cases"], most_values=None if max_tests is None else values_of(max_tests)
+            )
+        except TooManyValues as error:
+            raise UserError(
+                f"field 'test_cases': {error}, which a suite of max_tests={max_tests} cannot have"
+            ) from None
         except UserError as error:
             raise UserError(f"field 'test_cases': {error}") from None
         stop = payload.get("stop_at_first_failure", False)

@@ -57,7 +57,7 @@ def read_metrics(run: Path) -> list[tuple[int, dict[str, float]]]:
     """
     path = run / METRICS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
     steps = []

@@ -210,7 +210,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         pass_at_1={identifier: score.pass_at_1 for identifier, score in scores.items()},
         outcomes=outcomes,
         usage=totals,
-        failed=len(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else 0,
+        failed=sum(map(bool, errors.read_bytes().split(b"\n"))) if errors.exists() else 0,
     )
 
 

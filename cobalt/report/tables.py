@@ -21,6 +21,7 @@ _LATEX = {
     "*": "{*}",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
+_FORMULAS = ("=", "+", "-", "@", "\t", "\n")
 _MARKDOWN = re.compile(r"([\\`*_<>\[\]|~$#&!])")
 
 
@@ -64,12 +65,23 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The unrounded figures as CSV (RFC 4180, with newlines as line ends)."""
+    """The unrounded figures as CSV (RFC 4180, with newlines as line ends).
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe. Carriage returns become newlines,
+    because the module `csv` does not quote them.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.data_header)
-    writer.writerows(table.data_rows)
+    writer.writerows([_no_formula(cell) for cell in row] for row in table.data_rows)
     return text.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULAS) else text
 
 
 def to_latex(table: Table) -> str:
@@ -96,8 +108,9 @@ def to_latex(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Text that markdown shows as it is, on one line."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+    """Text that markdown shows as it is, on one line; characters that control a terminal are replaced."""
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
+    return _MARKDOWN.sub(r"\\\1", line)
 
 
 def _escape_latex(text: str) -> str:

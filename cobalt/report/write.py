@@ -158,9 +158,9 @@ def _markdown(
 def _about(run: Run) -> str:
     """One line that describes a run."""
     facts = [
-        *([f"model {run.model}"] if run.model else []),
+        *([f"model {escape_markdown(str(run.model))}"] if run.model else []),
         f"problems: {len(run.problems)}",
-        f"samples: {run.settings['samples']}",
+        f"samples: {escape_markdown(str(run.settings['samples']))}",
         f"turns: {len(run.metrics)}",
         f"evaluation {run.digest[:12]}",
         *([f"**{run.failed} problems could not be evaluated and are missing**"] if run.failed else []),

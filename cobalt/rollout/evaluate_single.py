@@ -77,7 +77,7 @@ def evaluate_single_turn(input_file: Path, output_file: Path) -> None:
 
 
 def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
-    if "conversations" in record:
+    if record.get("conversations") is not None:
         raise UserError(f"{source} is a multi-turn result: use eval_multi_turn.py")
     try:
         problem = Problem.parse(record)
@@ -119,8 +119,8 @@ def read_evaluated(path: Path, *, digest: Digest | None = None) -> Iterator[Prob
 
 
 def _evaluated_if_single(source: Path, record: dict[str, Any]) -> dict[str, Any]:
-    single = "responses" in record and "raw_responses" not in record and "conversations" not in record
-    return _evaluated(source, record) if single else record
+    single, *several = (record.get(field) is not None for field in ("responses", "raw_responses", "conversations"))
+    return _evaluated(source, record) if single and not any(several) else record
 
 
 def sample_score(group: ProblemTrajectories, names: Names = "renamed") -> SampleScore:

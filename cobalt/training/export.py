@@ -124,11 +124,21 @@ def push_policy(run: Path, step: int, model: Path, target: str) -> str:
     """Upload an exported policy; see `cobalt.hub.push`."""
     from omegaconf import OmegaConf
 
-    config = _config(run)
-    base = OmegaConf.select(config, "actor_rollout_ref.model.path") or OmegaConf.select(config, "model.path")
-    estimator = OmegaConf.select(config, "algorithm.adv_estimator")
-    how = f"Step {step} of a training run" + (f" with the advantages of `{estimator}`." if estimator else ".")
+    # As they are written: another user's run could refer to variables of this environment.
+    written: Any = OmegaConf.to_container(_config(run), resolve=False)
+    base = _value(written, "actor_rollout_ref.model.path") or _value(written, "model.path")
+    estimator = _value(written, "algorithm.adv_estimator")
+    how = f"Step {step} of a training run" + (
+        f" with the advantages of {hub.code(str(estimator))}." if estimator else "."
+    )
     return hub.push(target, hub.policy_files(model), hub.policy_card(str(base), how), "model")
+
+
+def _value(config: Any, name: str) -> Any:
+    """The value of a dotted name in nested mappings; None if there is none."""
+    for part in name.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config
 
 
 def chosen_step(arguments: Arguments) -> int:

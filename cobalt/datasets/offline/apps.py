@@ -13,7 +13,7 @@ from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, JudgedProgram,
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.errors import UserError
 from cobalt.offline_groups import Status
-from cobalt.problem import Problem
+from cobalt.problem import Problem, has_tests
 
 
 def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
@@ -22,11 +22,12 @@ def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, 
     Raises:
         UserError: the record is malformed, or pass rates are needed, which it does not have.
     """
-    solutions, generated = record.get("human_solutions", []), record.get("generated_solutions", [])
-    if "human_solutions" not in record and "generated_solutions" not in record:
+    solutions, generated = record.get("human_solutions"), record.get("generated_solutions")
+    if solutions is None and generated is None:
         raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
     if settings.rewards_from == "recorded":
         raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
+    solutions, generated = solutions or [], generated or []
     if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
         raise UserError("field 'human_solutions' must be a list of programs")
     if not isinstance(generated, list) or not all(
@@ -41,8 +42,8 @@ def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, 
         dropped = UNKNOWN_RESULT if status is None else None
         origin = f"generated_solutions/{place}"
         programs.append(JudgedProgram(plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
-    if "test_cases" not in record:
-        statement: str = record.get("question", record.get("instruction"))
+    if not has_tests(record, "test_cases"):
+        statement: str = record.get("question") or record["instruction"]
         messages = opening_messages(prompts.first_turn(statement), prompts)
         return JudgedRecord(statement, None, messages, programs, None)
     problem = Problem.parse(record)

@@ -29,12 +29,12 @@ from cobalt.datasets.offline.writing import (
     READ,
     Counts,
     JudgedProblem,
-    Summary,
     close_results,
     open_results,
     split_problems,
     write_groups,
 )
+from cobalt.datasets.tally import Summary
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.manifest import recorded_arguments
@@ -100,9 +100,9 @@ def _check_prompts(path: Path, first: Mapping[str, Any], settings: JudgedSetting
 
     Where nothing says which prompts they answer, the user is warned.
     """
-    if settings.responses == "programs" or "exec_results" not in first or _has_conversations(first):
+    if settings.responses == "programs" or first.get("exec_results") is None or _has_conversations(first):
         return  # programs without prompts, or with those that the model saw
-    if "hidden_verdicts" in first:
+    if first.get("hidden_verdicts") is not None:
         raise UserError(
             f"{path} is a result of eval_single_turn.py, which does not say which prompts its responses answer: give"
             " the single-turn result that it was made from, or take the programs alone by --responses programs"
@@ -117,7 +117,7 @@ def _check_prompts(path: Path, first: Mapping[str, Any], settings: JudgedSetting
         )
         return
     # A record has the instruction as it was sent, but not the system message.
-    names = ("system.jinja",) if "instruction" in first else FILES
+    names = ("system.jinja",) if first.get("instruction") is not None else FILES
     if not isinstance(recorded, dict) or any(recorded.get(name) != prompts.digests[name] for name in names):
         raise UserError(
             f"{path}: its responses were made with another prompt set than {settings.prompts!r}: give"
@@ -156,7 +156,7 @@ def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
 
 
 def _statement(record: Mapping[str, Any]) -> Any:
-    return record.get("question", record.get("instruction"))
+    return record.get("instruction") if record.get("question") is None else record["question"]
 
 
 def _problems(
@@ -175,14 +175,14 @@ def _problems(
         counts.problems[READ] += 1
         counts.programs[READ] += number
         if identifier not in splits:
-            counts.problems[EVALUATED] += 1
+            counts.problems.leave_out(EVALUATED, identifier)
             counts.programs[EVALUATED] += number
             continue
         candidates = []
         for writer, read in zip(writers, reads, strict=True):
             for program in read.programs:
                 if program.dropped is not None:
-                    counts.programs[program.dropped] += 1
+                    counts.programs.leave_out(program.dropped, f"{identifier}/{program.origin}")
                     continue
                 reward = settings.rewards.of(program.status) if program.reward is None else program.reward
                 origin = program.origin if len(writers) == 1 else f"{writer}:{program.origin}"
@@ -207,9 +207,9 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
 
 
 def _kind(record: Mapping[str, Any]) -> str:
-    if "raw_responses" in record or "conversations" in record:
+    if record.get("raw_responses") is not None or _has_conversations(record):
         return "multi_turn"
-    return "single_turn" if "exec_results" in record else "apps"
+    return "apps" if record.get("exec_results") is None else "single_turn"
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]] = {

@@ -26,7 +26,7 @@ _TOKEN = re.compile(rb"\w+|[^\w\s]")
 def normalised_source(source: str) -> str:
     """The program without comments, empty lines and white space at the end of lines."""
     without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source) if "#" in source else source
-    return "\n".join(line for line in map(str.rstrip, without_comments.splitlines()) if line)
+    return "\n".join(line for line in map(str.rstrip, without_comments.split("\n")) if line)
 
 
 class NearDuplicates:

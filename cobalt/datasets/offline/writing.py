@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,14 +22,13 @@ from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
+from cobalt.datasets.tally import Summary, Tally, with_first
 from cobalt.errors import UserError, tally
 from cobalt.files import check_files
 from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.offline_groups import OfflineGroup, Status
 from cobalt.records import encode_record
 from cobalt.rows import read_rows
-
-Summary = dict[str, dict[str, int]]
 
 TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
 
@@ -73,13 +73,17 @@ class JudgedProblem:
 class Counts:
     """What a run counted: problems, programs and groups, each by what became of them."""
 
-    problems: Counter[str] = field(default_factory=Counter)
-    programs: Counter[str] = field(default_factory=Counter)
+    problems: Tally = field(default_factory=partial(Tally, by_id=True))
+    programs: Tally = field(default_factory=partial(Tally, by_id=True))
     groups: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> Summary:
-        """The counts for a manifest and a table, each kind in the order in which it was first counted."""
-        return {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(+self.groups)}
+        """The counts for a manifest and a table, each kind in the order in which it was first counted.
+
+        With the first ids that were left out: of problems, and of programs or the problems that they belong to.
+        """
+        counts = {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(+self.groups)}
+        return with_first(counts, self.problems, self.programs)
 
 
 def open_results(
@@ -264,14 +268,18 @@ def write_groups(
         for problem in problems:
             fits, prompt_fits = _limit(settings, counter, problem.messages)
             if not prompt_fits:
-                counts.problems[LONG_PROMPT] += 1
+                counts.problems.leave_out(LONG_PROMPT, problem.id)
                 counts.programs[LONG_PROMPT] += len(problem.candidates)
                 continue
             most = max(most, _most_of_a_turn(problem.candidates))
             made, became = make_groups(problem.id, problem.candidates, settings, fits, problem.refuse)
-            counts.programs.update(became)
+            for what, number in became.items():
+                if what.startswith("dropped"):
+                    counts.programs.leave_out(what, problem.id, number)
+                else:
+                    counts.programs[what] += number
             if not made:
-                counts.problems[NO_GROUP] += 1
+                counts.problems.leave_out(NO_GROUP, problem.id)
                 continue
             split = splits[problem.id]
             counts.problems[f"in {split}.jsonl"] += 1

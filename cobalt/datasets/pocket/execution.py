@@ -81,7 +81,7 @@ def _signals_wait() -> Iterator[None]:
 
 def _traceback(program: str, error: Exception) -> str:
     """The interpreter's report of `error`, without the frames of this module."""
-    lines = f"{program}\n".splitlines(keepends=True)
+    lines = [f"{line}\n" for line in program.split("\n")]
     linecache.cache[FILE_NAME] = (len(program), None, lines, FILE_NAME)
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if frame.filename == FILE_NAME]

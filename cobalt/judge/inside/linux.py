@@ -7,11 +7,16 @@ import ctypes
 import os
 import struct
 
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 
-MS_NOSUID, MS_NODEV = 2, 4
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MNT_DETACH = 2
 
+_MS_REMOUNT, _MS_BIND = 32, 4096
+# Flags of a mount by which it must stay as restricted as the machine's; their numbers in `statvfs` are the same.
+_KEPT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
 _SIGCHLD = 17
@@ -84,6 +89,31 @@ class Mount:
     def detach(self) -> None:
         """Take the mount out of the namespace; it is gone when its last descriptor is closed."""
         _check(_libc.umount2(self._target, MNT_DETACH))
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount of this process's mount namespace read-only, and keep its other flags."""
+    kept = os.statvfs(target).f_flag & _KEPT_FLAGS
+    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | MS_RDONLY | kept)
+    _check(_libc.mount(None, target.encode(), None, flags, None))
+
+
+def unshare(namespaces: int) -> None:
+    """Move this process into new namespaces of the given kinds."""
+    _check(_libc.unshare(ctypes.c_int(namespaces)))
+
+
+def set_thread_stacks(size: int) -> None:
+    """Set the stack of threads that this process and its forks start; otherwise it is the limit on the main stack."""
+    attributes = ctypes.create_string_buffer(256)
+    for call, argument in (
+        (_libc.pthread_attr_init, None),
+        (_libc.pthread_attr_setstacksize, ctypes.c_size_t(size)),
+        (_libc.pthread_setattr_default_np, None),
+    ):
+        number = call(attributes) if argument is None else call(attributes, argument)
+        if number != 0:
+            raise OSError(number, os.strerror(number))
 
 
 def detach_mount(target: str) -> None:

@@ -17,6 +17,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any
 
 _BUILTINS = ("exit", "quit")
@@ -34,20 +35,28 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FOLDER = "/tmp"
 
 
-def refuse_future(source: bytes, file_name: str) -> None:
-    """Raise for a program that compiles and imports from `__future__`: after a guard, such an import comes too late.
+def compile_after_guard(text: str, file_name: str) -> types.CodeType:
+    """Compile a program as if it stood after a guard in one file: its first lines are then nothing special.
+
+    An import from `__future__` comes too late, a docstring is a plain string, and a byte-order mark is no part of a
+    program.
 
     Raises:
-        SyntaxError: the one that Python raises for such an import after another statement.
+        SyntaxError: what Python raises there.
     """
-    if b"__future__" not in source:
-        return
-    tree: Any = compile(source, file_name, "exec", _ONLY_AST, dont_inherit=True)
+    code = compile(text, file_name, "exec", dont_inherit=True)
+    if "__future__" not in text and "__doc__" not in text:
+        return code
+    tree: Any = compile(text, file_name, "exec", _ONLY_AST, dont_inherit=True)
     for statement in tree.body:
         if type(statement).__name__ == "ImportFrom" and statement.module == "__future__" and not statement.level:
-            line = source.splitlines()[statement.lineno - 1].decode("utf-8", "replace")
+            line = text.splitlines()[statement.lineno - 1]
             place = (file_name, statement.lineno, statement.col_offset + 1, line)
             raise SyntaxError("from __future__ imports must occur at the beginning of the file", place)
+    first: Any = tree.body[0] if tree.body else None
+    if type(first).__name__ == "Expr" and isinstance(getattr(first.value, "value", None), str):
+        del tree.body[0]
+    return compile(tree, file_name, "exec", dont_inherit=True)
 
 
 def apply() -> None:

@@ -35,15 +35,6 @@ _MESSAGE_END = 4096
 # Modules that Python loads before a script runs: a script that imports them gets these, not a file next to it.
 _LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
 
-_top_level_return: Any = None
-
-
-def prepare_top_level_return() -> None:
-    """Load the module that compiles programs with a top-level return, while its file can still be read."""
-    global _top_level_return
-    from . import top_level_return as _top_level_return
-
-
 _paper_guard: Any = None
 
 
@@ -53,46 +44,129 @@ def prepare_paper_guard() -> None:
     from . import paper_guard as _paper_guard
 
 
-def compile_source(source: bytes, allow_top_level_return: bool) -> list[CodeType]:
-    """Compile a program into one or two pieces, to be executed in order in one namespace.
+def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType], bytes]:
+    """Compile a program into pieces, to be executed in order in one namespace; returns also what to print before.
 
-    There are two pieces if a `return` outside a function is allowed and present. The first holds the statements
-    before it; the second holds the rest, as the body of a function in which every name is global.
+    The pieces are those that its suite puts before it (`before` of the limits) and the driver that calls its function
+    (`after`), if it has them, and the program itself. If a `return` outside a function is allowed and present, the
+    program has two pieces: the statements before it, and the rest as the body of a function in which every name is
+    global. What to print are the compiler's warnings, if the limits ask for them.
 
     Raises:
         SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: the kinds in `FAILURES`; `failure_text`
             turns them into what Python prints.
     """
-    stderr, sys.stderr = sys.stderr, None  # warnings about the source are printed there
+    text = text_of(source)
+    stderr, sys.stderr = sys.stderr, _Lines() if limits["syntax_warnings"] else None
     try:
         try:
-            codes = [compile(source, FILE_NAME, "exec", dont_inherit=True)]
+            codes = [_compile(text, limits)]
         except SyntaxError as error:
-            if not (allow_top_level_return and error.msg == "'return' outside function"):
+            if not (limits["top_level_return"] and error.msg == "'return' outside function"):
                 raise
-            pieces = _top_level_return.compile_with_return(source, FILE_NAME)
+            from . import top_level_return  # it loads `ast`, which would make every program's process larger
+
+            pieces = top_level_return.compile_with_return(text, FILE_NAME)
             if pieces is None:
                 raise
             codes = pieces
-        if _paper_guard is not None:
-            _paper_guard.refuse_future(source, FILE_NAME)
-        return codes
+        warnings = _with_source(sys.stderr, text) if sys.stderr is not None else b""
     finally:
         sys.stderr = stderr
+    return codes + compile_text(limits["after"], "driver.py"), warnings
 
 
-def failure_text(error: BaseException) -> str:
+def compile_text(text: str, file_name: str) -> list[CodeType]:
+    """The code of what a suite puts before or after a program, as pieces to execute: one, or none for no text.
+
+    Raises:
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: see `compile_source`.
+    """
+    return [compile(text, file_name, "exec", dont_inherit=True)] if text else []
+
+
+def lacks_names(*texts: str) -> bool:
+    """Whether pieces of code that share a namespace use a name that none defines and that is not built in.
+
+    Names that a piece gets by `from ... import *` or through `globals()` count as lacking.
+
+    Raises:
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: a piece does not compile.
+    """
+    import _symtable as symtable  # type: ignore[import-not-found]
+
+    used, bound = set(), {"__doc__", "__file__", "__name__", *dir(builtins)}
+    tops = [symtable.symtable(text, FILE_NAME, "exec") for text in texts]
+    tables = list(tops)
+    while tables:
+        table = tables.pop()
+        tables += table.children
+        for name, flags in table.symbols.items():
+            scope = flags >> symtable.SCOPE_OFF & symtable.SCOPE_MASK
+            outside = table in tops or scope in (symtable.GLOBAL_IMPLICIT, symtable.GLOBAL_EXPLICIT)
+            if outside and flags & symtable.DEF_BOUND:
+                bound.add(name)
+            elif outside and flags & symtable.USE:
+                used.add(name)
+    return not used <= bound
+
+
+def text_of(source: bytes) -> str:
+    """A program as text, whatever encoding it declares: it comes from a response, and is sent as UTF-8."""
+    text = source.decode("utf-8", "surrogatepass")
+    return text if _paper_guard is not None else text.removeprefix("\ufeff")
+
+
+def _compile(text: str, limits: dict[str, Any]) -> CodeType:
+    if _paper_guard is not None:
+        return _paper_guard.compile_after_guard(text, FILE_NAME)  # type: ignore[no-any-return]
+    return compile(text, FILE_NAME, "exec", dont_inherit=True)
+
+
+class _Lines:
+    """A stream that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        """Keep the text."""
+        self.text += text
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+def _with_source(stream: Any, text: str) -> bytes:
+    """The compiler's warnings as Python prints them for a file: each with the line of the program."""
+    lines = text.split("\n")
+    shown = []
+    for warning in stream.text.splitlines():
+        shown.append(warning)
+        name, _, rest = warning.partition(":")
+        number = rest.partition(":")[0]
+        if name == FILE_NAME and number.isdigit() and 0 < int(number) <= len(lines):
+            shown.append(f"  {lines[int(number) - 1].strip()}")
+    return "".join(f"{line}\n" for line in shown).encode("utf-8", "replace")
+
+
+def failure_text(error: BaseException, source: bytes) -> str:
     """What Python prints for a source that does not compile; a long text is cut to its two ends."""
     from traceback import format_exception_only
 
+    if isinstance(error, SyntaxError) and error.text is None and error.filename == FILE_NAME and error.lineno:
+        # What the compiler finds after parsing has no text, because it looks for the line in the program's file.
+        error.text = (text_of(source).split("\n") + [""] * error.lineno)[error.lineno - 1]
     text = "".join(format_exception_only(error))
     return text if len(text) <= 2 * _MESSAGE_END else text[:_MESSAGE_END] + text[-_MESSAGE_END:]
 
 
-def prepare(packages: str | None, hidden_modules: list[str], folder: str) -> None:
+def prepare(packages: str | None, folder: str) -> None:
     """Give this process the state that a script in `folder` finds at its start, except for `__main__`."""
-    for name in hidden_modules:
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]:
+        del sys.modules[name]
+    if hasattr(sys, "set_int_max_str_digits"):  # numbers of any length, as in the graders
+        sys.set_int_max_str_digits(0)
     sys.argv[:] = [FILE_NAME]
     sys.path.insert(0, folder)
     if packages is not None:

@@ -12,10 +12,15 @@ import sys
 
 if __name__ == "__main__":
     # Not the folder itself: its modules must not become importable to programs under their bare names.
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    from inside import nesting  # type: ignore[import-not-found]
+
+    if nesting.FIRST_TIME in sys.argv:
+        nesting.start_again(sys.argv)
+
     from sys import setprofile, settrace
 
-    from inside import program, zygote  # type: ignore[import-not-found]
+    from inside import program, zygote
 
     del sys.path[0]
 

@@ -105,11 +105,15 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     # Calls that show what other processes do with the system's files, or that let other processes notice a program.
     "cachestat": (451, 451),
     "fadvise64": (221, 223),
+    "mincore": (27, 232),
     "fanotify_init": (300, 262),
     "flock": (73, 32),
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "readahead": (187, 213),
+    # A file that is executed gives its process its name, which the kernel writes into its log when the process crashes.
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
     # Sockets, except pairs, which have no names. A message could carry descriptors, and sockets that carry one another
     # in a ring would outlive their processes. Options could enlarge buffers.
     "accept": (43, 202),
@@ -121,10 +125,33 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "sendmsg": (46, 211),
     "setsockopt": (54, 208),
 }
+# Refused as well where the sandboxes' programs have one user: the kernel limits the pipe buffers of each user together.
+PIPE_CALLS: dict[str, tuple[int | None, int | None]] = {"pipe": (22, None), "pipe2": (293, 59)}
+# Calls that succeed without an effect, because honest programs make them, too. The first ones write to the machine's
+# disk, through the system's files. By the others a program could leave the processor to others and starve, and so hold
+# its sandbox for longer than its own limits say.
+FAKED_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "fdatasync": (75, 83),
+    "fsync": (74, 82),
+    "msync": (26, 227),
+    "sync_file_range": (277, 84),
+    "ioprio_set": (251, 30),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "setpriority": (141, 140),
+}
+# Numbers that no call had when this table was made: from the first of each pair up to the second. Here new calls would
+# appear, and above, on x86_64, are second sets of numbers for every call.
+UNKNOWN_NUMBERS = ((335, 424), (295, 424))
+FIRST_UNKNOWN = 470
 # Calls that are refused for some of their arguments.
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _FCNTL = (72, 25)
+_IOCTL = (16, 29)
+_MADVISE = (28, 233)
 _MMAP = (9, 222)
 _PRCTL = (157, 167)
 _PREADV2 = (327, 286)
@@ -136,6 +163,8 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "clone": _CLONE,
     "clone3": _CLONE3,
     "fcntl": _FCNTL,
+    "ioctl": _IOCTL,
+    "madvise": _MADVISE,
     "mmap": _MMAP,
     "prctl": _PRCTL,
     "preadv2": _PREADV2,
@@ -147,7 +176,6 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
 
 ARCHITECTURES = ("x86_64", "aarch64")
 _AUDIT = (0xC000003E, 0xC00000B7)
-_X32_NUMBERS = 0x40000000  # on x86_64, numbers from here on are a second set for every call
 
 _CLONE_NEWUSER = 0x10000000
 _MAP_SHARED_ANONYMOUS = 0x21
@@ -155,9 +183,15 @@ _MAP_HUGETLB = 0x40000
 # PR_SET_SECCOMP and PR_FUTEX_HASH make filters and tables in the kernel's memory. PR_SET_CHILD_SUBREAPER gives
 # orphans another parent than the first process. PR_SCHED_CORE decides what may run on the other half of a core.
 _PRCTL_OPTIONS = (22, 36, 62, 78)
+_PR_SET_NAME = 15  # succeeds without an effect: the kernel writes the name of a process that crashes into its log
 # Allowed: to duplicate descriptors, to read and set flags, to read the size of a pipe. Not allowed: locks, leases and
 # notices, which reach beyond the sandbox through the system's files, and larger pipes.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)
+# Allowed: to ask for a terminal or its size, for the bytes that can be read, and to set flags of descriptors.
+_IOCTL_REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# Allowed: what allocators, threads and forks need. Not allowed: advice that removes a file's pages from memory, or
+# merges equal pages of different processes, either of which others can measure.
+_MADVISE_ADVICE = (0, 1, 2, 4, 8, 10, 11, 14, 15, 16, 17, 18, 19)
 _AF_UNIX = 1
 _SIGCHLD = 17
 
@@ -166,36 +200,48 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_SUCCESS = 0  # as an error: the call returns 0, and does nothing
 _FARTHEST_JUMP = 255
 
 
-def filter_program() -> bytes | None:
-    """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables."""
+def filter_program(*, pipes: bool = True) -> bytes | None:
+    """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables.
+
+    Args:
+        pipes: Whether programs may make pipes; if not, `pipes` gives them pairs of sockets instead.
+    """
     machine = os.uname().machine
-    return filter_program_for(ARCHITECTURES.index(machine)) if machine in ARCHITECTURES else None
+    return filter_program_for(ARCHITECTURES.index(machine), pipes=pipes) if machine in ARCHITECTURES else None
 
 
-def filter_program_for(column: int) -> bytes:
-    """The filter for the architecture in a column of the tables."""
+def filter_program_for(column: int, *, pipes: bool = True) -> bytes:
+    """The filter for the architecture in a column of the tables; see `filter_program`."""
     code = _Assembler()
     code.load(_ARCHITECTURE)
     code.unless_equal(_AUDIT[column], "other architecture")
     code.load(_NUMBER)
-    if ARCHITECTURES[column] == "x86_64":
-        code.if_at_least(_X32_NUMBERS, "x32")
+    first, end = UNKNOWN_NUMBERS[column]
+    code.if_at_least(FIRST_UNKNOWN, "unknown")
+    code.if_at_least(end, "calls")
+    code.if_at_least(first, "unknown")
     code.jump("calls")
     code.label("other architecture")
     code.give(_KILL)
-    code.label("x32")
+    code.label("unknown")
     code.refuse(errno.ENOSYS)
     code.label("calls")
-    for numbers in REFUSED_CALLS.values():
-        number = numbers[column]
-        if number is not None:
-            code.refuse_if_equal(number, errno.EPERM)
-    # clone3 has its flags in memory, which a filter cannot read; libc falls back to clone.
-    code.refuse_if_equal(_CLONE3[column], errno.ENOSYS)
-    code.refuse_if_equal(_SOCKET[column], errno.EAFNOSUPPORT)
+    for calls, error in (
+        (REFUSED_CALLS, errno.EPERM),
+        ({} if pipes else PIPE_CALLS, errno.EPERM),
+        (FAKED_CALLS, _SUCCESS),
+        # clone3 has its flags in memory, which a filter cannot read; libc falls back to clone.
+        ({"clone3": _CLONE3}, errno.ENOSYS),
+        ({"socket": _SOCKET}, errno.EAFNOSUPPORT),
+    ):
+        for numbers in calls.values():
+            number = numbers[column]
+            if number is not None:
+                code.refuse_if_equal(number, error)
     _check_arguments(code, column)
     code.give(_ALLOW)
     return code.assembled()
@@ -217,21 +263,21 @@ def _check_arguments(code: "_Assembler", column: int) -> None:
         code.load_argument(0)
         for option in _PRCTL_OPTIONS:
             code.refuse_if_equal(option, errno.EPERM)
-    with code.call(_FCNTL[column]):
-        code.load_argument(1)
-        for command in _FCNTL_COMMANDS:
-            code.allow_if_equal(command)
-        code.refuse(errno.EPERM)
-    with code.call(_SOCKETPAIR[column]):
-        code.load_argument(0)
-        code.allow_if_equal(_AF_UNIX)
-        code.refuse(errno.EAFNOSUPPORT)
-    # One of the flags tells whether a page of a file is in memory, where another process may have put it.
-    for number in (_PREADV2[column], _PWRITEV2[column]):
-        with code.call(number):
-            code.load_argument(5)
-            code.allow_if_equal(0)
-            code.refuse(errno.EOPNOTSUPP)
+        code.refuse_if_equal(_PR_SET_NAME, _SUCCESS)
+    for call, argument, allowed, error in (
+        (_IOCTL, 1, _IOCTL_REQUESTS, errno.ENOTTY),
+        (_MADVISE, 2, _MADVISE_ADVICE, errno.EINVAL),
+        (_FCNTL, 1, _FCNTL_COMMANDS, errno.EPERM),
+        (_SOCKETPAIR, 0, (_AF_UNIX,), errno.EAFNOSUPPORT),
+        # One of the flags tells whether a page of a file is in memory, where another process may have put it.
+        (_PREADV2, 5, (0,), errno.EOPNOTSUPP),
+        (_PWRITEV2, 5, (0,), errno.EOPNOTSUPP),
+    ):
+        with code.call(call[column]):
+            code.load_argument(argument)
+            for value in allowed:
+                code.allow_if_equal(value)
+            code.refuse(error)
     # If a program ignores this signal, the kernel discards its ended children, and the CPU time that they used is lost.
     with code.call(_SIGACTION[column]):
         code.load_argument(0)

@@ -1,4 +1,4 @@
-"""Compilation of programs that return outside a function, as some graders allow; loaded only if the setting is on."""
+"""Compilation of programs that return outside a function, as some graders allow; loaded only for these."""
 
 import ast
 import types
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 _FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
 
 
-def compile_with_return(source: bytes, file_name: str) -> list[types.CodeType] | None:
+def compile_with_return(source: str, file_name: str) -> list[types.CodeType] | None:
     """The two pieces of such a program; see `program.compile_source`, which lists the errors.
 
     None if no statement of the module returns but one of a class body does, which no grader allows.
@@ -27,7 +27,8 @@ def compile_with_return(source: bytes, file_name: str) -> list[types.CodeType] |
     flags = codes[0].co_flags & _FUTURE_FLAGS
     outer = compile(module, file_name, "exec", flags, dont_inherit=True)
     inner = next(item for item in outer.co_consts if isinstance(item, types.CodeType))
-    codes.append(inner.replace(co_name="<module>", co_qualname="<module>"))
+    inner = inner.replace(co_name="<module>")
+    codes.append(inner.replace(co_qualname="<module>") if hasattr(inner, "co_qualname") else inner)  # from 3.11 on
     return codes
 
 

@@ -12,9 +12,6 @@ import os
 # the default size of a pipe. The system call filter lets nobody enlarge them.
 SOCKET_BYTES = 2 * 212992
 PIPE_BYTES = 65536
-# More pipes and sockets than this count as over any limit on memory. The kernel limits the pipe buffers of each user;
-# where sandboxes share one user, one program's pipes would take room from those of others.
-MOST_BUFFERS = 128
 # More mappings than this, of all processes together, count as over the limit too: counting them takes time, during
 # which the program goes on.
 MOST_MAPPINGS = 20_000
@@ -83,12 +80,12 @@ def _pages(number: bytes) -> int:
 
 def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]], memory_limit: int) -> int:
     """Bytes that the kernel holds for the processes' sockets, pipes and mappings; above the limit for too many."""
-    memory = _buffers(proc, pids, memory_limit)
+    memory = _buffers(proc, pids)
     left = MOST_MAPPINGS
     for pid in lines:
-        count = _mappings(proc, pid, left)
+        count, shared = _mappings(proc, pid, left)
         left -= count
-        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid))
+        memory += shared + count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
     return memory if left >= 0 else max(memory, memory_limit + 1)
 
 
@@ -152,24 +149,47 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
     return count
 
 
-def _mappings(proc: int, pid: int, most: int) -> int:
-    """The number of mappings of a process; if there are more than `most`, some number above `most`."""
-    count = 0
+def _mappings(proc: int, pid: int, most: int) -> tuple[int, int]:
+    """The number of mappings of a process (if there are more than `most`, some number above it), and bytes of zeros.
+
+    The bytes are those of shared mappings of /dev/zero, whose pages stay when the process gives them back.
+    """
+    count = shared = 0
+    rest = b""
     try:
         descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)
     except OSError:
-        return 0
+        return 0, 0
     try:
         while count <= most and (part := os.read(descriptor, 1 << 16)):
             count += part.count(b"\n")
+            lines, _, rest = (rest + part).rpartition(b"\n")
+            if b"/dev/zero" in lines:
+                shared += sum(_length(line) for line in lines.split(b"\n") if b"/dev/zero" in line)
     except OSError:
         pass  # the process has ended meanwhile
     finally:
         os.close(descriptor)
-    return count
+    return count, shared
 
 
-def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:
+def _length(mapping: bytes) -> int:
+    """Bytes of a line of /proc/PID/maps."""
+    begin, end = mapping.split(None, 1)[0].split(b"-")
+    return int(end, 16) - int(begin, 16)
+
+
+def _page_tables(proc: int, pid: int) -> int:
+    """Bytes of a process's page tables. Pages that are only read need them, too, and are in no resident memory."""
+    try:
+        status = read(proc, f"{pid}/status")
+    except OSError:
+        return 0  # it has ended meanwhile
+    _, mark, rest = status.partition(b"\nVmPTE:")
+    return int(rest.split(None, 1)[0]) * 1024 if mark else 0
+
+
+def _buffers(proc: int, pids: list[int]) -> int:
     """The most that the processes' sockets and pipes can hold, each counted once, in bytes."""
     objects = set()
     for pid in pids:
@@ -183,5 +203,4 @@ def _buffers(proc: int, pids: list[int], memory_limit: int) -> int:
                     continue
     sockets = sum(name.startswith("socket:") for name in objects)
     pipes = sum(name.startswith("pipe:") for name in objects)
-    bound = memory_limit + 1 if sockets + pipes > MOST_BUFFERS else 0
-    return max(bound, sockets * SOCKET_BYTES + pipes * PIPE_BYTES)
+    return sockets * SOCKET_BYTES + pipes * PIPE_BYTES

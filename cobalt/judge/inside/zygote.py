@@ -29,12 +29,13 @@ import marshal
 import os
 import resource
 import select
-import sys
 import time
 from _json import encode_basestring_ascii as _quoted
 from _struct import Struct
 
-from . import linux, program, syscall_filter, usage
+from . import linux, nesting, program, syscall_filter, usage
+from .nesting import PROC as _PROC
+from .nesting import SOCKET as _SOCKET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,16 +46,17 @@ HEADER = Struct("!cII")
 TICK_SECONDS = 0.05
 LONGEST_STARVATION = 20  # a test ends after this many wall limits, however busy the machine is
 STDERR_BYTES = 65536
-STACK_BYTES = 120 << 20  # what the kernel leaves below the mappings for the main thread's stack
 # Modules are imported beforehand for programs of at most this many bytes; to split one into words takes 24 times that.
 LARGEST_WARMED = 1 << 18
+_THREAD_STACK_BYTES = 8 << 20
 PENDING_SIGNALS = 256  # queued signals and timers of a test
 
 FOLDER = "/tmp"  # the program's own folder, in which it starts
 STREAMS = "/io"  # the folder of its standard streams; /dev/stdin, /dev/stdout and /dev/stderr link to them
-MODULES = f"{FOLDER}/inside"  # the folder of these modules until programs run
-# Descriptors: a test's streams, the two ends of the pipe by which a test reports that it is ready, the sandbox's own.
-_INPUT, _OUTPUT, _ERRORS, _READ, _READY, _SOCKET, _PROC, _OOM = 0, 1, 2, 3, 4, 10, 11, 12
+MODULES = f"{FOLDER}/inside"  # the folder of these modules, which the file systems of tests cover
+# Descriptors: a test's streams, the counter by which a test reports that it is ready, and the sandbox's own.
+_INPUT, _OUTPUT, _ERRORS, _READY, _OOM = 0, 1, 2, 3, 12
+_FIFO = f"self/fd/{nesting.FIFO}"  # below /proc
 _JUDGE_HAS_GONE = 3  # exit status of a compiler that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Scores for the kernel's out-of-memory killer. The program's is higher than the compiler's by as much as all memory
@@ -84,26 +86,30 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
 
     Args:
         arguments: The script's arguments. The second is the socket's descriptor, the others are options as
-            `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user), kernel (1: count
-            what the kernel holds for a program), packages (a folder, or empty), top_level_return (1: programs may
-            return outside a function), paper_guard (1: apply the authors' guard).
+            `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user, and sandboxes
+            share one), kernel (1: count what the kernel holds for a program), packages (a folder, or empty),
+            paper_guard (1: apply the authors' guard), stdin_pipe (1: standard input may be a pipe), stack (bytes).
     """
-    _take_descriptors(int(arguments[1]))
-    stdin = dict(argument.split("=", 1) for argument in arguments[2:])
+    given = dict(argument.split("=", 1) for argument in arguments[2:])
     options: dict[str, Any] = {
-        "isolated": stdin["isolated"] == "1",
-        "uid": int(stdin["uid"]),
-        "kernel": stdin["kernel"] == "1",
-        "packages": stdin["packages"] or None,
+        "isolated": given["isolated"] == "1",
+        "uid": int(given["uid"]),
+        "kernel": given["kernel"] == "1",
+        "packages": given["packages"] or None,
     }
-    if stdin["top_level_return"] == "1":
-        program.prepare_top_level_return()
-    if stdin["paper_guard"] == "1":
+    if not options["isolated"]:
+        nesting.take_descriptors(int(arguments[1]))
+        nesting.limit_stack(int(given["stack"]))
+    elif not options["uid"]:
+        from . import pipes
+
+        pipes.replace()
+    if given["paper_guard"] == "1":
         program.prepare_paper_guard()
-    options["hidden"] = [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]
     _provide_exits()
+    linux.set_thread_stacks(_THREAD_STACK_BYTES)
     if options["isolated"]:
-        _close_the_sandbox()
+        _close_the_sandbox(pipes=bool(options["uid"]))
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -134,18 +140,7 @@ def _end_the_rest() -> None:
         pass  # no process is left
 
 
-def _take_descriptors(socket: int) -> None:
-    """Give the sandbox's own descriptors their fixed numbers, and close all that others left open."""
-    if socket != _SOCKET:
-        os.dup2(socket, _SOCKET)
-    os.closerange(_READ, _SOCKET)
-    os.closerange(_SOCKET + 1, 1 << 20)
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    os.dup2(proc, _PROC)
-    os.close(proc)
-
-
-def _close_the_sandbox() -> None:
+def _close_the_sandbox(*, pipes: bool) -> None:
     """Remove what only the start needed, for all later processes, and filter their system calls.
 
     Raises:
@@ -155,11 +150,9 @@ def _close_the_sandbox() -> None:
         os.setgroups([])
     except OSError:
         pass  # not allowed for this user, whose groups do not matter inside
-    for target in ("/proc", MODULES):  # files that are open in them stay usable
-        linux.detach_mount(target)
     linux.lock_privileges()
     linux.drop_inheritable_capabilities()
-    code = syscall_filter.filter_program()
+    code = syscall_filter.filter_program(pipes=pipes)
     if code is None:
         raise OSError(f"there is no system call filter for the architecture {os.uname().machine}")
     linux.install_filter(code)
@@ -189,9 +182,10 @@ def _serve_program(
     options: dict[str, Any], limits: dict[str, Any], source: bytes
 ) -> tuple[list[types.CodeType], dict[str, Any]]:
     failure, codes = _compile(limits, source)
-    _send(b"C", {"failure": failure}, b"")
-    if len(source) <= LARGEST_WARMED:
-        for word in _WARM.intersection(source.translate(_LETTERS).decode().split()):
+    _send(b"C", {"failure": failure, "of_the_suite": limits.get("wrong_suite", False)}, b"")
+    mentioned = source + (limits["imports"] + limits["before"]).encode("utf-8", "replace")
+    if len(mentioned) <= LARGEST_WARMED:
+        for word in _WARM.intersection(mentioned.translate(_LETTERS).decode().split()):
             __import__(word)
     os.umask(0)  # each test sets its own mask
     _set_inherited_limits(limits)
@@ -200,9 +194,9 @@ def _serve_program(
     os.close(score)
     os.write(_OOM, _COMPILER_NEXT)
     folder = FOLDER if options["isolated"] else os.getcwd()
-    program.prepare(options["packages"], options["hidden"], folder)
+    program.prepare(options["packages"], folder)
     # The files opened for a test then get the numbers of its streams, so that the test need not move them.
-    os.closerange(_INPUT, _READ)
+    os.closerange(_INPUT, _READY)
     gc.freeze()
     try:
         while True:
@@ -219,20 +213,34 @@ def _serve_program(
 
 
 def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[types.CodeType]]:
-    """Compile within the limits; returns the compiler's message if the source does not compile, and the code."""
+    """Compile within the limits; returns the compiler's message if the source does not compile, and the code.
+
+    Adds to `limits` what the program's processes print before the program runs, and whether what did not compile is
+    the suite's own code.
+    """
     if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
-    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, before[0][1][1]))
-    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], before[1][1][1]))
-    failure, codes = None, []
+    unlimited = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, unlimited[0][1][1]))
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], unlimited[1][1][1]))
+    failure: BaseException | None = None
+    codes: list[types.CodeType] = []
+    limits["warnings"], limits["wrong_suite"] = b"", True
     try:
-        codes = program.compile_source(source, limits["allow_top_level_return"])
+        before = program.compile_text(limits["before"], "prelude.py")
+        limits["wrong_suite"] = False
+        codes, limits["warnings"] = program.compile_source(source, limits)
+        if limits["imports"]:
+            if program.lacks_names(limits["before"], program.text_of(source)):
+                before[:0] = program.compile_text(limits["imports"], "prelude.py")
+            else:
+                limits["imports"] = ""
+        codes[:0] = before
     except program.FAILURES as error:
         failure = error
-    for limit, values in before:
+    for limit, values in unlimited:
         resource.setrlimit(limit, values)
-    return (None if failure is None else program.failure_text(failure)), codes
+    return (None if failure is None else program.failure_text(failure, source)), codes
 
 
 def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> None:
@@ -247,7 +255,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     # Each file fills whole pages; the file system itself needs one page.
     room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
-        linux.Mount("tmpfs", FOLDER, quiet, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
+        linux.Mount("tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
         linux.Mount("tmpfs", STREAMS, quiet, f"size={room},nr_inodes=8,mode=755"),
     ]
     for mount in options["mounts"]:
@@ -256,9 +264,57 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     new = os.O_CREAT | os.O_EXCL | os.O_RDWR
     _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), stdin)
     os.close(_INPUT)
-    os.set_inheritable(os.open(f"{STREAMS}/stdin", os.O_RDONLY), True)
+    if limits["stdin_pipe"]:
+        # An open pipe of its own for each test; `/dev/stdin` still names the file.
+        os.open(_FIFO, os.O_RDONLY | os.O_NONBLOCK, dir_fd=_PROC)
+        os.set_blocking(_INPUT, True)
+    else:
+        os.open(f"{STREAMS}/stdin", os.O_RDONLY)
+    os.set_inheritable(_INPUT, True)
     os.set_inheritable(os.open(f"{STREAMS}/stdout", new, 0o666), True)
     os.set_inheritable(os.open(f"{STREAMS}/stderr", new, 0o666), True)
+
+
+def _open_feed(options: dict[str, Any], limits: dict[str, Any]) -> _Feed | None:
+    """What `_watch` feeds a test's standard input from, if it is a pipe; call it when the streams are open."""
+    if not limits["stdin_pipe"]:
+        return None
+    if options["isolated"]:
+        source = os.open(f"{STREAMS}/stdin", os.O_RDONLY)
+        return _Feed(source, os.open(_FIFO, os.O_WRONLY | os.O_NONBLOCK, dir_fd=_PROC))
+    source = os.dup(_INPUT)
+    read, write = os.pipe()
+    os.dup2(read, _INPUT)
+    os.close(read)
+    os.set_blocking(write, False)
+    return _Feed(source, write)
+
+
+class _Feed:
+    """The input of a test whose standard input is a pipe: the file that holds it, and the pipe's end."""
+
+    def __init__(self, source: int, pipe: int) -> None:
+        self.pipe = pipe
+        self._source = source
+        self._sent = 0
+
+    def push(self) -> bool:
+        """Write what the pipe takes; returns whether nothing is left to write or nobody reads. Then call `close`."""
+        try:
+            while part := os.pread(self._source, 1 << 16, self._sent):
+                self._sent += os.write(self.pipe, part)
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            pass
+        return True
+
+    def close(self) -> None:
+        """Close both, so that a reader sees the end of the input; nothing happens if they are closed."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            os.close(self._source)
+            self.pipe = -1
 
 
 def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray) -> bool:
@@ -266,17 +322,22 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     _open_streams(options, limits, stdin)
     limits = limits | {"given": len(stdin)}
     _forget(stdin)
-    # A test writes to this pipe once its isolation is complete, and closes it before the program starts. So a failed
-    # set-up cannot look like a verdict, and a program cannot make a verdict look like a failed set-up.
-    os.pipe()
+    # A test counts this up once its isolation is complete, and closes it before the program starts. So a failed set-up
+    # cannot look like a verdict, and a program cannot make a verdict look like a failed set-up.
+    counter = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    if counter != _READY:
+        os.dup2(counter, _READY, inheritable=False)
+        os.close(counter)
+    feed = _open_feed(options, limits)
     os.write(_OOM, _PROGRAM_FIRST)
     started = time.monotonic()
     child = linux.fork(linux.CLONE_NEWPID if options["isolated"] else 0)
     if child == 0:
         return True
     os.write(_OOM, _COMPILER_NEXT)
-    os.close(_READY)
-    end, seen, idle, memory = _watch(child, started, limits, options)
+    end, seen, idle, memory = _watch(child, started, limits, options, feed)
+    if feed is not None:
+        feed.close()
     if not options["isolated"]:
         try:
             os.killpg(child, _SIGKILL)
@@ -287,7 +348,7 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     wall = time.monotonic() - started
     size = os.fstat(_OUTPUT).st_size
     facts = {
-        "ready": os.read(_READ, 1) == b"1",
+        "ready": _is_ready(),
         "end": end,
         "status": os.waitstatus_to_exitcode(raw),
         # The kernel kills a program that lowers its own limit on CPU time by the same signal as one that is killed
@@ -309,10 +370,18 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     for descriptor, parts in ((_OUTPUT, output), (_ERRORS, errors)):
         for begin, count in parts:
             _send_file(descriptor, begin, count)
-    os.closerange(_INPUT, _READ + 1)
+    os.closerange(_INPUT, _READY + 1)
     for mount in options.get("mounts", ()):
         mount.detach()
     return False
+
+
+def _is_ready() -> bool:
+    """Whether the test has reported that its isolation is complete."""
+    try:
+        return os.eventfd_read(_READY) == 1
+    except BlockingIOError:
+        return False
 
 
 def _forget(data: bytearray) -> None:
@@ -325,7 +394,7 @@ def _forget(data: bytearray) -> None:
 
 
 def _watch(
-    child: int, started: float, limits: dict[str, Any], options: dict[str, Any]
+    child: int, started: float, limits: dict[str, Any], options: dict[str, Any], feed: _Feed | None
 ) -> tuple[str, float, float, int]:
     """Wait for a test's end, and kill the test at a limit.
 
@@ -335,11 +404,21 @@ def _watch(
     descriptor = os.pidfd_open(child)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
+    if feed is not None:
+        poll.register(feed.pipe, select.POLLOUT)
     limit = limits["wall_seconds"]
     idle, before, last, most, peak, looking = 0.0, -1, started, 0, 0, 0.0
     end = "exit"
-    while not poll.poll(TICK_SECONDS * 1000):
+    while True:
+        events = poll.poll(TICK_SECONDS * 1000)
+        if any(which == descriptor for which, _ in events):
+            break
+        if events and feed is not None and feed.push():
+            poll.unregister(feed.pipe)
+            feed.close()
         now, computed = time.monotonic(), time.process_time()
+        if events and now - last < TICK_SECONDS:
+            continue
         ticks, memory, runnable = _usage(child, limits, options)
         # Only time in which no process of the test computed or was ready to compute counts towards the wall limit.
         # If this process had no core and measures late, the interval counts as an ordinary one, so that a busy
@@ -393,13 +472,13 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
                 linux.drop_capabilities()
         else:
             _set_limits(limits, 0)
-        os.close(_READ)
         os.closerange(_READY + 1, 1 << 20)
         _write_new(program.FILE_NAME, source)  # shown in tracebacks
+        _write_all(_ERRORS, limits["warnings"])
         for path, contents in files.items():
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             _write_new(path, contents)
-        os.write(_READY, b"1")
+        os.eventfd_write(_READY, 1)
         os.close(_READY)
     except BaseException as error:  # noqa: BLE001 - a failure to isolate must not become a verdict
         os.write(_ERRORS, f"{type(error).__name__}: {error}".encode())
@@ -433,15 +512,13 @@ def _set_inherited_limits(limits: dict[str, Any]) -> None:
     """Set the limits that a compiler has and that its tests inherit."""
     for kind, value in (
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_CORE, 0),
+        # Where crashes are handed to a program of the machine, the kernel does so whatever the limit, unless it is 1.
+        (resource.RLIMIT_CORE, 1 if resource.getrlimit(resource.RLIMIT_CORE)[1] else 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
     ):
         resource.setrlimit(kind, (value, value))
-    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
 def _parts(size: int, limit: int) -> list[tuple[int, int]]:
