@@ -14,8 +14,9 @@ same name.
 
 Files of the authors have fewer fields. A missing field is None in a `Turn`, and without `raw_responses` a response is
 the assistant message. Records of the authors also lack this project's `finish_reasons` and `hidden_verdicts`. In such a
-record, a field whose lengths fit only the other order of its axes is read in that order; `axes_are_known` says whether
-the lengths decide the order. Files are read one record at a time. This module judges and selects nothing.
+record, a field whose lengths fit only the other order of its axes is read in that order. Where the record has as many
+turns as samples, the conversations decide (`axes_are_known`). A result of a single-turn file of the authors may have
+one failed entry for the whole suite. Files are read one record at a time. This module judges and selects nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,11 +208,38 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
 def axes_are_known(group: ProblemTrajectories) -> bool:
     """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
 
-    In a record that this project did not write, the axes follow from the lengths of its lists. The lengths decide
-    nothing if the record has as many turns as samples.
+    In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
+    many turns as samples, they are the paper's where its responses or results are those of its conversations, which
+    have one order only: then the authors' multi-turn script wrote the record, and their evaluation, which writes
+    `all_pass_rates` by sample, added to it.
     """
     record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
-    return samples != turns or samples == 1 or all(record.get(field) is not None for field in _OURS)
+    return (
+        samples != turns
+        or samples == 1
+        or all(record.get(field) is not None for field in _OURS)
+        or _fits_the_conversations(group)
+    )
+
+
+def _fits_the_conversations(group: ProblemTrajectories) -> bool:
+    """Whether each message of the model is a part of its response, and each feedback holds that of a failed test.
+
+    False if the record has nothing to compare.
+    """
+    record = group.problem.record
+    if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
+        return False
+    for trajectory in group.trajectories:
+        for shown, turn in zip(_answers(trajectory.messages), trajectory.turns, strict=True):
+            if shown not in turn.response:
+                return False
+            result = turn.public_result
+            if result is None or turn.feedback is None or all(result.passing):
+                continue
+            if result.feedback[result.passing.index(False)].strip() not in turn.feedback:
+                return False
+    return True
 
 
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
@@ -261,7 +289,7 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     results = record.get("exec_results")
     if not isinstance(results, list) or not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")
-    rows = [result.get("passing") if isinstance(result, dict) else None for result in results]
+    rows = [_whole(result, tests).get("passing") if isinstance(result, dict) else None for result in results]
     passing = [[read_passed(item) for item in row] for row in rows if isinstance(row, list) and len(row) == tests]
     if len(passing) != len(results):
         raise UserError("field 'exec_results' does not have one 'passing' entry for each test")
@@ -276,10 +304,18 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
             tests.
     """
     decode_passing(record, tests)
-    results = [ExecResult.from_record(result) for result in record["exec_results"]]
+    results = [ExecResult.from_record(_whole(result, tests)) for result in record["exec_results"]]
     if any(len(result.verdicts) != tests for result in results):
         raise UserError("field 'exec_results' does not have one verdict for each test")
     return results
+
+
+def _whole(result: Mapping[str, Any], tests: int) -> Mapping[str, Any]:
+    """A result with one entry for each test: the authors' judge writes a single failed one if no test was run."""
+    feedback = result.get("feedback")
+    if result.get("passing") != [False] or "verdicts" in result or not isinstance(feedback, list):
+        return result
+    return {**result, "passing": [False] * tests, "feedback": feedback[:1] * tests}
 
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:

@@ -33,6 +33,7 @@ PAGES = sorted(
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
 OTHERS = {
+    "cat",
     "cd",
     "curl",
     "docker",
@@ -44,6 +45,7 @@ OTHERS = {
     "lm_eval",
     "mkdir",
     "mkdocs",
+    "rm",
     "source",
     "vf-eval",
 }

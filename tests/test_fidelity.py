@@ -7,8 +7,9 @@ import json
 import re
 
 import pytest
-from support import ROOT, RefusingJudge, square_problem, trajectory_record, write_lines
-from test_extraction_of_errors import A, B, extract, recorded, result
+from pydantic import ValidationError
+from support import ROOT, RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded, result
 from test_scripts import assert_user_error, run
 from test_taco import row
 
@@ -16,9 +17,12 @@ from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.contexts.selection import max_variance_subset
 from cobalt.conversation import history_text, load_prompts, program_of
 from cobalt.conversation.chat_template import template_arguments
-from cobalt.datasets.taco import TacoSettings, preprocess_taco
-from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
+from cobalt.datasets.livecodebench import LiveCodeBenchSettings, preprocess_livecodebench
+from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
+from cobalt.datasets.taco_rules import easiest_places
+from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
+from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input
@@ -30,8 +34,10 @@ from cobalt.problem import TestSuite
 from cobalt.records import read_records
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
-from cobalt.rollout.evaluate import ProblemScore, average
+from cobalt.rollout.evaluate import ProblemScore, average, turn_metrics
+from cobalt.rollout.evaluate_single import evaluate_single_turn
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.trajectory_codec import axes_are_known
 
 ROWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
 RIGHT, WRONG = (2, 2), (0, 0)
@@ -129,6 +135,61 @@ async def test_suite_limit():
     code, tests = "import time\ntime.sleep(0.5)", [("", "")] * 12
     assert (await judged(code, *tests[:4], suite_seconds=0.75)).pass_rate == 1.0  # half a second, four at a time
     assert (await judged(code, *tests, suite_seconds=0.75)).pass_rate == 0.0  # three times as long
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_commands_that_need_no_service_run_as_in_the_readme(tmp_path, policy):
+    """Each line of the authors' README from data to training rows, in its order, with its flags.
+
+    Added are `--input_file` where the line downloads its data, and `--model_name` where it would load Qwen3's
+    tokenizer. test_services.py runs the vLLM commands and eval_multi_turn.py.
+    """
+
+    def readme(line):
+        words = [str(tmp_path / word) if word.endswith(".jsonl") else word for word in line.split()]
+        finished = run(*words)
+        assert finished.returncode == 0, finished.stderr
+        return tmp_path / words[words.index("--output_file") + 1] if "--output_file" in words else None
+
+    write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(6)])
+    finished = run(
+        *("preproc/preproc_taco.py", "--input_file", tmp_path / "taco.jsonl", "--output_dir", tmp_path / "taco"),
+        *("--dev_size", "2"),
+    )
+    assert finished.returncode == 0, finished.stderr
+    dev, train = (tmp_path / "taco" / f"{name}.jsonl" for name in ("dev", "train"))
+    assert [len(read_records(path)) for path in (dev, train)] == [2, 4]
+    dev.rename(tmp_path / "dev.jsonl")
+    train.rename(tmp_path / "train.jsonl")
+
+    perturbed = readme("preproc/run_perturbation.py --input_file dev.jsonl --output_file perturbed.jsonl")
+    assert all("perturbed_public_test_cases" in record for record in read_records(perturbed))
+
+    write_lines(tmp_path / "run.jsonl", [trajectory_record("t", [[WRONG, WRONG, RIGHT]] * 2)])
+    write_lines(tmp_path / "run_dev.jsonl", [trajectory_record("d", [[WRONG, WRONG, RIGHT]] * 2)])
+    selection = f"preproc/process_multi_turn_taco.py --model_name {policy}"
+    readme(f"{selection} --input_file run.jsonl --output_file prompts.jsonl")
+    chosen = readme(f"{selection} --input_file run_dev.jsonl --output_file prompts_dev.jsonl --is_test")
+    assert {record["sample"] for record in read_records(chosen)} == {None, 0}
+
+    for kind, files in (("single", ("train.jsonl", "dev.jsonl")), ("multi", ("prompts.jsonl", "prompts_dev.jsonl"))):
+        rows = f"--train_data_file {files[0]} --val_data_file {files[1]} --model_name {policy}"
+        readme(f"preproc/verl_preproc_{kind}_turn.py --local_dir {tmp_path}/{kind} {rows}")
+        assert {path.name for path in (tmp_path / kind).glob("*.parquet")} == {"train.parquet", "validation.parquet"}
+
+    write_lines(tmp_path / "perturbed.jsonl", [perturbed_problem()])
+    write_lines(tmp_path / "hacked.jsonl", [recorded((A, result("--++")), (B, result("+-++")))])
+    events = readme(
+        "extract_turn_level_errors.py --data_file perturbed.jsonl --input_file hacked.jsonl --output_file events.jsonl"
+    )
+    assert len(read_records(events)) == 1
+
+
+def test_commands_that_serve_an_engine_name_the_model():
+    with pytest.raises(ValidationError, match="model"):
+        VllmSettings()
+    assert (VllmSettings(model="m").num_replicas, VllmSettings(model="m").tensor_parallel_size) == (1, 1)
 
 
 # The commands of the authors' README and their preprocessing scripts' flags, with files that are not there.
@@ -462,6 +523,181 @@ async def prompts_of(tmp_path, policy, *records, **settings):
     return {(row["problem_id"], row["turn"]): row for row in read_records(tmp_path / "prompts.jsonl")}
 
 
+async def both_selections(tmp_path, policy, record, **settings):
+    """The ids of the prompts that are cut from a record by this project's selection, and by the authors'."""
+    ids, turns = [], len(record["raw_responses"])
+    results = [{"passing": [False] * 4, "feedback": [""] * 4}]
+    other = trajectory_record("other", [[WRONG] * turns], exec_results=results)
+    for theirs in (False, True):
+        folder = tmp_path / f"authors_selection_{theirs}"
+        folder.mkdir()
+        source = write_lines(folder / "evaluation.jsonl", [record, other])
+        run = ProcessingSettings(source, folder / "prompts.jsonl", policy, authors_selection=theirs, **settings)
+        await process_trajectories(run, RefusingJudge())
+        ids.append(sorted(row["id"] for row in read_records(run.output_file) if row["problem_id"] == record["id"]))
+    return ids
+
+
+def of_20_tests(hidden, public, *, single_turn):
+    """An evaluated record: `hidden` is how many of 16 hidden tests pass, [sample][turn]; `public` of 4, by turn.
+
+    `single_turn` is whether every sample of the single-turn run passed every test.
+    """
+
+    def tests(*numbers):
+        return json.dumps({"inputs": [str(i) for i in numbers], "outputs": [str(i) for i in numbers]})
+
+    return trajectory_record(
+        0,
+        [[WRONG] * len(turns) for turns in hidden],
+        test_cases=tests(*range(20)),
+        public_test_cases=tests(*range(4)),
+        hidden_test_cases=tests(*range(4, 20)),
+        public_pass_rates=[[passed / 4] * len(hidden) for passed in public],
+        all_pass_rates=[[passed / 16 for passed in turns] for turns in hidden],
+        exec_results=[{"passing": [single_turn] * 20, "feedback": [""] * 20}] * len(hidden),
+    )
+
+
+@pytest.mark.slow
+async def test_turns_in_scores(tmp_path, policy):
+    hidden = [[3, 3, 4, 4, 16, 16, 16, 16, 16]] * 5
+    record = of_20_tests(hidden, [0, 0, 0, 0, 4, 4, 4, 4, 4], single_turn=False)
+    ours, theirs = await both_selections(tmp_path, policy, record)
+    assert ours == ["0/-/0"]  # no program is right in the first three turns
+    assert len(theirs) == 13 and {name.split("/")[2] for name in theirs} == {"0", "1", "2", "3"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("public", [0, 4])
+async def test_ties_in_test_set(tmp_path, policy, public):
+    record = of_20_tests([[15, 15, 16], [1, 2, 2], [3, 4, 3]], [public] * 3, single_turn=False)
+    ours, theirs = await both_selections(tmp_path, policy, record, is_test=True)
+    assert {name.split("/")[1] for name in ours} == {"-", "0"}  # every score is 1/20
+    assert {name.split("/")[1] for name in theirs} == {"-", "1"}
+
+
+@pytest.mark.slow
+async def test_too_easy(tmp_path, policy):
+    record = of_20_tests([[0, 16, 16], [16, 16, 16]], [4] * 3, single_turn=True)
+    ours, theirs = await both_selections(tmp_path, policy, record)
+    assert ours == ["0/-/0", "0/0/1"]
+    assert theirs == []
+    (tmp_path / "without").mkdir()
+    with pytest.raises(UserError, match="record 0: .*exec_results.*--authors_selection"):
+        await both_selections(tmp_path / "without", policy, record | {"exec_results": None})
+
+
+def test_samples_and_turns():
+    record = trajectory_record(0, [[RIGHT, WRONG], [RIGHT, RIGHT], [WRONG, RIGHT], [RIGHT, RIGHT]])
+    score = turn_metrics([trajectories_of(record)], "here")
+    assert [turn.pass_at_1 for turn in score] == [0.75, 0.75]  # there: 3/16, and an error because it has 2 turns
+
+
+@pytest.mark.slow
+def test_problems_in_both_splits_are_read_and_counted(tmp_path, policy, caplog):
+    train = write_lines(tmp_path / "train.jsonl", [square_problem(0), square_problem(1)])
+    validation = write_lines(tmp_path / "validation.jsonl", [square_problem(1), square_problem(2)])
+    settings = VerlRowsSettings(train, validation, tmp_path / "rows", policy, max_prompt_length=2048)
+    summary = convert_single_turn(settings)
+    assert (summary["train"]["rows"], summary["validation"]["rows"]) == (2, 2)
+    assert summary["validation"]["problems also in train"] == 1
+    assert str(validation) in caplog.text
+
+
+def authors_prompt(problem, programs, **fields):
+    """A contextual prompt with the fields of the authors' process_multi_turn_taco.py."""
+    conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": f"problem {problem}"}]
+    for turn in range(programs):
+        conversation += [{"role": "assistant", "content": f"answer {turn}"}, {"role": "user", "content": "feedback"}]
+    suite = json.dumps({"inputs": ["1"], "outputs": ["1"]})
+    return {
+        "example_id": problem,
+        "difficulty": "EASY",
+        "conversation": conversation,
+        "prev_best_pass_rate": 0.25 * programs,
+        "test_cases": suite,
+    } | fields
+
+
+@pytest.mark.slow
+def test_contextual_prompts_of_the_authors_load(tmp_path, policy):
+    from pyarrow import parquet
+
+    train = write_lines(tmp_path / "t.jsonl", [authors_prompt(7, 2), authors_prompt(7, 0), authors_prompt(8, 1)])
+    validation = write_lines(tmp_path / "v.jsonl", [authors_prompt(9, 1)])
+    settings = VerlRowsSettings(train, validation, tmp_path / "rows", policy, max_prompt_length=10240)
+    convert_multi_turn(settings)
+    rows = parquet.read_table(settings.results["train"]).to_pylist()
+    extra = [row["extra_info"] for row in rows]
+    assert [(item["problem_id"], item["turn"], item["prev_best_pass_rate"]) for item in extra] == [
+        ("7", 2, 0.5),
+        ("7", 0, 0.0),
+        ("8", 1, 0.25),
+    ]
+    assert len({item["id"] for item in extra}) == 3
+    assert rows[0]["prompt"] == authors_prompt(7, 2)["conversation"]
+    for bad in ({"conversation": 3}, {"conversation": []}, {"prev_best_pass_rate": None}, {"example_id": None}):
+        write_lines(tmp_path / "t.jsonl", [authors_prompt(7, 2, **bad)])
+        with pytest.raises(UserError, match=r"t\.jsonl.*field"):
+            convert_multi_turn(settings)
+
+
+async def test_single_turn_results_of_the_authors_load(tmp_path):
+    # A suite over its limit, or a response without a program, is one failed entry there.
+    results = [
+        {"passing": [False], "feedback": ["Error: the suite took too long"]},
+        {"passing": [True] * 4, "feedback": ["passed"] * 4},
+        {"passing": [False, True, True, False], "feedback": ["no", "", "", "no"]},
+    ]
+    record = square_problem(0, responses=["a", "b", "c"], exec_results=results)
+    source = write_lines(tmp_path / "single.jsonl", [record])
+    evaluate_single_turn(source, tmp_path / "evaluation.jsonl")
+    [evaluated] = read_records(tmp_path / "evaluation.jsonl")
+    assert evaluated["public_pass_rates"] == [[0.0, 1.0, 0.5]]
+    assert evaluated["all_pass_rates"] == [[0.0], [1.0], [0.5]]
+    assert read_attempts(source)[0].passes == (1, 2, 2, 1)
+    short = square_problem(0, responses=["a"], exec_results=[{"passing": [True], "feedback": [""]}])
+    with pytest.raises(UserError, match="exec_results"):
+        read_attempts(write_lines(tmp_path / "short.jsonl", [short]))
+
+
+def authors_square(*, thinking):
+    """An evaluated record of the authors with two samples of two turns, without this project's fields."""
+    record = trajectory_record(0, [[WRONG, RIGHT], [RIGHT, WRONG]])
+    del record["finish_reasons"], record["hidden_verdicts"]
+    answers = [[conversation[2 + 2 * turn]["content"] for conversation in record["conversations"]] for turn in (0, 1)]
+    record["raw_responses"] = [
+        [f"<think>t</think>\n\n{text}\n" if thinking else text for text in row] for row in answers
+    ]
+    return record
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversations(thinking):
+    record = authors_square(thinking=thinking)
+    group = trajectories_of(record)
+    assert axes_are_known(group)
+    assert [one.hidden_pass_rates for one in group.trajectories] == [[0.0, 1.0], [1.0, 0.0]]
+    swapped = record | {"raw_responses": [list(row) for row in zip(*record["raw_responses"], strict=True)]}
+    assert not axes_are_known(trajectories_of(swapped))
+    nothing = {name: value for name, value in record.items() if name != "raw_responses"}
+    assert not axes_are_known(trajectories_of(nothing))
+    results = [
+        [
+            {"passing": [False], "feedback": [f"got {conversation[2 + 2 * turn]['content']}"]}
+            for conversation in record["conversations"]
+        ]
+        for turn in (0, 1)
+    ]
+    for sample, conversation in enumerate(record["conversations"]):
+        for turn in (0, 1):
+            conversation[3 + 2 * turn]["content"] = f"Feedback:\n{results[turn][sample]['feedback'][0]}"
+    assert axes_are_known(trajectories_of(nothing | {"public_exec_results": results}))
+    turned = [list(row) for row in zip(*results, strict=True)]
+    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned}))
+
+
 @pytest.mark.slow
 async def test_true_counts(tmp_path, policy):
     tests = json.dumps({"inputs": ["1"] * 6, "outputs": ["1"] * 6})
@@ -504,7 +740,65 @@ async def test_taco_solutions(tmp_path):
     assert [record["id"] for record in read_records(tmp_path / "out" / "train.jsonl")] == [1]  # there: 1 and 2
 
 
-def test_function_problems():
+def lcb_row(identifier, kind, question, tests, **fields):
+    cases = json.dumps([{"input": given, "output": expected, "testtype": kind} for given, expected in tests])
+    return {
+        "question_id": identifier,
+        "question_title": "t",
+        "question_content": question,
+        "platform": "leetcode",
+        "contest_id": "c",
+        "contest_date": "2025-01-04T00:00:00",
+        "starter_code": "",
+        "difficulty": "easy",
+        "public_test_cases": cases,
+        "private_test_cases": cases,
+        "metadata": "{}",
+    } | fields
+
+
+def lcb_problem(tmp_path, row, paper_mode):
+    source = write_lines(tmp_path / "test6.jsonl", [row])
+    output = tmp_path / f"{paper_mode}.jsonl"
+    preprocess_livecodebench(LiveCodeBenchSettings(output, source, paper_mode=paper_mode))
+    [problem] = read_records(output)
+    return problem
+
+
+def test_statement_cut(tmp_path):
+    row = lcb_row("q", "stdin", "Square it.\n\nSample Input 1\n\n2\n", [("2\n", "4\n")])
+    assert lcb_problem(tmp_path, row, False)["question"].endswith("Sample Input 1\n\n2")
+    assert lcb_problem(tmp_path, row, True)["question"] == "Square it."  # there, too
+
+
+def test_public_tests():
+    suite = TestSuite(("333", "1", "4444", "22"), ("", "", "", ""))
+    assert easiest_places(suite, 2, None) == [1, 3]
+    assert easiest_places(suite, 2, [3, 0, 16, 1]) == [0, 2]
+
+
+@pytest.mark.sandbox
+async def test_test_order(tmp_path):
+    numbers = [10**n for n in range(12)]
+    tests = json.dumps({"inputs": [f"{n}" for n in numbers], "outputs": [f"{n * n}" for n in numbers]})
+
+    async def lengths(authors_order):
+        source = write_lines(tmp_path / "taco.jsonl", [row(1, input_output=tests)])
+        output = tmp_path / f"{authors_order}"
+        settings = TacoSettings(output, source, max_tests=8, dev_size=0, authors_order=authors_order)
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            await preprocess_taco(settings, judge)
+        [problem] = read_records(output / "train.jsonl")
+        return [len(text) for text in json.loads(problem["test_cases"])["inputs"]]
+
+    assert await lengths(False) == [1, 2, 7, 8, 9, 10, 11, 12]
+    assert await lengths(True) == [2, 1, 12, 11, 10, 9, 8, 7]  # the two shortest, then the six longest
+
+
+def test_function_problems(tmp_path):
+    row = lcb_row("f", "functional", "Add one.", [("2", "3")], metadata=json.dumps({"func_name": "f"}))
+    assert json.loads(lcb_problem(tmp_path, row, False)["test_cases"])["fn_name"] == "f"
+    assert "fn_name" not in json.loads(lcb_problem(tmp_path, row, True)["test_cases"])  # there, too
     assert call_input([[1, [2]], "a b"]) == '[1, [2]]\n"a b"\n'  # there: "[1, [2]] a b", split at blanks
 
 

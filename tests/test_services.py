@@ -61,12 +61,15 @@ def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(service
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(""), square_problem("c")])
     common = ["--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     single, multi, evaluation = (tmp_path / f"{name}.jsonl" for name in ("s", "m", "e"))
-    succeed(script(services, "run_single_turn_vllm.py", "-i", problems, "-o", single, "-n", "3", *common))
-    code, _, err = finish(
-        script(services, "run_multi_turn_vllm.py", "-i", single, "-o", multi, "--turns", "2", *common)
-    )
+
+    def files(source, result):
+        return ["--input_file", source, "--output_file", result]  # as in the authors' README
+
+    succeed(script(services, "run_single_turn_vllm.py", *files(problems, single), "-n", "3", *common))
+    code, _, err = finish(script(services, "run_multi_turn_vllm.py", *files(single, multi), "--turns", "2", *common))
     assert code == 0, err
-    out = succeed(script(services, "eval_multi_turn.py", "-i", multi, "-o", evaluation, "--plot", tmp_path / "p.png"))
+    plot = ["--plot", tmp_path / "p.png"]
+    out = succeed(script(services, "eval_multi_turn.py", *files(multi, evaluation), *plot))
     assert "Pass@1" in out
     records = read_records(evaluation)
     assert [record["id"] for record in records] == [0, "", "c"]

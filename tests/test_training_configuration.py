@@ -5,10 +5,14 @@
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from cobalt.errors import UserError
 from cobalt.training import configuration
@@ -110,3 +114,33 @@ def test_a_choice_that_is_not_yaml_or_leaves_a_setting_open_is_a_users_mistake(t
     monkeypatch.setattr(configuration, "VERL_ADDITIONS", tmp_path)
     with pytest.raises(UserError):
         compose(run_of(**{file.partition("/")[0]: "mine"}))
+
+
+LOAD_REWARD = """
+import inspect, sys
+from pathlib import Path
+from cobalt.training.configuration import TrainingSettings, compose
+from verl.trainer.ppo.reward import get_custom_reward_fn
+config = compose(TrainingSettings(Path("data"), "model", Path("out"), scale="paper", overrides=tuple(sys.argv[1:])))
+print(config.reward.custom_reward_function.path)
+function = get_custom_reward_fn(config)
+print(inspect.iscoroutinefunction(function.args[0]), function.args[0].__module__, function.args[0].__name__)
+"""
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_verl_loads_the_reward_function_from_the_papers_path(tmp_path, relative):
+    """By veRL's own loader, as the paper's scale names it from any folder, and as the authors' script sets it."""
+    overrides = ["reward.custom_reward_function.path=verl/code_reward_func_think.py"] if relative else []
+    finished = subprocess.run(
+        [sys.executable, "-c", LOAD_REWARD, *overrides],
+        cwd=ROOT if relative else tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "verl")])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr
+    path, loaded = finished.stdout.splitlines()[-2:]
+    assert path == str(ROOT / "verl" / "code_reward_func_think.py")
+    assert loaded == "True cobalt_verl.code_reward_func_think compute_score"

@@ -156,8 +156,6 @@ def test_the_same_command_gives_the_same_bytes(tmp_path, policy):
 @pytest.mark.parametrize(
     ("train", "validation", "limit", "message"),
     [
-        ([square_problem(1)], [square_problem(1)], 4096, "problem '1' is in .*t.jsonl and in .*v.jsonl"),
-        ([square_problem(1)], [square_problem("1")], 4096, "problem '1' is in"),
         ([square_problem(1)], [], 4096, "v.jsonl: .* 0 of 0 .*--max_prompt_length 4096"),
         ([square_problem(1)], [square_problem(2)], 5, "1 of 1 .*--max_prompt_length 5"),
         ([square_problem(1)], [square_problem(2)], 0, "max_prompt_length is 0"),

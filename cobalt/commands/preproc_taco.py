@@ -30,6 +30,9 @@ class Arguments:
     """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
     max_tests: int = 20
     """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
+    authors_order: bool = False
+    """Where a problem has more tests, those with the shortest inputs come first, as in the authors' script; otherwise
+    tests keep the order of the source."""
     max_solutions: int = 16
     """Most recorded solutions of a problem to judge; one must pass every test."""
     public_tests: int = 4

@@ -36,6 +36,9 @@ class Arguments:
     """paper: the authors' rule, which drops right-wrong-right trajectories (its index is off by one). off: no rule."""
     is_test: bool = False
     """Make a test set: the one trajectory of each problem that changes least."""
+    authors_selection: bool = False
+    """As the authors' script: scores are over all turns in the file, compared in floating point, and a problem is too
+    easy if the single-turn run passed everything (field `exec_results`)."""
     perturbed_ratio: float = 0.0
     """Prompts with impossible feedback to add for each partial trajectory, 0 to 1 (the paper's ratio is not known)."""
     perturbed_file: Path | None = None

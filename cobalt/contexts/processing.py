@@ -18,7 +18,12 @@ from cobalt.atomic import replacing
 from cobalt.contexts.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, usable_states
-from cobalt.contexts.selection import select, solved_at_first_turn
+from cobalt.contexts.selection import (
+    authors_selection,
+    authors_solved_at_first_turn,
+    select,
+    solved_at_first_turn,
+)
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
 from cobalt.conversation.token_count import PromptTokenCounter
@@ -60,6 +65,8 @@ class ProcessingSettings:
         max_prompt_tokens: Longest prompt, in tokens.
         solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.contexts.segmentation`).
         is_test: Select for a test set: the one trajectory of each problem that changes least.
+        authors_selection: Score trajectories over all turns in the file, compare scores in floating point, and drop
+            problems by `exec_results`, as the authors' script does. Records need `exec_results`.
         perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
         perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
         prompts: Prompt set that the trajectories were collected with; it words the perturbed feedback.
@@ -79,6 +86,7 @@ class ProcessingSettings:
     prompts: str = "paper"
     seed: int = 42
     chat_template_thinking: TemplateThinking = "default"
+    authors_selection: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
@@ -130,6 +138,8 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
         "perturbed_ratio": settings.perturbed_ratio,
         "seed": settings.seed,
     }
+    if settings.authors_selection:
+        arguments["authors_selection"] = True
     if perturbed_tests is not None:
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
     open_manifest(settings.output_file, arguments, settings.inputs)
@@ -241,7 +251,7 @@ class _Cutter:
         chosen = []
         for group in groups:
             self.problems["read"] += 1
-            if solved_at_first_turn(group):
+            if self._solved_at_first_turn(group):
                 self.problems[_SOLVED] += 1
             else:
                 chosen.append(_Chosen(group, self._select(group)))
@@ -277,9 +287,20 @@ class _Cutter:
                 for turn in range(1, count):
                     self._emit(item.group, scored.trajectory, context(scored, turn), tests)
 
+    def _solved_at_first_turn(self, group: ScoredProblem) -> bool:
+        if not self._settings.authors_selection:
+            return solved_at_first_turn(group)
+        try:
+            return authors_solved_at_first_turn(group)
+        except UserError as error:
+            raise UserError(
+                f"{self._settings.input_file}: record {group.problem.id!r}: {error} (needed by --authors_selection)"
+            ) from None
+
     def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, int]]:
         """The selected trajectories of a problem, each with the number of states that the rules leave."""
-        selection = select(group, self._settings.max_trajectories, is_test=self._settings.is_test)
+        choose = authors_selection if self._settings.authors_selection else select
+        selection = choose(group, self._settings.max_trajectories, is_test=self._settings.is_test)
         self.trajectories["read"] += len(group.trajectories)
         self.trajectories[_UNCHANGING] += selection.unchanging
         self.trajectories[_NEVER_RIGHT] += selection.never_solved

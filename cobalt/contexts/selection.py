@@ -1,13 +1,18 @@
 """Which trajectories of a problem are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
 
-Everything is counted in tests passed, so that comparisons and ties are exact. No file is read or written here.
+Everything is counted in tests passed, so that comparisons and ties are exact. Only `authors_selection` and
+`authors_solved_at_first_turn` compute as the authors' script does where the paper's text does not ask for it. No file
+is read or written here.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory
+from cobalt.trajectory_codec import decode_passing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,48 @@ def select(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selecti
         len(changing) - len(solved),
         len(solved) - len(chosen),
     )
+
+
+def authors_solved_at_first_turn(group: ScoredProblem) -> bool:
+    """Whether the single-turn run, whose `exec_results` the record still has, passed every test with every sample.
+
+    Raises:
+        UserError: the record has no such results.
+    """
+    return all(map(all, decode_passing(group.problem.record, len(group.problem.tests))))
+
+
+def authors_selection(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selection:
+    """As `select`, but over every turn in the file, and with pass rates in floating point.
+
+    A score is then not only of the turns that are cut, and of equal scores rounding may make one the lowest.
+    """
+    rated = []
+    for scored in group.trajectories:
+        rates = authors_pass_rates(scored, group.public_tests, group.tests)
+        rated.append((max(rates) - min(rates), max(rates), scored))
+    changing = [item for item in rated if item[0] > 0]
+    unchanging = len(rated) - len(changing)
+    if is_test:
+        lowest = sorted(changing, key=lambda item: item[0])[:1]
+        return Selection(tuple(item[2] for item in lowest), unchanging, 0, len(changing) - len(lowest))
+    solved = [item for item in changing if item[1] == 1.0]
+    ranked = sorted(solved, key=lambda item: item[0])
+    if len(ranked) > most:
+        ends = [ranked[: most - high] + ranked[len(ranked) - high :] for high in range(most)]
+        ranked = max(ends, key=lambda subset: float(np.var([item[0] for item in subset])))
+    return Selection(
+        tuple(item[2] for item in ranked), unchanging, len(changing) - len(solved), len(solved) - len(ranked)
+    )
+
+
+def authors_pass_rates(scored: ScoredTrajectory, public: int, tests: int) -> list[float]:
+    """The pass rate over all tests of each turn in the file, by the authors' formula."""
+    trajectory = scored.trajectory
+    return [
+        (hidden_rate * (tests - public) + public_rate * public) / tests
+        for public_rate, hidden_rate in zip(trajectory.public_pass_rates, trajectory.hidden_pass_rates, strict=True)
+    ]
 
 
 def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:

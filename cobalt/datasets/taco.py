@@ -55,6 +55,7 @@ class TacoSettings:
         function_tests: "call": functions are called with typed arguments. "paper": `print(f(*input().split()))`.
         prompts: Prompt set of `instruction`, by name or folder.
         max_tests: Most tests of a problem.
+        authors_order: Tests of a problem that has more begin with the shortest inputs, as the authors' script has it.
         max_solutions: Most recorded solutions to judge.
         public_tests: Public tests of a problem.
         dev_size: Problems of the development split.
@@ -74,6 +75,7 @@ class TacoSettings:
     dev_size: int = 250
     seed: int = 42
     concurrency: int = 4
+    authors_order: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_solutions", "public_tests", "concurrency"):
@@ -121,6 +123,8 @@ async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
         "seed": settings.seed,
         "judge": dict(await judge.describe()),
     }
+    if settings.authors_order:
+        arguments["authors_order"] = True
     with RecordFile(rows_file) as output:
         counts = read_summary(rows_file) if output.done else None
         inputs = [settings.input_file] if settings.input_file else []
@@ -196,7 +200,11 @@ def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[_Pe
             continue
         name = {"source_id": identifier}
         try:
-            found = Rule.DUPLICATE if repeated else read_row(row, settings.function_tests, settings.max_tests)
+            found = (
+                Rule.DUPLICATE
+                if repeated
+                else read_row(row, settings.function_tests, settings.max_tests, settings.authors_order)
+            )
         except UserError as error:
             found, name = Rule.MALFORMED, name | {"message": f"{place}: {error}"}
         yield number, place, name, found

@@ -2,7 +2,7 @@
 
 The rules are those of the authors' preproc_taco.py (Cobalt, section on data), with three differences: function problems
 keep their types, lists in place of texts may also be lines (`cobalt.datasets.readings`), and capped tests keep their
-order. No file is read and no program is run here.
+order unless the authors' is asked for. No file is read and no program is run here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,13 +62,16 @@ class Candidate:
     tests_left_out: int = 0
 
 
-def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: int) -> Candidate | Rule:
+def read_row(
+    row: Mapping[str, Any], function_tests: FunctionTests, max_tests: int, authors_order: bool = False
+) -> Candidate | Rule:
     """Apply the rules on form to a row.
 
     Args:
         row: In the data set's schema; `input_output` is an object or its JSON.
         function_tests: "call": functions are called. "paper": as programs that split a line of text.
         max_tests: Most tests to keep, see `capped_places`.
+        authors_order: The order of capped tests, see there.
 
     Returns:
         The candidate, or the first rule that drops the row.
@@ -108,7 +111,7 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
         return Rule.IMAGE
     if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
         return Rule.SHORT
-    kept = capped_places(readings[0].inputs, max_tests)
+    kept = capped_places(readings[0].inputs, max_tests, authors_order)
     statement = question.strip()
     if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
@@ -122,17 +125,19 @@ def read_row(row: Mapping[str, Any], function_tests: FunctionTests, max_tests: i
     )
 
 
-def capped_places(inputs: Sequence[str], max_tests: int) -> list[int]:
-    """Which tests to keep, in their order: all, or the longest inputs and, for a quarter of them, the shortest.
+def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
+    """Which tests to keep: all, or the longest inputs and, for a quarter of them, the shortest.
 
     The paper keeps 20: the 15 longest inputs and the 5 shortest. Of equally long inputs an earlier one counts as
-    longer.
+    longer. Tests keep their order; in the authors' order capped tests begin with the shortest ones, and the longest
+    ones follow, both from long to short.
     """
     if len(inputs) <= max_tests:
         return list(range(len(inputs)))
     longest_first = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
     shortest = max_tests // 4
-    return sorted(longest_first[: max_tests - shortest] + longest_first[len(inputs) - shortest :])
+    kept = longest_first[len(inputs) - shortest :] + longest_first[: max_tests - shortest]
+    return kept if authors_order else sorted(kept)
 
 
 def easiest_places(suite: TestSuite, count: int, passes: Sequence[int] | None) -> list[int]:

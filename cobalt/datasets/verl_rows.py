@@ -5,9 +5,10 @@ A row has the five columns that veRL's `RLHFDataset` and reward managers read an
 (`index`, `split`, `id`, `problem_id`, `sample`, `turn`, `prev_best_pass_rate`, `perturbed`, `difficulty`; if asked for,
 `episode`, by which a rollout of several turns goes on from the prompt). Prompts are
 measured as veRL measures them; over-long ones are left out and counted, because veRL would stop at them or cut
-them. Nothing here selects trajectories or judges programs.
+them. Contextual prompts of the authors are read, too. Nothing here selects trajectories or judges programs.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ from cobalt.files import check_files
 from cobalt.manifest import open_manifest, write_summary
 from cobalt.problem import Problem, TestSuite
 from cobalt.records import iterate_records
+from cobalt.rows import read_rows
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation")
 
@@ -39,7 +43,8 @@ class VerlRowsSettings:
     """Settings of one conversion.
 
     Attributes:
-        train_file, validation_file: Both are needed, because veRL wants both and no problem may be in both.
+        train_file, validation_file: Both are needed, because veRL wants both. Problems that are in both are counted,
+            because what the policy scores on them says little about others.
         local_dir: Folder for train.parquet and validation.parquet.
         model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
         chat_template_thinking: The template's thinking switch, the same as in veRL's
@@ -124,8 +129,8 @@ def convert_single_turn(
         episodes: Rules of the episodes that begin with the rows; None for rows of one turn.
 
     Raises:
-        UserError: bad input, a problem in both files, or a file without a usable prompt. With `episodes` also a problem
-            that has no public tests, or one that is not among all its tests.
+        UserError: bad input, or a file without a usable prompt. With `episodes` also a problem that has no public
+            tests, or one that is not among all its tests.
     """
     prompt_set = load_prompts(prompts)
 
@@ -165,16 +170,16 @@ def convert_single_turn(
 
 
 def convert_multi_turn(settings: VerlRowsSettings) -> Summary:
-    """One row for each contextual prompt of process_multi_turn_taco.py.
+    """One row for each contextual prompt of process_multi_turn_taco.py, this project's or the authors'.
 
     Raises:
-        UserError: bad input, a problem in both files, or a file without a usable prompt.
+        UserError: bad input, or a file without a usable prompt.
     """
     return _convert(settings, {"stage": "verl_multi_turn"}, _read_contextual)
 
 
 def _read_contextual(path: Path) -> Iterator[_Prompt]:
-    for record in iterate_records(path):
+    for record in _contextual_records(path):
         try:
             fields = _ContextualFields.model_validate(record)
             tests = TestSuite.parse(fields.test_cases)
@@ -200,6 +205,31 @@ def _read_contextual(path: Path) -> Iterator[_Prompt]:
             prev_best_pass_rate=fields.prev_best_pass_rate,
             perturbed=fields.perturbed,
         )
+
+
+def _contextual_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file of contextual prompts, with this project's fields.
+
+    The authors' prompts have `example_id`, which is the problem's and repeats, and `conversation`. Their sample is not
+    recorded.
+    """
+    first = next(read_rows(path), None)
+    if first is None or "example_id" not in first[1]:
+        yield from iterate_records(path)
+        return
+    for number, (_, record) in enumerate(read_rows(path)):
+        problem, conversation = record.get("example_id"), record.get("conversation")
+        messages = conversation if isinstance(conversation, list) else []
+        programs = [item for item in messages if isinstance(item, dict) and item.get("role") == "assistant"]
+        yield {
+            "perturbed": False,
+            **record,
+            "id": f"{problem}/{number}",
+            "problem_id": problem,
+            "sample": None,
+            "turn": len(programs),
+            "prompt": conversation,
+        }
 
 
 def _messages(value: object) -> list[Message]:
@@ -228,7 +258,7 @@ def _convert(
     check_files(sources.values(), settings.results.values())
     if settings.train_file.samefile(settings.validation_file):
         raise UserError(
-            f"{settings.train_file} and {settings.validation_file} are the same file: no problem may be in both splits"
+            f"{settings.train_file} and {settings.validation_file} are the same file: give validation one of its own"
         )
     for path in sources.values():
         next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
@@ -276,16 +306,11 @@ def _write_parts(
 ) -> Summary:
     """Write every split to a temporary file next to its result; results appear only when both are complete."""
     summary: Summary = {}
-    seen: dict[str, str] = {}
+    trained: set[str] = set()
     tallies = []
     for split in SPLITS:
         with _Writer(settings, counter, split, results[split], schema) as writer:
             for prompt in read(sources[split]):
-                if seen.setdefault(prompt.problem_id, split) != split:
-                    raise UserError(
-                        f"problem {prompt.problem_id!r} is in {settings.train_file} and in {settings.validation_file}:"
-                        " no problem may be in both"
-                    )
                 writer.add(prompt)
             writer.flush()
         if not writer.rows:
@@ -295,6 +320,15 @@ def _write_parts(
             )
         summary[split] = writer.summary()
         tallies.append(writer.tally)
+        if split == "train":
+            trained = writer.problems
+    shared = len(trained & writer.problems)
+    if shared:
+        logger.warning(
+            "%d problems are in %s and in %s: validation measures them after training on them",
+            *(shared, settings.train_file, settings.validation_file),
+        )
+        summary["validation"]["problems also in train"] = shared
     return with_first(summary, *tallies)
 
 

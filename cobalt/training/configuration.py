@@ -31,6 +31,7 @@ def _additions() -> Path:
 VERL_ADDITIONS = _additions()
 """The folder of what this project adds to veRL, with the configurations of training."""
 
+_REWARD_FILE = "code_reward_func_think.py"
 _UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 
 
@@ -89,7 +90,7 @@ def compose(settings: TrainingSettings) -> Any:
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
         "actor_rollout_ref.model.path": policy_path(settings.model),
         "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
-        "reward.custom_reward_function.path": VERL_ADDITIONS / "code_reward_func_think.py",
+        "reward.custom_reward_function.path": _reward_file(),
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
     config = compose_file(
@@ -102,6 +103,9 @@ def compose(settings: TrainingSettings) -> Any:
             *settings.overrides,
         ],
     )
+    reward = config.reward.custom_reward_function
+    if reward.path is not None and "://" not in reward.path:
+        reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
     _limit_engine(config)
     _size_queue(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
@@ -110,6 +114,12 @@ def compose(settings: TrainingSettings) -> Any:
             f"none of the choices sets cobalt.{missing[0]} (cobalt_verl/config/common.yaml says which one should)"
         )
     return config
+
+
+def _reward_file() -> Path:
+    """The reward function at the paper's path in a checkout; without a checkout, that of the package."""
+    of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE
+    return of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE
 
 
 def _limit_engine(config: Any) -> None:
