@@ -220,7 +220,7 @@ LONG = "7" * 5000
     [
         (
             f'{{"fn_name": "f", "inputs": [[{LONG}]], "outputs": [[{LONG}, 1.0]]}}',
-            ((LONG + "\n",), (f"[{LONG}, 1.0]",)),
+            ((LONG + "\n",), (f"[{LONG}, 1]",)),
         ),
         (f'{{"inputs": [[{LONG}, -{LONG}]], "outputs": ["1"]}}', ((f"{LONG}\n-{LONG}",), ("1",))),
     ],

@@ -22,7 +22,7 @@ from cobalt.datasets.recorder import recorded, source_of
 from cobalt.datasets.tally import Tally
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
-from cobalt.problem import load_problems
+from cobalt.problem import TestSuite, load_problems
 from cobalt.records import read_records
 
 SCRIPT = "preproc/preproc_humaneval.py"
@@ -223,6 +223,28 @@ def test_the_release_compressed_by_gzip_is_read(tmp_path):
 async def judge():
     async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=1.0)) as judge:
         yield judge
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("prompt", "program"),
+    [
+        (
+            row()["prompt"],
+            "def decode(word):\n    return next(w for w in (word[-1] + word[:-1],) if encode(w) == word)",
+        ),
+        (
+            "import string\nfrom typing import List\n" + row()["prompt"],
+            "def decode(w: List) -> str:\n    return w[-1] + w[:-1]",
+        ),
+    ],
+)
+async def test_a_program_has_what_the_prompt_gives_it(tmp_path, judge, prompt, program):
+    [task] = tasks(tmp_path, [row(prompt=prompt)])
+    suite = await recorded_suite(task, judge)
+    assert suite is not None
+    assert (await judge.judge(program, suite)).all_passed
+    assert TestSuite.parse(suite.to_json()) == suite
 
 
 @pytest.mark.sandbox

@@ -21,6 +21,7 @@ from cobalt.datasets.livecodebench import (
 )
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.judge.prelude import GRADERS
 from cobalt.manifest import read_summary
 from cobalt.problem import TestSuite, load_problems
 
@@ -159,11 +160,51 @@ def test_a_decompression_bomb_is_not_unpacked():
     ],
 )
 @pytest.mark.parametrize("form", [json.dumps, packed])
-def test_half_of_a_surrogate_pair_in_a_test_is_refused_and_its_line_is_named(tmp_path, make, field, content, form):
+def test_a_row_with_half_of_a_surrogate_pair_in_a_test_is_left_out(tmp_path, make, field, content, form):
     rows = [stdin_row("first"), make("second", **{field: json.dumps(content) if "public" in field else form(content)})]
-    with pytest.raises(UserError, match=r"test6\.jsonl, line 2: .*surrogate pair"):
-        prepare(tmp_path, rows)
-    assert not (tmp_path / "out.jsonl").exists()
+    counts, [problem] = prepare(tmp_path, rows)
+    assert (problem.id, counts["read"], counts["kept"]) == ("first", 2, 1)
+    assert "?" not in (tmp_path / "out.jsonl").read_text()
+
+
+SHORT = """class Solution:
+    def longest(self, words: List[str], least: int) -> List[str]:
+        return [word for word in words if len(word) >= least]
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("make", "program", "paper"),
+    [
+        (stdin_row, "n = int(input())\nprint(math.prod([n, n]))", False),
+        (
+            stdin_row,
+            "def main():\n    print(int(input()) ** 2, end=' \\n\\n')\nmain()\nif True:\n    return\n1 / 0",
+            False,
+        ),
+        (
+            stdin_row,
+            "from __future__ import annotations\n@cache\ndef f(n: Any): return n * n\nprint(f(int(input())))",
+            False,
+        ),
+        (stdin_row, "print(int(input()) ** 2)", True),
+        (function_row, SHORT, False),
+    ],
+)
+async def test_programs_are_judged_as_the_data_set_s_own_grader_does(tmp_path, make, program, paper):
+    _, [problem] = await asyncio.to_thread(prepare, tmp_path, [make()])
+    async with LocalJudge(JudgeSettings(concurrency=1, paper=paper, paper_guard=False)) as judge:
+        assert (await judge.judge(program, problem.tests)).all_passed
+
+
+@pytest.mark.sandbox
+async def test_the_paper_s_suites_have_nothing_of_the_grader(tmp_path):
+    _, [problem] = await asyncio.to_thread(prepare, tmp_path, [stdin_row()], paper_mode=True)
+    assert (problem.tests.prelude, problem.tests.comparison, problem.tests.top_level_return) == (None, None, False)
+    async with LocalJudge(JudgeSettings(concurrency=1, paper=True)) as judge:
+        for program in ("print(math.prod([int(input())] * 2))", "print(int(input()) ** 2)\nif 1: return"):
+            assert (await judge.judge(program, problem.tests)).pass_rate == 0
 
 
 def test_whole_surrogate_pairs_are_characters(tmp_path):
@@ -175,9 +216,10 @@ def test_a_stdin_problem_is_taken_as_it_is(tmp_path):
     counts, [problem] = prepare(tmp_path, [stdin_row()])
     assert counts == {"read": 1, "outside the dates": 0, "kept": 1, "of them called functions": 0}
     assert problem.id == "abc1_a"
-    assert problem.tests == TestSuite(("3\n", "4\n", "5\n"), ("9\n", "16\n", "25\n"))
-    assert problem.public_tests == TestSuite(("3\n",), ("9\n",))
-    assert problem.hidden_tests == TestSuite(("4\n", "5\n"), ("16\n", "25\n"))
+    grader = {"prelude": GRADERS, "comparison": "lines", "top_level_return": True}
+    assert problem.tests == TestSuite(("3\n", "4\n", "5\n"), ("9\n", "16\n", "25\n"), **grader)
+    assert problem.public_tests == TestSuite(("3\n",), ("9\n",), **grader)
+    assert problem.hidden_tests == TestSuite(("4\n", "5\n"), ("16\n", "25\n"), **grader)
     assert "Sample Input 1" in problem.instruction
     assert {name: problem.record[name] for name in ("platform", "contest_date", "difficulty", "question_id")} == {
         "platform": "atcoder",
