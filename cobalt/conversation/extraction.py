@@ -31,7 +31,10 @@ _OPENING = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
 _OPENING_AFTER_PROSE = re.compile(r"^[^`]*(?P<fence>`{3,})\w*[ \t]*$")
 _FENCE_FIRST = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<restart>python)?")
 # A fence is looked for only where its run of characters starts; otherwise a line of 24,000 back-ticks takes seconds.
-_CLOSING_AT_THE_END = re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,})[ \t]*$")
+_CLOSING_AT_THE_END = {
+    "`": re.compile(r"^(?P<code>.*?)(?P<fence>(?<!`)`{3,})[ \t]*$"),
+    "~": re.compile(r"^(?P<code>\s*)(?P<fence>~{3,})[ \t]*$"),
+}
 _DEEP = 4
 """Columns by which a fence must be further right than the opening fence to be part of the program."""
 
@@ -109,7 +112,7 @@ def fenced_blocks(text: str) -> list[Block]:
         if end is not None and quote and index >= string_end:
             string_end = _string_end(lines, index, quote, block)
         if end is None or index < string_end:
-            if not quote and deep is None and _FENCE_FIRST.match(line) and not line.strip().strip("`~"):
+            if not quote and deep is None and _end(line.lstrip(" \t"), block) is not None and not line.strip(" \t`~"):
                 deep = len(block.lines)
             block.lines.append(line)
             quote = _strings(line, quote)[1]
@@ -139,11 +142,9 @@ def _end(line: str, block: Block) -> str | Block | None:
     first = _FENCE_FIRST.match(line)
     if first and not block.after_prose and _width(first["indent"]) >= _width(block.indent) + _DEEP:
         return None
-    if block.fence[0] == "~":
-        return "" if first and first["fence"].startswith(block.fence) and not line.strip().strip("~") else None
-    if first and first["fence"].startswith(block.fence):
+    if block.fence[0] == "`" and first and first["fence"].startswith(block.fence):
         return Block(0, first["fence"], first["indent"]) if first["restart"] else ""
-    end = _CLOSING_AT_THE_END.match(line)
+    end = _CLOSING_AT_THE_END[block.fence[0]].match(line)
     return end["code"] if end and end["fence"].startswith(block.fence) else None
 
 
