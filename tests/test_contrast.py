@@ -224,8 +224,9 @@ def test_a_program_is_found_again_in_its_response_or_left_out(program):
 
 
 def test_a_program_that_ends_thinking_is_left_out():
-    programs = [candidate("print('</think>')"), candidate("x", Status.WRONG_ANSWER)]
-    assert make_groups("p", programs, settings(group_size=2))[1][contrast.UNWRITABLE] == 1
+    for program, left_out in (("x = 1\n</think>", 1), ("print('</think>')", 0)):
+        programs = [candidate(program), candidate("x", Status.WRONG_ANSWER)]
+        assert make_groups("p", programs, settings(group_size=2))[1][contrast.UNWRITABLE] == left_out
 
 
 def test_a_fence_is_longer_than_any_in_the_program():

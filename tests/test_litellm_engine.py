@@ -254,6 +254,393 @@ async def test_an_error_that_the_user_must_fix_ends_the_run_at_once_and_shows_no
     assert SECRET not in str(caught.value)
 
 
+def failed_inside(error=None, *, text="```python\nprint(1", reason="error", **body):
+    """A response with status 200 whose choice, or whole body, reports that the provider failed."""
+    status, headers, content = answer(text, reason)
+    content = json.loads(content) | body
+    if error is not None:
+        content["choices"][0]["error"] = error
+    return status, headers, json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failed_inside(),
+        failed_inside({"code": 502, "message": "Upstream idle timeout"}),
+        failed_inside({"code": 429, "message": "slow down"}, reason="stop"),
+        failed_inside({"code": "server_error", "message": "on fire"}, reason=None),
+        failed_inside(reason="stop", error={"code": "503", "message": "overloaded"}),
+        failed_inside(reason="stop", error={"type": "overloaded_error", "message": "busy"}),
+        failed_inside(reason="stop", error="the worker died"),
+        failed_inside(reason="abort"),
+        failed_inside(reason="insufficient_system_resource"),
+        failed_inside(reason="network_error"),
+    ],
+    ids=["bare", "choice", "rate", "named", "beside", "typed", "text", "abort", "resources", "network"],
+)
+async def test_a_failure_inside_an_answer_is_retried_and_never_recorded(tmp_path, fault):
+    result = tmp_path / "r.jsonl"
+    with serve(fault, answer("four")) as provider, CallLog(result) as log:
+        [completion] = await ask(engine(provider, log))
+    assert (completion.text, len(provider.requests)) == ("four", 2)
+    assert [record["completion"]["text"] for record in read_records(calls_path(result))] == ["four"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (failed_inside({"code": 401, "message": "no such key"}), RequestRefused),
+        (failed_inside({"code": 402, "message": "add credits"}), RequestRefused),
+        (failed_inside(reason="stop", error={"code": "insufficient_quota", "message": "pay"}), RequestRefused),
+        (failed_inside(reason="stop", error={"code": 404, "message": "gone"}), RequestRefused),
+        (failed_inside({"code": 400, "message": "bad tool"}), InfrastructureError),
+    ],
+)
+async def test_a_failure_inside_an_answer_ends_like_the_status_that_it_names(fault, raised):
+    with serve(fault) as provider, pytest.raises(raised) as caught:
+        await ask(engine(provider))
+    assert len(provider.requests) == 1
+    assert isinstance(caught.value, RequestRefused) == (raised is RequestRefused)
+
+
+async def test_an_empty_error_with_an_answer_is_not_a_failure():
+    with serve(failed_inside(text="four", reason="stop", error={"message": "", "code": None})) as provider:
+        [completion] = await ask(engine(provider))
+    assert completion.text == "four"
+
+
+def text(said):
+    return {"type": "text", "text": said}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ([text("four")], "four"),
+        ([{"type": "thinking", "thinking": [text("hm")]}, text("fo"), text("ur")], "four"),
+        ([{"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": "four"}], "four"),
+        ([{"type": "thinking", "thinking": "hm", "signature": "s"}, "four"], "four"),
+        ([{"text": "four"}, {"type": "reference", "reference_ids": [1]}], "four"),
+        (text("four"), "four"),
+        ([{"type": "thinking", "thinking": [text("hm")]}], ""),
+        ([], ""),
+    ],
+)
+@pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d"])
+async def test_content_in_parts_is_its_text_and_is_paid_for_once(tmp_path, monkeypatch, model, content, expected):
+    result = tmp_path / "r.jsonl"
+    prices = {"prompt_price": 1.0, "completion_price": 1.0}
+    with serve(answer(content, usage=(1000, 2000))) as provider, CallLog(result) as log:
+        one = elsewhere(monkeypatch, model, provider, log, **prices) if model else engine(provider, log, **prices)
+        [completion] = await ask(one)
+        assert log.spent == pytest.approx(0.003)
+    assert (completion.text, completion.finish_reason, len(provider.requests)) == (expected, "stop", 1)
+    assert (completion.prompt_tokens, completion.completion_tokens) == (1000, 2000)
+    assert bool(completion.message) == (not expected)
+
+
+def elsewhere(monkeypatch, model, provider, log=None, **settings):
+    """An engine of a provider that LiteLLM reaches by code of its own."""
+    name = model.partition("/")[0].upper()
+    monkeypatch.setenv(f"{name}_API_BASE", provider.url.removesuffix("/v1") if name == "OLLAMA_CHAT" else provider.url)
+    monkeypatch.setenv("OLLAMA_API_BASE", provider.url.removesuffix("/v1"))
+    settings = LiteLLMSettings(
+        model_name=model, request_timeout=5, attempts=3, longest_backoff=0.05, reasoning_effort="default", **settings
+    )
+    return LiteLLMEngine(settings, Credentials({f"{name}_API_KEY": SECRET}, {}), log)
+
+
+def test_parts_leave_no_warning_of_another_library():
+    with serve(answer([text("Yes")])) as provider:
+        finished = run("litellm_engine.py", "--api_base", provider.url, OPENAI_API_KEY=SECRET)
+    assert finished.returncode == 0, finished.stderr
+    assert "'Yes'" in finished.stdout
+    assert "ydantic" not in finished.stderr
+    assert "Warning" not in finished.stderr
+
+
+async def test_a_malformed_answer_is_told_without_a_traceback():
+    broken = 200, {}, json.dumps({"choices": [{"message": {"role": "assistant", "tool_calls": 7}}]})
+    with serve(broken) as provider, pytest.raises(InfrastructureError) as caught:
+        await ask(engine(provider))
+    assert "Traceback" not in str(caught.value)
+
+
+THOUGHT = "<think>\nhm\n</think>\n\n```python\nprint('</think>')\n```\n"
+
+
+@pytest.mark.parametrize(
+    "said", [THOUGHT, THOUGHT.replace("think>\n", "thinking>\n"), "<think></think>four", "hm</think>4"]
+)
+@pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d", "ollama_chat/q"])
+async def test_thinking_inside_the_text_stays_in_the_response_as_generated(monkeypatch, model, said):
+    given = answer(said)
+    if model.startswith("ollama"):
+        given = (
+            200,
+            {},
+            json.dumps({"message": {"role": "assistant", "content": said}, "done": True, "done_reason": "stop"}),
+        )
+    with serve(given) as provider:
+        [completion] = await ask(elsewhere(monkeypatch, model, provider) if model else engine(provider))
+    assert completion.text == said
+
+
+async def test_reasoning_apart_from_the_answer_is_discarded():
+    with serve(answer("four", reasoning_content="hm")) as provider:
+        [completion] = await ask(engine(provider))
+    assert completion.text == "four"
+
+
+TOO_MANY = [
+    "max_tokens is too large: 8192. This model supports at most 4096 completion tokens, whereas you provided 8192.",
+    "'max_tokens' or 'max_completion_tokens' is too large: 8192. This model's maximum context length is 4096 tokens and"
+    " your request has 12 input tokens (8192 > 4096 - 12).",
+    "This model's maximum context length is 4096 tokens. However, you requested 8204 tokens (12 in the messages, 8192"
+    " in the completion). Please reduce the length of the messages or completion.",
+    "This model's maximum context length is 4,096 tokens. However, you requested 8192 output tokens and your prompt"
+    " contains 12 input tokens, for a total of 8204 tokens. Please reduce the length of the input prompt or the number"
+    " of requested output tokens.",
+    "max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=4096. Please request fewer output tokens.",
+    "max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens for the model",
+    "input length and `max_tokens` exceed context limit: 1000 + 8192 > 4000, decrease input length or `max_tokens`",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 12 `inputs` tokens and 8192"
+    " `max_new_tokens`",
+    "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 8204"
+    " tokens: 12 tokens from the input messages and 8192 tokens for the completion.",
+    "`max_tokens` must be less than or equal to `4096`, the maximum value for `max_tokens` is less than the"
+    " `context_window` for this model",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
+    "The maximum tokens you requested exceeds the model limit of 4096. Try again with a lower value.",
+]
+TOO_LONG = [
+    "This model's maximum context length is 10000 tokens. However, your messages resulted in 12000 tokens.",
+    "This model's maximum context length is 10000 tokens. However, you requested 20192 tokens (12000 in the messages,"
+    " 8192 in the completion). Please reduce the length of the messages or completion.",
+    "This model's maximum context length is 10000 tokens. However, you requested 8192 output tokens and your prompt"
+    " contains at least 10001 input tokens, for a total of at least 18193 tokens.",
+    "This model's maximum context length is 10000 tokens. However, your request has 12000 input tokens. Please reduce"
+    " the length of the input messages.",
+    "The decoder prompt (length 12000) is longer than the maximum model length of 10000.",
+    "The engine prompt length 12000 exceeds the max_model_len 10000. Please reduce prompt.",
+    "prompt is too long: 208310 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 12000 + 8192 > 10000, decrease input length or `max_tokens`",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 10000. Given: 12000 `inputs` tokens and 8192"
+    " `max_new_tokens`",
+    "`inputs` must have less than 10000 tokens. Given: 12000",
+    "request (12000 tokens) exceeds the available context size (10000 tokens), try increasing it",
+    "the request exceeds the available context size, try increasing it",
+    "The input (12000 tokens) is longer than the model's context length (10000 tokens).",
+    "Prompt contains 12000 tokens and 0 draft tokens, too large for model with 10000 maximum context length",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "Input is too long for requested model.",
+    "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens.",
+]
+LONG = SAMPLING.model_copy(update={"max_tokens": 8192})
+
+
+@pytest.mark.parametrize("said", TOO_MANY)
+async def test_more_tokens_than_the_model_takes_are_the_users_mistake(said):
+    with serve(failure(400, said)) as provider, pytest.raises(RequestRefused) as caught:
+        await ask(engine(provider), LONG)
+    assert isinstance(caught.value, UserError)
+    assert "--max_tokens 8192" in str(caught.value)
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("said", TOO_LONG)
+async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(said):
+    with serve(failure(400, said)) as provider:
+        [completion] = await ask(engine(provider), LONG)
+    assert completion.finish_reason == "prompt_too_long"
+    assert len(provider.requests) == 1
+
+
+SUM = "This model's maximum context length is 10000 tokens. However, you requested {} tokens ({} in the messages, {} in"
+SUM += " the completion)."
+BOUND = "This model's maximum context length is 10000 tokens. However, you requested {} output tokens and your prompt"
+BOUND += " contains at least {} input tokens, for a total of at least 10001 tokens."
+CHARACTERS = (
+    "This model's maximum context length is 10000 tokens. However, you requested {} output tokens and your prompt"
+)
+CHARACTERS += " contains 90000 characters (more than {} characters, which is the upper bound for {} input tokens)."
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (SUM.format(10192, 2000, 8192), 8000),
+        ("input length and `max_tokens` exceed context limit: 2000 + 8192 > 10000, decrease input length", 8000),
+        (BOUND.format(8192, 1809), None),
+        (CHARACTERS.format(8192, 20000, 1808), None),
+    ],
+)
+async def test_an_answer_takes_what_the_prompt_leaves_where_both_do_not_fit_together(said, sent):
+    with serve(failure(400, said), answer("four")) as provider:
+        [completion] = await ask(engine(provider), LONG)
+    assert completion.text == "four"
+    assert provider.requests[1]["body"].get("max_completion_tokens") == sent
+
+
+@pytest.mark.parametrize("second", [BOUND.format(1, 10000), CHARACTERS.format(1, 90000, 10000), TOO_LONG[0]])
+async def test_a_server_that_counts_no_further_is_asked_whether_the_prompt_alone_fits(second):
+    with serve(failure(400, BOUND.format(8192, 1809)), failure(400, second)) as provider:
+        [completion] = await ask(engine(provider), LONG)
+    assert completion.finish_reason == "prompt_too_long"
+    assert len(provider.requests) == 2
+
+
+async def test_a_server_that_refuses_what_it_said_would_fit_is_not_asked_again():
+    with serve(failure(400, SUM.format(10192, 2000, 8192))) as provider, pytest.raises(RequestRefused) as caught:
+        await ask(engine(provider), LONG)
+    assert "--max_tokens 8192" in str(caught.value)
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(402, "Insufficient Balance", code="invalid_request_error"),
+        failure(402, "This request requires more credits, or fewer max_tokens. You can only afford 12."),
+        failure(429, "You exceeded your current quota", type="insufficient_quota", code=None),
+        failure(429, "Insufficient balance or no resource package", code="1113"),
+        failure(400, "Your credit balance is too low to access the API. Please go to Plans & Billing"),
+        failure(403, "Your account has no prepaid quota", code="billing"),
+        failure(403, "Your account has been suspended for violating our usage policies"),
+        failure(401, "Your organization has been disabled"),
+        failure(401, "Incorrect API key provided"),
+        failure(403, "you are not allowed to sample from this model"),
+    ],
+)
+async def test_an_account_or_key_that_is_refused_ends_the_run_at_once(fault):
+    with serve(fault) as provider, pytest.raises(RequestRefused) as caught:
+        await ask(engine(provider))
+    assert "OPENAI_API_KEY" in str(caught.value)
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(429, "Rate limit reached for requests per min. Visit your account page to learn more."),
+        failure(429, "You exceeded your current quota, please check your plan and billing details. Retry in 0.01 s."),
+        failure(529, "Overloaded"),
+    ],
+)
+async def test_a_rate_is_not_an_account(fault):
+    with serve(fault, answer("four")) as provider:
+        [completion] = await ask(engine(provider))
+    assert completion.text == "four"
+
+
+FLAGGED = {"reasons": ["violence"], "flagged_input": "an insufficient balance of the account", "provider_name": "p"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failure(403, "m requires moderation. Your input was flagged for violence. No credits were charged.", code=403),
+        failure(403, "Forbidden", code=403, metadata=FLAGGED),
+        failed_inside({"code": 403, "message": "Forbidden", "metadata": FLAGGED}),
+        failure(403, "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_X"),
+        failure(400, "The response was filtered due to the content management policy", code="content_filter"),
+        failure(400, "Input data may contain inappropriate content.", code="data_inspection_failed"),
+    ],
+)
+async def test_a_conversation_that_is_refused_for_its_content_is_one_record(fault):
+    with serve(fault) as provider:
+        [completion] = await ask(engine(provider))
+    assert (completion.text, completion.finish_reason, len(provider.requests)) == ("", "error", 1)
+    assert completion.message
+
+
+def claude(status=200, kind="", said=""):
+    """A message, or an error, as Anthropic's API sends it."""
+    if status != 200:
+        return status, {}, json.dumps({"type": "error", "error": {"type": kind, "message": said}})
+    content = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "four"}]
+    body = {"id": "m", "type": "message", "role": "assistant", "model": "c", "stop_reason": "end_turn"}
+    return 200, {}, json.dumps(body | {"usage": {"input_tokens": 3, "output_tokens": 4}, "content": content})
+
+
+CLAUDE = "anthropic/claude-sonnet-4-5"
+INVALID = "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (claude(), "four"),
+        (claude(529, "overloaded_error", "Overloaded"), "four"),
+        (claude(400, INVALID, "Your credit balance is too low"), RequestRefused),
+        (claude(400, INVALID, TOO_MANY[5]), RequestRefused),
+        (claude(400, INVALID, TOO_LONG[6]), "prompt_too_long"),
+    ],
+)
+async def test_a_provider_of_another_api_is_read_by_the_same_rules(monkeypatch, fault, expected):
+    with serve(fault, claude()) as provider:
+        one = elsewhere(monkeypatch, CLAUDE, provider)
+        if expected is RequestRefused:
+            with pytest.raises(RequestRefused):
+                await ask(one, LONG)
+            return
+        [completion] = await ask(one, LONG)
+    assert expected in (completion.text, completion.finish_reason)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (failure(402, "Insufficient credits", code=402), RequestRefused),
+        (failure(403, "Forbidden", code=403, metadata=FLAGGED), "error"),
+        (failure(400, TOO_MANY[2], code=400), RequestRefused),
+        (failure(400, TOO_LONG[1], code=400), "prompt_too_long"),
+        (
+            failure(400, "Provider returned error", code=400, metadata={"raw": json.dumps({"error": TOO_MANY[2]})}),
+            RequestRefused,
+        ),
+    ],
+)
+async def test_a_router_of_providers_is_read_by_the_same_rules(monkeypatch, fault, expected):
+    with serve(fault) as provider:
+        one = elsewhere(monkeypatch, "openrouter/a/b", provider)
+        if expected is RequestRefused:
+            with pytest.raises(RequestRefused):
+                await ask(one, LONG)
+            return
+        [completion] = await ask(one, LONG)
+    assert completion.finish_reason == expected
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    "fault",
+    [failure(402, "Insufficient Balance"), failure(400, TOO_MANY[4]), failed_inside({"code": 402, "message": "no"})],
+)
+def test_a_mistake_in_account_or_max_tokens_ends_a_run_with_one_sentence(tmp_path, fault):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
+    with serve(fault) as provider:
+        flags = [
+            "-i",
+            problems,
+            "-o",
+            tmp_path / "s.jsonl",
+            "-n",
+            "1",
+            "--concurrency",
+            "1",
+            "--api_base",
+            provider.url,
+        ]
+        finished = loop("run_single_turn_litellm", *flags, OPENAI_API_KEY=SECRET)
+        assert len(provider.requests) == 1
+    assert finished.returncode == 2
+    assert "Traceback" not in finished.stderr
+    assert not (tmp_path / "s.jsonl").exists()
+
+
 async def test_a_server_that_is_not_there_is_named():
     with serve(answer()) as provider:
         gone = provider.url

@@ -59,8 +59,10 @@ def history_text(response: str, enable_thinking: bool, truncated_thinking: Trunc
     """
     if not enable_thinking:
         return response
-    if CLOSE in response or (truncated_thinking == "drop" and response.lstrip().startswith(OPEN)):
-        response = split_thinking(response)[1]
+    if CLOSE in response:
+        response = response.rpartition(CLOSE)[2].strip()
+    elif truncated_thinking == "drop" and response.lstrip().startswith(OPEN):
+        response = ""
     return response[:HISTORY_CHARACTERS]
 
 

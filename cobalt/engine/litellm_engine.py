@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -23,8 +24,10 @@ from cobalt.engine.base import Call, Completion, FinishReason, GenerationSetting
 from cobalt.engine.call_log import CallLog
 from cobalt.engine.credentials import Credentials
 from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.engine.provider_errors import Cause, ProviderError
+from cobalt.engine.raw_answers import Body, error_inside, is_cut, read_body, text_of, with_plain_content
 from cobalt.environment import environment_variables
-from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+from cobalt.errors import CobaltError, InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.retrying import retrying
 
 logger = logging.getLogger(__name__)
@@ -33,7 +36,6 @@ LONGEST_PAUSE = 3600.0
 """If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
 _NO_KEY = "none"  # for servers without keys, because the OpenAI client requires one
-_POLICY_CODES = ("content_policy_violation", "content_filter", "invalid_prompt")
 _AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
 
 
@@ -235,10 +237,23 @@ class LiteLLMEngine:
             if self._ended:
                 raise InfrastructureError("the run ended before this request was made")
             await self._pacer.wait()
-            return await self._send(conversation, parameters)
+            try:
+                return await self._send(conversation, parameters)
+            except TooManyTokens as error:
+                said, shorter = str(error), error.shorter
+            if shorter is not None:
+                await self._pacer.wait()
+                try:
+                    return await self._send(conversation, shorter)
+                except TooManyTokens as error:
+                    said = str(error)
+            raise RequestRefused(
+                f"{self._settings.model_name!r} does not take --max_tokens {parameters.get('max_tokens')}: give a"
+                f" number that leaves room for the prompts ({said})"
+            )
 
     async def _send(
-        self, conversation: list[Message], parameters: dict[str, Any]
+        self, conversation: list[Message], parameters: Mapping[str, Any]
     ) -> tuple[Completion, dict[str, Any] | None]:
         limit = self._settings.spend_limit
         if limit is not None and self.spent >= limit:
@@ -247,6 +262,14 @@ class LiteLLMEngine:
                 " run the same command with a higher --spend_limit to go on"
             )
         timeout = self._settings.request_timeout
+        originals: list[object] = []
+
+        def listen(details: Mapping[str, Any]) -> None:
+            if details.get("log_event_type") == "post_api_call":
+                originals.append(details.get("original_response"))
+
+        failure: Exception | None = None
+        response = None
         try:
             async with asyncio.timeout(timeout):
                 response = await self._litellm.acompletion(
@@ -257,45 +280,85 @@ class LiteLLMEngine:
                     max_retries=0,
                     num_retries=0,
                     drop_params=False,
+                    logger_fn=listen,
                     **self._access,
                     **parameters,
                 )
         except TimeoutError:
             raise ProviderFailure(f"the provider gave no answer within {timeout:g} s") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what LiteLLM lets through of a bad answer
-            raise ProviderFailure(f"the provider's answer is malformed ({self._say(error)})") from None
-        except Exception as error:
-            if not hasattr(error, "status_code"):
-                raise
-            if isinstance(error, self._litellm.ContextWindowExceededError) or _code(error) == "context_length_exceeded":
-                return Completion(text="", finish_reason="prompt_too_long", message=self._say(error)), None
-            if isinstance(error, self._litellm.ContentPolicyViolationError) or _code(error) in _POLICY_CODES:
-                return Completion(text="", finish_reason="error", message=self._say(error)), None
-            raise self._failure(error) from None
-        return self._completion(response)
+        except Exception as error:  # noqa: BLE001 - sorted below, together with what the provider sent
+            failure = error
+        body = read_body(originals[-1] if originals else None)
+        inside = error_inside(body)
+        if inside is not None:
+            said = self._one_line(str(inside.get("message") or inside) if isinstance(inside, Mapping) else str(inside))
+            return self._refused(ProviderError.inside(inside), said, {}, parameters), None
+        if failure is not None and (plain := with_plain_content(body)) is not None:
+            response = self._litellm.utils.convert_to_model_response_object(plain, self._litellm.ModelResponse())
+        elif isinstance(failure, AttributeError | KeyError | TypeError | ValueError):  # let through of a bad answer
+            raise ProviderFailure(f"the provider's answer is malformed ({self._say(failure)})")
+        elif failure is not None:
+            if not hasattr(failure, "status_code"):
+                raise failure
+            return self._refused(self._read(failure), self._say(failure), _headers(failure), parameters), None
+        return self._completion(response, body)
 
-    def _failure(self, error: Exception) -> Exception:
-        """The exception that a provider's error becomes for the run."""
-        status, said = int(getattr(error, "status_code", 0) or 0), self._say(error)
+    def _read(self, error: Exception) -> ProviderError:
+        return ProviderError.raised(
+            error,
+            refused_input=isinstance(error, self._litellm.ContentPolicyViolationError),
+            overlong=isinstance(error, self._litellm.ContextWindowExceededError),
+        )
+
+    def _refused(
+        self, error: ProviderError, said: str, headers: Mapping[str, str], parameters: Mapping[str, Any]
+    ) -> Completion:
+        """The completion that stands for a request without an answer, for which nothing is charged.
+
+        Raises:
+            RequestRefused: every request of this run would be refused.
+            ServiceDown: the provider asks for a long pause.
+            TooManyTokens: there is no room for so many tokens.
+            ProviderFailure: another attempt may succeed.
+            InfrastructureError: this request is refused.
+        """
         name = self._settings.model_name
-        if status in (401, 403):
-            return RequestRefused(f"the provider refused the key in {self._key_name} for {name!r}: {said}")
-        if status == 404:
-            return RequestRefused(f"the provider has no model {name!r}: {said}")
-        if status == 429 and _code(error) == "insufficient_quota":
-            return RequestRefused(f"the account of {self._key_name} has no quota left: {said}")
-        if status in (408, 409, 429) or status >= 500:
-            response = getattr(error, "response", None)
-            headers = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
-            pause = retry_after(headers)
-            if pause is not None and pause > LONGEST_PAUSE:
-                return ServiceDown(f"the provider asks for a pause of {pause:.0f} s: run the same command again then")
-            self._pacer.pause(pause or 0.0)
-            return ProviderFailure(f"the provider failed ({status}): {said}")
-        return InfrastructureError(f"the provider refused the request ({status}): {said}")
+        cause, room = error.cause(parameters.get("max_tokens"))
+        match cause:
+            case Cause.ACCOUNT:
+                raise RequestRefused(f"the account of {self._key_name} has no quota left or is closed: {said}")
+            case Cause.KEY:
+                raise RequestRefused(f"the provider refused the key in {self._key_name} for {name!r}: {said}")
+            case Cause.MODEL:
+                raise RequestRefused(f"the provider has no model {name!r}: {said}")
+            case Cause.MAX_TOKENS:
+                raise TooManyTokens(said)
+            case Cause.ROOM:
+                # As the project's own engine does: the answer may take what the conversation leaves. A server that does
+                # not say how much that is takes all of it by default.
+                rest = {key: value for key, value in parameters.items() if key != "max_tokens"}
+                raise TooManyTokens(said, rest if room is None else rest | {"max_tokens": room})
+            case Cause.INPUT:
+                return Completion(text="", finish_reason="error", message=said)
+            case Cause.PROMPT:
+                return Completion(text="", finish_reason="prompt_too_long", message=said)
+            case Cause.TRANSIENT:
+                pause = retry_after(headers)
+                if pause is not None and pause > LONGEST_PAUSE:
+                    raise ServiceDown(
+                        f"the provider asks for a pause of {pause:.0f} s: run the same command again then"
+                    )
+                self._pacer.pause(pause or 0.0)
+                raise ProviderFailure(f"the provider failed ({error.status}): {said}")
+        raise InfrastructureError(f"the provider refused the request ({error.status}): {said}")
 
-    def _completion(self, response: Any) -> tuple[Completion, dict[str, Any]]:
-        """Read a response; a response without text becomes a completion with a message."""
+    def _completion(self, response: Any, body: Body) -> tuple[Completion, dict[str, Any]]:
+        """Read a response; a response without text becomes a completion with a message.
+
+        Args:
+            response: As LiteLLM reads it.
+            body: As the provider sent it; {} if that is not known.
+        """
         usage = _plain(getattr(response, "usage", None))
         prompt_tokens = int(usage.get("prompt_tokens") or 0)
         completion_tokens = int(usage.get("completion_tokens") or 0)
@@ -303,8 +366,8 @@ class LiteLLMEngine:
         if response.choices:
             choice = response.choices[0]
             content = choice.message.content
-            text = content if isinstance(content, str) else ""
-            reason = "length" if choice.finish_reason == "length" else "stop"
+            text = text_of(body) or (content if isinstance(content, str) else "")
+            reason = "length" if choice.finish_reason == "length" or is_cut(body) else "stop"
             message = ""
             if choice.finish_reason == "content_filter":
                 reason, message = "error", "the provider's content filter ended the answer"
@@ -430,12 +493,24 @@ class LiteLLMEngine:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _say(self, error: Exception) -> str:
-        """An error's text in one line, without keys."""
-        return " ".join(self._credentials.scrub(str(error)).split())[:500]
+        """An error's text, without the traceback that LiteLLM puts into some."""
+        return self._one_line(str(error).partition("Traceback (most recent call last)")[0])
+
+    def _one_line(self, text: str) -> str:
+        """A provider's text in one line, without keys."""
+        return " ".join(self._credentials.scrub(text).split())[:500]
 
 
 class ProviderFailure(InfrastructureError):
     """A failure of the provider that may not occur at another attempt."""
+
+
+class TooManyTokens(CobaltError):
+    """The model has no room for `max_tokens`; the parameters `shorter` fit, if there are such."""
+
+    def __init__(self, said: str, shorter: Mapping[str, Any] | None = None) -> None:
+        super().__init__(said)
+        self.shorter = shorter
 
 
 def _check_url(base: str | None) -> None:
@@ -466,6 +541,8 @@ def _import_litellm() -> Any:
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         # LiteLLM's own messages repeat requests; this module reports failures to the user.
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Of an answer whose content is a list of parts, which this module reads by itself.
+    warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
     return litellm
 
 
@@ -480,10 +557,10 @@ async def _check_listening(url: str) -> None:
     writer.close()
 
 
-def _code(error: Exception) -> str:
-    """The provider's own code of an error; "" if there is none."""
-    body = getattr(error, "body", None)
-    return str(body.get("code") or "") if isinstance(body, dict) else ""
+def _headers(error: Exception) -> Mapping[str, str]:
+    """The headers of the response that an error of LiteLLM stands for."""
+    response = getattr(error, "response", None)
+    return getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
 
 
 def _plain(usage: Any) -> dict[str, Any]:

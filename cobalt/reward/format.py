@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cobalt.conversation.extraction import extract_code
 from cobalt.conversation.thinking import CLOSE
+from cobalt.conversation.turns import program_of
 from cobalt.reward.lengths import TokenCounter
 from cobalt.reward.repetition import is_repetitive
 
@@ -101,7 +101,7 @@ def format_reward(
     code, _, explanation = block.partition(_CLOSING)
     if "`" in code:
         return FormatReward(FLAW, Flaw.BACKTICK)
-    if not _is_judged(code, answer):
+    if not _is_judged(code, response):
         return FormatReward(FLAW, Flaw.OTHER_PROGRAM)
 
     thinking_tokens = count_tokens(thinking)
@@ -116,9 +116,9 @@ def format_reward(
     return FormatReward(value, None, long_thinking, long_answer, long_explanation)
 
 
-def _is_judged(code: str, answer: str) -> bool:
-    """Whether the program of the answer is what follows the first line of `code`, up to white space around it."""
-    judged = extract_code(answer)
+def _is_judged(code: str, response: str) -> bool:
+    """Whether the program of the response is what follows the first line of `code`, up to white space around it."""
+    judged = program_of(response)
     return judged is not None and judged.strip() == code.replace("\r\n", "\n").partition("\n")[2].strip()
 
 
