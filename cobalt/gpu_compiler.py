@@ -1,8 +1,8 @@
 """Check that kernels for GPUs can be compiled: `python -m cobalt.gpu_compiler` says what is missing, and exits with 2.
 
-Triton, which vLLM and torch use on GPUs, compiles a small C extension of Python for each kernel, on the machine that runs it
-and when the kernel is first called. It takes the compiler that CC names, else gcc, else clang. Kernels for the GPU itself
-need no CUDA toolkit.
+Triton, which vLLM and torch use on GPUs, compiles a small C extension of Python for each kernel, when the kernel is first
+called and on the machine that calls it. It takes the compiler that CC names, else gcc, else clang. A CUDA toolkit is not
+needed.
 """
 
 import os
@@ -31,8 +31,8 @@ def missing() -> str:
         return ""
     reason = next((line.strip() for line in tried.stderr.splitlines() if "error" in line), "no reason given")
     return (
-        f"{compiler} cannot compile with Python.h in {headers}, which kernels for GPUs need at run time: install Python's"
-        " headers (Debian: apt-get install python3.11-dev libc6-dev; Red Hat: dnf install python3.11-devel)"
+        f"{compiler} cannot compile with Python.h in {headers}, which kernels for GPUs need at run time: install"
+        " Python's headers (Debian: apt-get install python3.11-dev libc6-dev; Red Hat: dnf install python3.11-devel)"
         f" ({reason})"
     )
 

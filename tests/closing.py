@@ -1,7 +1,7 @@
 """The closing lines of `scripts/test.sh`, which runs pytest twice: a plugin that counts, and a program that adds up.
 
-    pytest --closing_record FILE ...            write what became of the tests that were chosen
-    python tests/closing.py FOLDER CHECKS       print the sum of the folder's files; CHECKS names other checks that failed
+    pytest --closing_record FILE ...         write what became of the tests that were chosen
+    python tests/closing.py FOLDER CHECKS    print the sum of the folder's files; CHECKS names other checks that failed
 
 A test of which nothing was reported was not reached: the run was interrupted, or stopped before.
 """

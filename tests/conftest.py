@@ -12,8 +12,8 @@ from cobalt.services import services_process
 
 pytest_plugins = ("closing",)
 
-# A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the programs
-# that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
+# A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the
+# programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
