@@ -1,8 +1,8 @@
 """Check that kernels for GPUs can be compiled: `python -m cobalt.gpu_compiler` says what is missing, and exits with 2.
 
-Triton, which vLLM and torch use on GPUs, compiles a small C extension of Python for each kernel, when the kernel is first
-called and on the machine that calls it. It takes the compiler that CC names, else gcc, else clang. A CUDA toolkit is not
-needed.
+Triton, which vLLM and torch use on GPUs, compiles a small C extension of Python for each kernel, when the kernel is
+first called and on the machine that calls it. It takes the compiler that CC names, else gcc, else clang. A CUDA toolkit
+is not needed.
 """
 
 import os

@@ -84,9 +84,7 @@ def pinned():
         "",
         pytest.param(
             GPU_SOURCES,
-            marks=pytest.mark.skipif(
-                not GPU_SOURCES, reason="COBALT_VLLM_GPU_SOURCES names no sources of vLLM"
-            ),
+            marks=pytest.mark.skipif(not GPU_SOURCES, reason="COBALT_VLLM_GPU_SOURCES names no sources of vLLM"),
         ),
     ],
     ids=["installed", "pinned for GPUs"],
