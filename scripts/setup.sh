@@ -112,6 +112,13 @@ check_driver() {
     fail "the NVIDIA driver is $version, and the profile gpu (CUDA 13.0) needs 580 or newer: update the driver"
 }
 
+# Kernels are compiled when they are first called, minutes after a run has begun.
+check_compiler() {
+  local python said
+  python=$(find_python)
+  said=$("$python" -m cobalt.gpu_compiler 2>&1) || fail "$said"
+}
+
 # Decide on flash-attn before anything large is downloaded: sets `wheel` to a file, to "kept" or to "none", and `why`.
 choose_flash_attn() {
   local python listed=requirements/flash-attn.txt
@@ -161,6 +168,7 @@ fi
 wheel= why=
 if [ "$profile" = gpu ]; then
   check_driver
+  check_compiler
   choose_flash_attn
   [ "$wheel" != none ] || say_no_flash_attn "$why"
 fi

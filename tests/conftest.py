@@ -1,6 +1,7 @@
 """Shared by all tests: the machine's limits, a small model, and one set of real services for those that need them."""
 
 import shutil
+import signal
 import subprocess
 
 import hypothesis
@@ -8,6 +9,13 @@ import pytest
 from support import ROOT, locked_folder
 
 from cobalt.services import services_process
+
+pytest_plugins = ("closing",)
+
+# A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the
+# programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.
 hypothesis.settings.register_profile("cobalt", deadline=None)

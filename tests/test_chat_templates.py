@@ -214,10 +214,16 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
-    monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda arguments: Recorder())
+
+    def engine_of(arguments):
+        assert arguments.enforce_eager  # on a CPU
+        return Recorder()
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", engine_of)
     monkeypatch.setattr(vllm_service, "OpenAIRoutes", lambda *arguments: None)  # collection does not use them
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
     engine = vllm_service.VllmEngineActor(vllm_settings.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)
     settings = GenerationSettings(n=1, seed=0).model_dump()
     [completion] = asyncio.run(engine.generate(CHAT[:2], settings))

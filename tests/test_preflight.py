@@ -27,6 +27,7 @@ GOOD = Answer(
     isolation="",
     gpus=("NVIDIA H100",) * 4,
     driver="580.65.06",
+    compiler="",
     paths=MappingProxyType({"data": "da7a"}),
     hub_model=True,
     output="",
@@ -69,6 +70,7 @@ FAULTS = {
     "object store": (report("b", object_store=2000 * GIB), "/dev/shm"),
     "fewer GPUs": (report("b", replace(GOOD, gpus=GOOD.gpus[:3])), "nvidia-smi lists 3"),
     "no driver": (report("b", replace(GOOD, gpus=(), driver="")), "nvidia-smi lists 0"),
+    "no compiler": (report("b", replace(GOOD, compiler="there is no C compiler")), "C compiler"),
     "old driver": (report("b", replace(GOOD, driver="535.104.05")), "580"),
     "loopback": (report("b", address="127.0.0.1"), "127.0.0.1"),
     "firewall": (report("b", unreachable=("a",)), "firewall"),
@@ -169,6 +171,18 @@ def test_a_node_reports_itself(tmp_path, monkeypatch):
     assert found.digests == {"HF_TOKEN": secret_digest("secret", "s")} and "secret" not in repr(found)
     assert look(replace(question, token="other"), "node", "").output
     assert look(replace(question, token_folder=str(tmp_path / "absent")), "node", "").output
+
+
+def test_a_node_with_gpus_and_no_compiler_says_so(tmp_path, monkeypatch):
+    listing = tmp_path / "nvidia-smi"
+    listing.write_text("#!/bin/sh\necho NVIDIA H100, 580.65.06\n")
+    listing.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    monkeypatch.delenv("CC", raising=False)
+    seen = look(Question({}), "node", "127.0.0.1")
+    assert seen.gpus == ("NVIDIA H100",) and "gcc" in seen.compiler
+    monkeypatch.setenv("PATH", f"{tmp_path / 'absent'}")
+    assert look(Question({}), "node", "127.0.0.1").compiler == "", "without GPUs nothing is compiled"
 
 
 def test_a_port_that_nobody_listens_on_is_unreachable():

@@ -6,12 +6,16 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
 from support import ROOT
 
+from cobalt import gpu_compiler
 from cobalt.errors import UserError
 from cobalt.flash_attn_wheel import check_name, checked, listed, needs_of
 
@@ -44,23 +48,25 @@ def checkout(tmp_path):
     for name in ("requirements", "scripts"):
         shutil.copytree(ROOT / name, root / name)
     (root / "cobalt").mkdir()
-    for name in ("__init__.py", "errors.py", "flash_attn_wheel.py"):
+    for name in ("__init__.py", "entry.py", "errors.py", "flash_attn_wheel.py", "gpu_compiler.py"):
         shutil.copy(ROOT / "cobalt" / name, root / "cobalt" / name)
     shutil.copy(ROOT / "pyproject.toml", root)
     executable(tmp_path / "bin" / "bwrap", "exit 1")
+    executable(tmp_path / "bin" / "gcc", "exit 0")
     return root
 
 
-def set_up(root, *arguments, cwd=None, driver=None):
+def set_up(root, *arguments, cwd=None, driver=None, path=None):
     programs = root.parent / "bin"
     if driver is not None:
         executable(
             programs / "nvidia-smi", f'case "$*" in *--query*) echo {driver[0]} ;; *) echo "{driver[1]}" ;; esac'
         )
+    without_cc = {name: value for name, value in os.environ.items() if name != "CC"}
     return subprocess.run(
         ["bash", str(root / "scripts" / "setup.sh"), *map(str, arguments)],
         cwd=cwd or root,
-        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -329,6 +335,55 @@ def test_a_set_up_that_is_stopped_has_its_profile(recording):
     assert set_up(recording, "--profile", "gpu", "--flash_attn", "none").returncode != 0
     refused = set_up(recording, "--profile", "cpu")
     assert refused.returncode == 2
+
+
+# --- the compiler of kernels
+
+NEEDED = "bash basename cat cut dirname env grep head mktemp nproc rm sed sha256sum tail wc"
+"""Programs that set-up runs before it installs anything."""
+
+
+def test_a_machine_without_a_compiler_is_refused_for_gpus_alone(checkout):
+    programs = checkout.parent / "few"
+    programs.mkdir()
+    for name in NEEDED.split():
+        (programs / name).symlink_to(shutil.which(name))
+    (programs / "python3.11").symlink_to(Path(sys.executable).resolve())
+    refused = set_up(checkout, "--profile", "gpu", "--dry_run", path=str(programs))
+    assert refused.returncode == 2
+    [sentence] = refused.stderr.splitlines()
+    assert sentence.startswith("error:") and "gcc" in sentence
+    assert would_install(set_up(checkout, "--profile", "cpu", "--dry_run", path=str(programs))) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "headers", "named"),
+    [
+        (None, None, "gcc"),
+        ("absent", None, "absent"),
+        pytest.param(
+            "gcc", "absent", "python3.11-dev", marks=pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc here")
+        ),
+    ],
+)
+def test_what_kernels_need_is_named(tmp_path, monkeypatch, compiler, headers, named):
+    if compiler is None:
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setenv("CC", compiler)
+    if headers is not None:
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / headers))
+    assert named in gpu_compiler.missing()
+
+
+@pytest.mark.skipif(
+    not shutil.which("gcc") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="no gcc or no Python.h here",
+)
+def test_a_machine_with_a_compiler_and_headers_lacks_nothing(monkeypatch):
+    monkeypatch.setenv("CC", "gcc")
+    assert gpu_compiler.missing() == ""
 
 
 # --- the wheel

@@ -215,6 +215,20 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, message):
     assert any(message in error for error in found), found
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+@pytest.mark.parametrize(
+    ("scale", "value", "refused"),
+    [
+        ("paper", "max_split_size_mb:64,expandable_segments:True", True),
+        ("paper", "expandable_segments:False", False),
+        ("pocket", "expandable_segments:True", False),
+    ],
+)
+def test_memory_that_the_engine_cannot_use_is_refused_on_gpus(world, monkeypatch, name, scale, value, refused):
+    monkeypatch.setenv(name, value)
+    assert any(name in error for error in errors_of(world, scale=scale)) is refused
+
+
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("scale", ["pocket", "paper"])
 def test_the_documented_overrides_for_dynamic_batches_pass_all_checks(world, data, scale, tmp_path):

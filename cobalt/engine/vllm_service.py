@@ -68,6 +68,9 @@ class VllmEngineActor:
             os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
             os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        # vLLM 0.24 samples with FlashInfer on GPUs, whose kernel is compiled when an engine starts: by nvcc, of a CUDA
+        # toolkit, which a GPU's node need not have.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         from vllm import SamplingParams, TokensPrompt
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.sampling_params import RequestOutputKind
@@ -98,7 +101,7 @@ class VllmEngineActor:
                     dtype=settings.dtype,
                     max_model_len=settings.max_model_len,
                     max_num_seqs=settings.max_num_seqs,
-                    enforce_eager=settings.enforce_eager,
+                    enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
                     trust_remote_code=settings.trust_remote_code,
                     seed=settings.seed,
                     enable_prefix_caching=True,

@@ -23,7 +23,8 @@ class VllmSettings(BaseModel):
         gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
         kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
         cpu_threads: Number of threads for the model's arithmetic on a CPU.
-        enforce_eager: Use no CUDA graphs and no compilation; starts faster, runs slower on large models (paper: True).
+        enforce_eager: Use no CUDA graphs and no compilation (paper: True); starts a minute or two faster on GPUs, and
+            generates more slowly where few completions are in a batch. None: False on GPUs, True on a CPU.
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that have a seed of their own do not depend on it.
         max_ongoing_requests: Calls that a replica takes at once.
@@ -55,7 +56,7 @@ class VllmSettings(BaseModel):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     kv_cache_gib: int = Field(1, ge=1)
     cpu_threads: int = Field(1, ge=1)
-    enforce_eager: bool = True
+    enforce_eager: bool | None = None
     trust_remote_code: bool = False
     seed: int = 0
     max_ongoing_requests: int = Field(4096, ge=1)

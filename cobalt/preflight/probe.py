@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cobalt
+from cobalt import gpu_compiler
 from cobalt.errors import CobaltError
 from cobalt.judge.doctor import require_isolation
 from cobalt.preflight.report import Answer, Disk, Question
@@ -87,6 +88,7 @@ def look(question: Question, node_id: str, address: str) -> Answer:
         isolation=_isolation(question),
         gpus=gpus,
         driver=driver,
+        compiler=gpu_compiler.missing() if gpus else "",
         paths={name: digest(Path(path)) for name, path in question.paths.items()},
         hub_model=_in_cache(question.hub_model) if question.hub_model else None,
         output=_share(question, node_id) if question.token_folder else None,

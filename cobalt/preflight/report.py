@@ -51,6 +51,7 @@ class Answer:
         isolation: Why programs cannot be isolated; "": they can; None: not checked.
         gpus: Name of each GPU; empty if there is no driver.
         driver: Version of the GPU driver; "" if there is none.
+        compiler: Why kernels for the GPUs cannot be compiled; "": they can, or there are no GPUs.
         paths: Digest of each path of the question; "" where there is nothing.
         hub_model: Whether the cache has the hub model; None: not asked.
         output: Why the output cannot be shared; "": it can; None: not asked.
@@ -68,6 +69,7 @@ class Answer:
     isolation: str | None
     gpus: tuple[str, ...]
     driver: str
+    compiler: str
     paths: Mapping[str, str]
     hub_model: bool | None
     output: str | None

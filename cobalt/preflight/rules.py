@@ -148,6 +148,8 @@ def _gpus(report: NodeReport, answer: Answer, drivers: set[str]) -> Iterator[_Fi
     number = re.match(r"\d+", answer.driver)
     if oldest is not None and number is not None and int(number[0]) < oldest:
         yield _error(f"its GPU driver is {answer.driver}, and the installed CUDA {cuda} needs {oldest} or newer")
+    if cuda and answer.compiler:
+        yield _error(answer.compiler)
     if len(drivers) > 1:
         yield _note(
             f"its GPU driver is {answer.driver}; other nodes have {', '.join(sorted(drivers - {answer.driver}))}"

@@ -63,8 +63,8 @@ Settings = TypeVar("Settings", bound=RolloutSettings)
 async def decide_samples(settings: Settings, engine: Engine) -> Settings:
     """The settings of a run, without a seed if its samples are unseeded; the manifest records the seed.
 
-    "auto" goes on as an existing result began. A new result is seeded unless the engine runs on GPUs, where seeds of
-    single samples keep vLLM from its fastest sampler.
+    "auto" goes on as an existing result began. A new result is seeded unless the engine runs on GPUs, where sums depend
+    on the batch, so that the same seeds may give other samples.
 
     Raises:
         ServiceDown: the engine is not running.

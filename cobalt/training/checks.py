@@ -4,6 +4,8 @@
 hub model that is not on this machine).
 """
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from math import inf
@@ -116,6 +118,7 @@ def check(config: Any) -> Findings:
     findings = Findings(errors=settings_errors(config))
     if any(_kind_errors(config)):
         return findings
+    findings.errors += _environment_errors(config)
     rows = _rows(config, findings)
     _check_model(config, findings)
     if not findings.errors:
@@ -181,6 +184,19 @@ def _kind_errors(config: Any) -> Iterator[str]:
             yield f"{key} is {value!r}: it must be one path"
     if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):
         yield f"data.apply_chat_template_kwargs is {config.data.apply_chat_template_kwargs!r}: it must be a mapping"
+
+
+def _environment_errors(config: Any) -> Iterator[str]:
+    """Variables of the shell that break a run on GPUs.
+
+    veRL switches expandable segments of the actor's memory on and off by itself. Set for all processes they reach the
+    engine, whose sleep mode and whose transfer of weights cannot use such memory.
+    """
+    if trains_on_cpu(config):
+        return
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if re.search(r"expandable_segments\s*:\s*true", os.environ.get(name, ""), re.IGNORECASE):
+            yield f"{name}={os.environ[name]}: the engine cannot sleep with expandable_segments, so unset the variable"
 
 
 def _sampling_errors(config: Any) -> Iterator[str]:
