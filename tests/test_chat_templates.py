@@ -16,7 +16,7 @@ from support import square_problem, write_lines
 
 from cobalt.conversation import first_messages, history_text, load_prompts, program_of
 from cobalt.conversation.chat_template import end_of_turn, keeps_thinking_tags, opened_thinking, template_arguments
-from cobalt.conversation.token_count import PromptTokenCounter
+from cobalt.conversation.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
@@ -161,6 +161,90 @@ async def test_the_thinking_of_earlier_turns_is_in_no_prompt(model):
     text = model.tokenizer.decode(tokens)
     assert "print(int(input()) ** 2)" in text
     assert "draft" not in text
+
+
+# --- templates that cannot be used
+
+TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+PARTS = "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+UNUSABLE = {
+    "named, none of them the default": [("rag", TURNS), ("tool_use", TURNS)],
+    "names a missing field": TURNS + "{{ messages[0].name.first }}",
+    "adds text to a number": TURNS + "{{ 1 + 'a' }}",
+    "divides by zero": TURNS + "{{ 1 // 0 }}",
+    "looks up a missing key": TURNS + "{{ '%(a)s' % {} }}",
+    "counts text": TURNS + "{{ 'a' | int(base=99) }}{{ range(10 ** 9) | list }}",
+    "does not end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "is not a template": "{% for m in messages %}",
+    "wants parts": PARTS,
+    "shows no text": "[user]",
+    "shows the beginning of texts": "{% for m in messages %}{{ m.content[:3] }}{% endfor %}",
+    "shows the first message alone": "{{ messages[0].content }}",
+    "leaves the system message out": "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
+    "leaves answers out": "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
+    "refuses a system message": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    + TURNS,
+}
+
+
+@pytest.mark.parametrize("template", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
+def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, template, use):
+    from cobalt.engine.vllm_service import render
+
+    folder = tmp_path / "the-model"
+    tokenizer = make_tokenizer("qwen3")
+    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
+    tokenizer.save_pretrained(folder)
+    loaded = load_tokenizer(str(folder))
+    with pytest.raises(UserError) as caught:
+        match use:
+            case "counting":
+                PromptTokenCounter(str(folder)).count([CHAT])
+            case "collection":
+                render(loaded, CHAT, "default")
+            case "offline training":
+                offline_rows(SimpleNamespace(tokenizer=loaded), tmp_path, "default", CHAT, "x", "y")
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["named, none of them the default", "divides by zero", "wants parts"])
+def test_training_refuses_a_template_that_cannot_be_used(tmp_path, name):
+    template = UNUSABLE[name]
+    tokenizer = make_tokenizer("qwen3")
+    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=str(tmp_path)):
+        PromptTokenCounter(str(tmp_path)).opens_thinking()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        TURNS,
+        "{% for m in messages %}{{ m.content | trim }}{% endfor %}",
+        "{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"),
+        PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"),
+        {"default": TURNS, "rag": "x"},
+    ],
+)
+def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
+    from cobalt.engine.vllm_service import render
+
+    tokenizer = make_tokenizer("qwen3")
+    tokenizer.chat_template = template
+    assert "A test fails." in tokenizer.decode(render(tokenizer, CHAT, "default")[0])
+
+
+def test_a_template_without_system_messages_is_used_for_conversations_without_them():
+    from cobalt.engine.vllm_service import render
+
+    tokenizer = make_tokenizer("qwen3")
+    tokenizer.chat_template = UNUSABLE["leaves the system message out"]
+    assert "A test fails." in tokenizer.decode(render(tokenizer, CHAT[1:], "default")[0])
+    with pytest.raises(UserError, match="system"):
+        render(tokenizer, CHAT, "default")
 
 
 # --- the end of a response

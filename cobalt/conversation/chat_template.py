@@ -5,25 +5,83 @@ Collection (`cobalt.engine`), the counting of tokens (`cobalt.conversation.token
 begins and ends. Tokenizers are arguments; none is loaded here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-
-import jinja2
+from weakref import WeakKeyDictionary
 
 from cobalt.conversation.thinking import CLOSE, OPEN
+from cobalt.errors import UserError
 
 TemplateThinking = Literal["default", "on", "off"]
 """The template's switch `enable_thinking`. "default" does not pass it, so that the template's own default holds (paper;
 Qwen3's template then lets the model think); "on" passes true, "off" false. Templates without the switch ignore it."""
 
 
+Conversation = Sequence[Mapping[str, object]]
+"""Messages with `role` and `content`."""
+
 _ANSWER = "cobalt-answer"
 """A message that no template has in it."""
+
+
+_PROBED: WeakKeyDictionary[Any, set[tuple[tuple[str, ...], str]]] = WeakKeyDictionary()
+"""For each tokenizer the sequences of roles, and the arguments, with which its template is known to show all texts."""
 
 
 def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
     """The arguments of `apply_chat_template` that set the switch; {} for "default"."""
     return {} if thinking == "default" else {"enable_thinking": thinking == "on"}
+
+
+def render_prompts(
+    tokenizer: Any,
+    conversations: Sequence[Conversation],
+    arguments: Mapping[str, Any],
+    name: str | None = None,
+) -> list[str]:
+    """Conversations as prompts: the text that a tokenizer's chat template makes of them, generation prompt included.
+
+    A template may pass over texts without an error, for example one that expects contents to be lists of parts. So each
+    sequence of roles is rendered once with texts that can be found again.
+
+    Args:
+        tokenizer: The tokenizer, with a chat template.
+        conversations: Messages with `role` and `content`.
+        arguments: Of the template, besides the messages.
+        name: The model's name or folder, for messages; None: the one that the tokenizer knows.
+
+    Raises:
+        UserError: the template cannot be used, refuses a conversation, or leaves a message's text out.
+    """
+    name = name or str(getattr(tokenizer, "name_or_path", "")) or "the model"
+    texts = [_render(tokenizer, conversation, arguments, name) for conversation in conversations]
+    probed = _PROBED.setdefault(tokenizer, set())
+    for roles in dict.fromkeys(
+        tuple(str(message["role"]) for message in conversation) for conversation in conversations
+    ):
+        if (roles, repr(arguments)) in probed:
+            continue
+        probe = [{"role": role, "content": f"{_ANSWER}-{index}."} for index, role in enumerate(roles)]
+        text = _render(tokenizer, probe, arguments, name)
+        for message in probe:
+            if message["content"] not in text:
+                raise UserError(
+                    f"the chat template of {name} leaves the text of a message of the role {message['role']!r} out of"
+                    " the prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
+                )
+        probed.add((roles, repr(arguments)))
+    return texts
+
+
+def _render(tokenizer: Any, conversation: Conversation, arguments: Mapping[str, Any], name: str) -> str:
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(conversation), add_generation_prompt=True, tokenize=False, **arguments
+        )
+    except Exception as error:  # noqa: BLE001 - a template is a program of the model's authors, and raises anything
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"the chat template of {name} refuses a conversation: {said}") from None
+    return text
 
 
 def opened_thinking(prompt: str) -> str:
@@ -41,12 +99,10 @@ def head_of_responses(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     """What a tokenizer's template opens in its prompts (`opened_thinking`), with these arguments of the template.
 
     Raises:
-        jinja2.TemplateError: the template refuses a conversation of one user message.
+        UserError: the template cannot be used for a conversation of one user message.
     """
-    message = {"role": "user", "content": "."}
-    return opened_thinking(
-        tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True, **arguments)
-    )
+    [prompt] = render_prompts(tokenizer, [[{"role": "user", "content": "."}]], arguments)
+    return opened_thinking(prompt)
 
 
 def end_of_turn(tokenizer: Any, arguments: Mapping[str, Any]) -> int | None:
@@ -59,7 +115,7 @@ def end_of_turn(tokenizer: Any, arguments: Mapping[str, Any]) -> int | None:
     default: int | None = tokenizer.eos_token_id
     try:
         text: str = tokenizer.apply_chat_template(turn, tokenize=False, **arguments)
-    except jinja2.TemplateError:
+    except Exception:  # noqa: BLE001 - whatever the template raises of a conversation that ends on an answer
         return default
     rest = text.rpartition(_ANSWER)[2].lstrip()
     tokens = {str(token): place for place, token in tokenizer.added_tokens_decoder.items()}

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from cobalt.conversation.chat_template import end_of_turn, head_of_responses, keeps_thinking_tags
+from cobalt.conversation.chat_template import end_of_turn, head_of_responses, keeps_thinking_tags, render_prompts
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
@@ -72,11 +70,11 @@ class PromptTokenCounter:
         """The number of tokens of each conversation, generation prompt included; one batch, on all cores.
 
         Raises:
-            UserError: the chat template refuses a conversation.
+            UserError: the chat template refuses a conversation, or leaves a message's text out.
         """
         if not conversations:
             return []
-        return self._count_texts(self._render(conversations))
+        return self._count_texts(render_prompts(self._tokenizer, conversations, self._arguments, self.model_name))
 
     def _count_texts(self, texts: Sequence[str]) -> list[int]:
         if self._fast is not None:
@@ -113,10 +111,7 @@ class PromptTokenCounter:
         Raises:
             UserError: the chat template refuses a conversation.
         """
-        try:
-            return bool(head_of_responses(self._tokenizer, self._arguments))
-        except (jinja2.TemplateError, TypeError, ArithmeticError) as error:
-            raise self._refused(error) from None
+        return bool(head_of_responses(self._tokenizer, self._arguments))
 
     def keeps_thinking_tags(self) -> bool:
         """Whether `</think>` survives in a response that is decoded without special tokens."""
@@ -132,21 +127,6 @@ class PromptTokenCounter:
         """The tokenizer's own end token, at which engines stop in any case."""
         token: int | None = self._tokenizer.eos_token_id
         return token
-
-    def _render(self, conversations: Sequence[Conversation]) -> list[str]:
-        try:
-            texts: list[str] = self._tokenizer.apply_chat_template(
-                [list(conversation) for conversation in conversations],
-                add_generation_prompt=True,
-                tokenize=False,
-                **self._arguments,
-            )
-        except (jinja2.TemplateError, TypeError, ArithmeticError) as error:
-            raise self._refused(error) from None
-        return texts
-
-    def _refused(self, error: Exception) -> UserError:
-        return UserError(f"the chat template of {self.model_name} refuses a conversation: {error}")
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.

@@ -116,11 +116,9 @@ class ProviderError:
     @classmethod
     def raised(cls, error: Exception, *, refused_input: bool, overlong: bool) -> Self:
         """The error that LiteLLM raised, with the provider's own body where it can be found."""
-        body = getattr(error, "body", None)
-        if not isinstance(body, Mapping):
-            body = _json_in(str(error))
-        inner = body.get("error") if body else None
-        details = {"message": str(error)} | dict(_details(inner if isinstance(inner, Mapping) else body or {}))
+        body = _body_of(error)
+        inner = body.get("error")
+        details = {"message": str(error)} | dict(_details(inner if isinstance(inner, Mapping) else body))
         try:
             status = int(getattr(error, "status_code", 0) or 0)
         except (TypeError, ValueError):  # LiteLLM passes on whatever code a provider sent
@@ -219,6 +217,17 @@ def _named_status(details: Mapping[str, str]) -> int:
         if value in _NAMED_STATUS:
             return _NAMED_STATUS[value]
     return _UNNAMED_STATUS
+
+
+def _body_of(error: Exception) -> Mapping[str, Any]:
+    """The body of the response behind an error: LiteLLM's errors often have it in their context or their text alone."""
+    cause: BaseException | None = error
+    while cause is not None:
+        body = getattr(cause, "body", None)
+        if isinstance(body, Mapping):
+            return body
+        cause = cause.__cause__ or cause.__context__
+    return _json_in(str(error))
 
 
 def _json_in(text: str) -> Mapping[str, Any]:

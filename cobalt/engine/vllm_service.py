@@ -23,7 +23,13 @@ from ray.serve.schema import LoggingConfig
 
 from cobalt import cluster
 from cobalt.conversation import Message, TemplateThinking
-from cobalt.conversation.chat_template import end_of_turn, opened_thinking, template_arguments
+from cobalt.conversation.chat_template import (
+    end_of_turn,
+    head_of_responses,
+    opened_thinking,
+    render_prompts,
+    template_arguments,
+)
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.model_check import NO_TEMPLATE, check_folder, model_path
 from cobalt.engine.openai_routes import OpenAIRoutes
@@ -120,6 +126,7 @@ class VllmEngineActor:
         self._tokenizer = copy.deepcopy(self._engine.get_tokenizer())
         if not getattr(self._tokenizer, "chat_template", True):  # some tokenizers bring a template of another kind
             raise UserError(NO_TEMPLATE.format(model=settings.model))
+        head_of_responses(self._tokenizer, {})  # raises if the template cannot be used, before the first request
         # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
         # have the token with which the template ends a turn.
         end = end_of_turn(self._tokenizer, {})
@@ -266,10 +273,12 @@ class VllmEngineActor:
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`)."""
-    text = tokenizer.apply_chat_template(
-        conversation, tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
-    )
+    """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`).
+
+    Raises:
+        UserError: the template refuses the conversation, or leaves a message's text out.
+    """
+    [text] = render_prompts(tokenizer, [conversation], template_arguments(thinking))
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return tokens, opened_thinking(text)
 

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cobalt.conversation.chat_template import TemplateThinking, end_of_turn, opened_thinking, template_arguments
+from cobalt.conversation.chat_template import (
+    TemplateThinking,
+    end_of_turn,
+    opened_thinking,
+    render_prompts,
+    template_arguments,
+)
 from cobalt.errors import UserError
 from cobalt.offline_groups import OfflineGroup, Status, read_groups
 from cobalt.reward.offline import OfflineSettings, offline_advantages
@@ -69,8 +75,8 @@ def load_groups(
         thinking: The chat template's thinking switch, the same as when the groups were made.
 
     Raises:
-        UserError: the file is not one of groups, the tokenizer has no chat template or no end token, a response is too
-            long, or no group has a response to train on.
+        UserError: the file is not one of groups, the tokenizer has no end token or no chat template that can be used, a
+            response is too long, or no group has a response to train on.
     """
     if tokenizer.eos_token_id is None:
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
@@ -97,12 +103,8 @@ def load_groups(
 def _rows(
     group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, thinking: TemplateThinking, end: int
 ) -> tuple[Row, ...]:
-    rendered = [
-        tokenizer.apply_chat_template(
-            group.prompt(response), tokenize=False, add_generation_prompt=True, **template_arguments(thinking)
-        )
-        for response in group.responses
-    ]
+    conversations = [group.prompt(response) for response in group.responses]
+    rendered = render_prompts(tokenizer, conversations, template_arguments(thinking))
     distinct = list(dict.fromkeys(rendered))
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
