@@ -43,8 +43,8 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
-LONGEST_NUMBER = 1_000_000
-"""Most digits of an integer. Reading one of that length takes a second, and one of twice the length three."""
+LONGEST_NUMBER = 100_000
+"""Most digits of an integer. To read one takes quadratic time, so that a body of many long ones is a matter of seconds."""
 
 # `int` and `str` accept this many digits under every limit that can be set.
 _SHORT_DIGITS = sys.int_info.str_digits_check_threshold
