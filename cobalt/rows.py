@@ -43,8 +43,8 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
-LONGEST_NUMBER = 100_000
-"""Most digits of an integer. To read one takes quadratic time, so that a body of many long ones is a matter of seconds."""
+LONGEST_NUMBER = 50_000
+"""Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
 # `int` and `str` accept this many digits under every limit that can be set.
 _SHORT_DIGITS = sys.int_info.str_digits_check_threshold
