@@ -235,6 +235,24 @@ async def judge(tmp_path, events, engine, **settings):
     return summary, failed, [json.loads(line) for line in run.output_file.read_text().splitlines()]
 
 
+async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):
+    engine = Script([[f"Final Verdict: ({number}) Name" for number in (1, 2, 2)]])
+    summary, _, [record] = await judge(tmp_path, [event()], engine, paper_verdicts=True)
+    assert (record["category"], record["votes"]) == (HARD, [HARD, LOGIC, LOGIC])
+    assert summary["events"][HARD] == 1
+
+
+@pytest.mark.slow
+@needs_api
+def test_the_papers_rule_asks_for_a_verdict_in_words(tmp_path):
+    events = write_lines(tmp_path / "events.jsonl", [event(1)])
+    with serve(answer("Final Verdict: **(3) Semantic Drifting**")) as provider:
+        finished = run("-i", events, "-o", tmp_path / "j.jsonl", "--api_base", provider.url, "--paper_verdicts")
+        assert finished.returncode == 0, finished.stderr
+        assert "response_format" not in provider.requests[0]["body"]
+    assert json.loads((tmp_path / "j.jsonl").read_text())["category"] == UNKNOWN
+
+
 async def test_votes_majorities_and_agreement_are_counted(tmp_path):
     engine = Script([verdict(1, 1, 2), verdict(3, 3, 3), verdict(0, 0, 0), verdict(1, 2, 0)])
     events = [event(number) for number in range(4)]

@@ -35,6 +35,8 @@ class Arguments(ApiFlags):
     """Votes on each event; the majority decides."""
     human_labels: Path | None = None
     """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
+    paper_verdicts: bool = False
+    """Read answers by the authors' rule: the first "Final Verdict: (k) Name" to the letter, and the first vote alone."""
     max_tokens: int = 32000
     """Maximum number of tokens in one answer, hidden reasoning included."""
     concurrency: int = 16
@@ -48,9 +50,11 @@ async def _run(arguments: Arguments) -> int:
         sampling(temperature=1, top_p=1, max_tokens=arguments.max_tokens, n=arguments.num_completions, seed=0),
         human_labels=arguments.human_labels,
         concurrency=arguments.concurrency,
+        paper_verdicts=arguments.paper_verdicts,
     )
     settings.check()
-    async with arguments.open_engine(settings.output_file, ANSWER_SCHEMA) as engine:
+    schema = None if arguments.paper_verdicts else ANSWER_SCHEMA
+    async with arguments.open_engine(settings.output_file, schema) as engine:
         summary, failed = await classify_events(settings, engine, structured=engine.structured)
     Console().print(summary_table(summary, title=f"Categories of hacking events: {settings.output_file}"))
     if failed:

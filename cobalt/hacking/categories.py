@@ -24,6 +24,7 @@ _VERDICT = re.compile(
     rf"(?:(?P<number>\d+)(?!\d|\.\d)[\s*_`)\]}}\"'.:=\-\u2013\u2014]*(?P<named>{_NAMES})?|(?P<name>{_NAMES}))(?![a-z])",
     re.IGNORECASE,
 )
+_PAPER_VERDICT = re.compile(r"Final Verdict:\s*\((\d)\)\s*[A-Za-z ]")
 _FENCE = re.compile(r"^```\w*\s*|\s*```$")
 
 
@@ -48,6 +49,16 @@ def parse_category(answer: str) -> str:
         else:
             category = by_name or UNKNOWN
     return category
+
+
+def paper_category(answer: str) -> str:
+    """The category that the authors' rule reads: the number of the first verdict in the asked form, or `UNKNOWN`.
+
+    The form is "Final Verdict: (k) Name", to the letter. Thinking counts, and the name does not, which the authors keep
+    beside the number as it was written.
+    """
+    match = _PAPER_VERDICT.search(answer)
+    return _of_number(int(match[1])) if match else UNKNOWN
 
 
 def majority(votes: Sequence[str]) -> str:

@@ -21,7 +21,15 @@ from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.files import check_replaceable
-from cobalt.hacking.categories import CATEGORIES, NOT_CLASSIFIED, UNKNOWN, majority, parse_category, parse_label
+from cobalt.hacking.categories import (
+    CATEGORIES,
+    NOT_CLASSIFIED,
+    UNKNOWN,
+    majority,
+    paper_category,
+    parse_category,
+    parse_label,
+)
 from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, replace_result
 from cobalt.manifest import file_digest, read_summary
 from cobalt.metrics import cohen_kappa, fleiss_kappa
@@ -63,6 +71,7 @@ class ClassifierSettings:
         generation: Sampling; `n` is the number of votes (paper: 1).
         human_labels: Lines with an event's `key` and a person's `label`; None: no comparison.
         concurrency: Events classified at a time.
+        paper_verdicts: Read answers by the authors' rule (`paper_category`), and count the first vote alone.
     """
 
     input_file: Path
@@ -70,6 +79,7 @@ class ClassifierSettings:
     generation: GenerationSettings
     human_labels: Path | None = None
     concurrency: int = 16
+    paper_verdicts: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -92,7 +102,8 @@ class ClassifierSettings:
 async def classify_events(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
     """Have every event categorised, and write the events with `votes`, `category` and `responses`.
 
-    `category` is the majority of the votes, `unknown` without one, and null where the engine failed.
+    `category` is the majority of the votes (with `paper_verdicts` the first of them), `unknown` without one, and null
+    where the engine failed.
 
     Args:
         settings: Files and settings.
@@ -112,8 +123,9 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
     contents = {content_key(event): event for event in events}
     about = dict(await engine.describe())
     answers = await _ask(settings, engine, contents, structured)
-    votes = {key: [parse_category(completion.text) for completion in row] for key, row in answers.items()}
-    categories = {key: majority(row) for key, row in votes.items()}
+    read = paper_category if settings.paper_verdicts else parse_category
+    votes = {key: [read(completion.text) for completion in row] for key, row in answers.items()}
+    categories = {key: row[0] if settings.paper_verdicts else majority(row) for key, row in votes.items()}
     records = []
     for event in events:
         key = content_key(event)
@@ -137,6 +149,7 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
         "engine": about,
         "generation": settings.generation.model_dump(),
         "structured": structured,
+        "paper_verdicts": settings.paper_verdicts,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
     replace_result(settings.output_file, STAGE, arguments, settings.inputs, records, summary)
