@@ -22,13 +22,9 @@ from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import easiest_places
 from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
-<<<<<<< HEAD
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.errors import InfrastructureError, UserError
-=======
-from cobalt.errors import InfrastructureError
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
->>>>>>> h-provider
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
