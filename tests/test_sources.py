@@ -227,7 +227,7 @@ def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path):
     pytest.importorskip("pyarrow")
     import pyarrow
 
-    words = pyarrow.ListArray.from_arrays([0, 1, 1601], dictionary([MIB.decode()], [0] * 1601))
+    words = pyarrow.ListArray.from_arrays([0, 1, 521], dictionary([MIB.decode()], [0] * 521))
     path = write_parquet(tmp_path / "wide.parquet", {"id": words}, compression="zstd")
     assert path.stat().st_size < 1 << 20
     with pytest.raises(UserError, match=r"wide\.parquet"):
