@@ -155,6 +155,8 @@ WRITE_HOST = {
     + "verdict(refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w'))",
     "opens a library file again for writing": REFUSED
     + "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
+    "executes a file beside its streams": REFUSED
+    + "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
     "writes into system folders": REFUSED
     + "verdict(*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside')))",
     "remounts read-write": SYSCALL
@@ -290,8 +292,9 @@ PRIVILEGES = {
     + "verdict(refused(lambda: libc.mlockall(1) and 1/0) if libc.mlockall(1) == 0 else None, refused(call, 149, ctypes.create_string_buffer(8192), 8192))",
     "raises its priority": REFUSED
     + "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
-    "leaves a dump of its memory": REFUSED
-    + "import resource as r\nverdict(refused(r.setrlimit, r.RLIMIT_CORE, (4096, 4096)), repr(r.getrlimit(r.RLIMIT_CORE)) if max(r.getrlimit(r.RLIMIT_CORE)) not in (0, 1) else None)",
+    "leaves a dump of its memory": SYSCALL
+    + "import resource as r\nbefore = r.getrlimit(r.RLIMIT_CORE)\nfor limits in ((0, 1), (0, 0), (1, 1), (4096, 4096)): refused(r.setrlimit, r.RLIMIT_CORE, limits)\n"
+    + "refused(call, 160, 4, ctypes.create_string_buffer(16))\nverdict(repr(r.getrlimit(r.RLIMIT_CORE)) if r.getrlimit(r.RLIMIT_CORE) != before or before not in ((0, 0), (1, 1)) else None)",
     "saves itself from the memory killer": REFUSED
     + "verdict(*(refused(lambda: open(f'/proc/{who}/oom_score_adj', 'w', 1).write('-1000\\n')) for who in ('self', '1')))",
     "rewrites what the kernel knows of its memory": SYSCALL
@@ -602,6 +605,12 @@ MEMORY: dict[str, Attack] = {
         + "libc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\n"
         + "private(10)\nchild = os.fork()\ncount = 0\nwhile count < 15000:\n    page = libc.mmap((1 << 40) - 4096 + (count << 30), 8192, 1, 0x100022, -1, 0)\n    if page in (None, 2**64 - 1): break\n    ctypes.c_byte.from_address(page).value; ctypes.c_byte.from_address(page + 4096).value\n    count += 1\nif child == 0: time.sleep(60)\ntime.sleep(0.3)\nreport(2 * (10 + 12 * count // 1024), [child])",
         (FAT, PASSED),
+    ),
+    "keeps the pages of /dev/zero that it has unmapped": Attack(
+        HOARD
+        + "libc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\nlibc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]\n"
+        + "zero, total = os.open('/dev/zero', os.O_RDWR), 0\nwhile total < 400:\n    place = libc.mmap(None, 16 * MIB, 3, 1, zero, 0)\n    if place in (None, 2**64 - 1): break\n    ctypes.memset(place, 1, 16 * MIB)\n    libc.munmap(place + 4096, 16 * MIB - 4096)\n    total += 16\nreport(total)",
+        MAY_BE_REFUSED,
     ),
     "drops shared memory of /dev/zero from sight": Attack(
         HOARD + "def action(tell):\n    block = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 * MIB, mmap.MAP_SHARED)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
@@ -1130,6 +1139,10 @@ HONEST: dict[str, Attack] = {
     "sys.stderr to os.devnull": Attack("import os, sys\nsys.stderr = open(os.devnull, 'w')\nprint('held')"),
     "subprocess.DEVNULL": Attack("import subprocess, sys\nr = subprocess.run([sys.executable, '-S', '-c', 'import os; os.write(1, bytes(9)); os._exit(len(os.read(0, 9)))'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\nprint('held' if r.returncode == 0 else r)"),
     "os.fsync, os.nice": Attack("import os\nwith open('f', 'w') as f: f.write('x'); f.flush(); os.fsync(f.fileno())\nos.nice(5)\nprint('held')"),
+    "many small writes into a pipe": Attack("import os\nours, theirs = os.pipe()\nfor n in range(3000): os.write(theirs, b'%d\\n' % n)\nos.close(theirs)\nprint('held' if len(os.read(ours, 1 << 16)) == 13890 else '')"),
+    "multiprocessing.SimpleQueue before it is read": Attack("import multiprocessing as m\nq = m.SimpleQueue()\nfor n in range(1000): q.put(n)\nprint('held' if [q.get() for _ in range(1000)] == list(range(1000)) else '')"),
+    "hundreds of pipes, one after the other": Attack("import os\nfor _ in range(2000):\n    for end in os.pipe(): os.close(end)\nprint('held')"),
+    "pipes of an executed interpreter": Attack("import subprocess, sys\nprint(subprocess.run([sys.executable, '-S', '-c', 'import os; a, b = os.pipe(); os.write(b, b\"held\"); print(os.read(a, 9).decode())'], capture_output=True, text=True).stdout)"),
     "os.pipe2 and its flags": Attack("import os\nours, theirs = os.pipe2(os.O_NONBLOCK)\ntry: os.read(ours, 1)\nexcept BlockingIOError: os.write(theirs, b'held')\nprint(os.read(ours, 9).decode() if os.get_inheritable(ours) else 'closed in children')"),
     "a pipe whose other end is closed": Attack("import os\nours, theirs = os.pipe()\nos.write(theirs, b'held')\nos.close(theirs)\nprint(os.read(ours, 9).decode() + os.read(ours, 9).decode())\nours, theirs = os.pipe()\nos.close(ours)\ntry: os.write(theirs, b'x')\nexcept BrokenPipeError: pass"),
     "open('/proc/self/fd/0')": Attack("print(open('/proc/self/fd/0').read().strip()[::-1])", (CRASHED,)),

@@ -12,14 +12,14 @@ from typing import Any
 def _judge_json(value: "Any") -> "Any":
     """The value in types of JSON, such that equal values have equal texts.
 
-    Tuples become lists. A float without a fraction becomes an integer, because Python's `==`, by which the official
-    graders compare, holds between the two; other floats keep Python's `repr`. Other kinds of numbers (a fraction, a
-    decimal, those of numpy) become integers and floats. Keys are sorted.
+    Tuples become lists. A float without a fraction, if it is exact, becomes an integer, because Python's `==`, by which
+    the official graders compare, holds between the two; other floats keep Python's `repr`. Other kinds of numbers (a
+    fraction, a decimal, those of numpy) become integers and floats. Keys are sorted.
     """
     import builtins
     import json
 
-    if builtins.isinstance(value, builtins.float) and value.is_integer():
+    if builtins.isinstance(value, builtins.float) and value.is_integer() and -(2**53) < value < 2**53:
         return builtins.int(value)
     if builtins.isinstance(value, builtins.list | builtins.tuple):
         return [_judge_json(item) for item in value]

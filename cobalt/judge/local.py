@@ -423,6 +423,8 @@ async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError
         if index is not None:
             progress.give_back(index)
         return error
+    except UserError:
+        raise
     except BaseException:
         sandbox.healthy = False  # its compiler still holds the program
         raise

@@ -2,8 +2,7 @@
 
 The graders of LiveCodeBench, APPS and TACO put such lines before each program, so that many recorded programs use
 `math` or `List` without an import. The paper's judge has none (`JudgeSettings.prelude`). The imports run only for a
-program that uses a name which it defines nowhere, because in each test of a program they cost more than the test.
-This module runs nothing.
+program that may need them, because in each test of a program they cost more than the test. This module runs nothing.
 """
 
 from cobalt.judge.settings import JudgeSettings
@@ -28,20 +27,23 @@ GRADERS = (
 """The lines as a suite's `prelude`."""
 
 
+# The same for the judge: the names are added to those that are built in, so that a program's own always come first.
+_NAMES = (
+    "def _judge_names():\n    import builtins\n    names = {}\n"
+    f"    exec({GRADERS.partition('__import__')[0]!r}, names)\n"
+    "    for name, value in names.items(): builtins.__dict__.setdefault(name, value)\n"
+    "_judge_names()\ndel _judge_names\n"
+)
+_RECURSION = GRADERS[GRADERS.index("__import__") :]
+
+
 def prelude_of(suite: TestSuite, settings: JudgeSettings) -> tuple[str, str]:
-    """What runs before a program of a suite, in two parts: imports, and what follows them.
+    """What runs before a program of a suite, in two parts.
 
     Returns:
-        The lines at the head of the prelude that are whole import statements; only a program that uses a name which
-        nothing defines needs them. And the rest, which runs before every program.
+        What runs only for a program that may use a name without having defined it; and what runs for every program.
     """
-    text = suite.prelude
-    if text is None:
-        text = GRADERS if settings.prelude == "graders" else ""
-    lines = text.splitlines(keepends=True)
-    count = next((number for number, line in enumerate(lines) if not _is_import(line)), len(lines))
-    return "".join(lines[:count]), "".join(lines[count:])
-
-
-def _is_import(line: str) -> bool:
-    return line.startswith(("import ", "from ")) and not line.rstrip().endswith(("\\", "(", ",")) and ";" not in line
+    if suite.prelude == GRADERS or (suite.prelude is None and settings.prelude == "graders"):
+        # The scripts of assertions use names, too.
+        return ("", _NAMES + _RECURSION) if suite.asserts else (_NAMES, _RECURSION)
+    return "", suite.prelude or ""

@@ -47,6 +47,8 @@ PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
 FIRST_USER = 0x70000000
 _USERS = 1 << 28
 _FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
+_PIPE_PAGES = 16
+_FEWEST_PIPES, _MOST_PIPES = 4, 256
 _LARGE_INPUT = 4 << 20
 _COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
@@ -60,15 +62,14 @@ class Around:
     """What a suite adds to a program.
 
     Attributes:
-        imports: Import statements that run before the program, in its namespace, if it uses a name that neither it nor
-            the prelude defines.
-        prelude: Python code that runs after the imports and before the program.
+        names: Python code that runs before the program, in its namespace, if it may use a name that it has not defined.
+        prelude: Python code that runs after that and before the program.
         driver: Python code that runs after it, and calls its function.
         module: The program's `__name__`.
         top_level_return: Whether the program may return outside a function, also if the settings do not allow it.
     """
 
-    imports: str = ""
+    names: str = ""
     prelude: str = ""
     driver: str = ""
     module: str = "__main__"
@@ -185,6 +186,7 @@ class Sandbox:
         if kind == b"C":
             self._confine(limits)
             if facts["of_the_suite"]:
+                await self.close_program()
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
             return cast("str | None", facts["failure"])
         # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
@@ -356,6 +358,7 @@ class Sandbox:
             *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(there.fileno())),
             AGAIN if settings.unsafe else FIRST_TIME,
             f"kernel={int(self._cgroup is None)}",
+            f"pipes={_pipes_of_a_test(settings.sandboxes)}",
             f"paper_guard={int(settings.paper_guard)}",
             f"stdin_pipe={int(settings.stdin == 'pipe')}",
             f"stack={settings.stack_bytes}",
@@ -413,6 +416,19 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
 
 
+def _pipes_of_a_test(sandboxes: int) -> int:
+    """How many pipes a test may have where all sandboxes have one user, whose pipe buffers the kernel limits together.
+
+    Half of what the user may have is left to other judges and programs of the user.
+    """
+    try:
+        pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        pages = 0
+    pipes = (pages or 1 << 14) // _PIPE_PAGES
+    return max(_FEWEST_PIPES, min(_MOST_PIPES, pipes // 2 // sandboxes))
+
+
 def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
     """The limits that the sandbox needs to know."""
     names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
@@ -422,7 +438,7 @@ def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
 def _additions(around: Around, settings: JudgeSettings) -> dict[str, Any]:
     """What the sandbox needs to know to run a program of a suite."""
     return {
-        "imports": around.imports,
+        "imports": around.names,
         "before": around.prelude,
         "after": around.driver,
         "module": around.module,

@@ -3,9 +3,17 @@
 Each function makes its call and raises OSError. What is called when is decided elsewhere (`zygote`).
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import struct
+
+from . import syscall_filter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -28,6 +36,9 @@ _PR_GET_TID_ADDRESS = 40
 # User 0 gives no capability, a change of user keeps none, none can be raised as ambient; all three are locked.
 _SECUREBITS = 0b11101011
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+_SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 _CAPABILITY_HEADER = struct.pack("Ii", 0x20080522, 0)  # version 3, this process
 _NO_CAPABILITIES = bytes(24)
 
@@ -141,8 +152,39 @@ def drop_capabilities() -> None:
     _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 
-def install_filter(program: bytes) -> None:
-    """Put a permanent seccomp filter on this process and its descendants; call `lock_privileges` first."""
+def install_filter(program: bytes, *, listener: bool = False) -> int:
+    """Put a permanent seccomp filter on this process and its descendants; call `lock_privileges` first.
+
+    Returns:
+        With `listener`, the descriptor to which the filter reports calls; otherwise 0.
+    """
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HP", len(program) // 8, ctypes.addressof(code))
-    _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), header, 0, 0))
+    if not listener:
+        _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), header, 0, 0))
+        return 0
+    number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+    flags = ctypes.c_ulong(_SECCOMP_FILTER_FLAG_NEW_LISTENER)
+    descriptor: int = _python_api.syscall(number, ctypes.c_ulong(_SECCOMP_SET_MODE_FILTER), flags, header)
+    if descriptor < 0:
+        _check(descriptor)
+    return descriptor
+
+
+def answer_call(listener: int, allow: Callable[[], bool], error: int) -> None:
+    """Let a call that a filter has reported take place, or refuse it with an error.
+
+    Args:
+        listener: The filter's descriptor, which is readable.
+        allow: Says whether the call may take place; the caller waits meanwhile.
+        error: The error number of a refusal.
+    """
+    call, answer = ctypes.create_string_buffer(80), ctypes.create_string_buffer(24)
+    if _libc.ioctl(listener, ctypes.c_ulong(syscall_filter.NOTIF_RECV), call) != 0:
+        return  # the caller has ended
+    (identifier,) = struct.unpack_from("Q", call)
+    if allow():
+        struct.pack_into("QqiI", answer, 0, identifier, 0, 0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE)
+    else:
+        struct.pack_into("QqiI", answer, 0, identifier, 0, -error, 0)
+    _libc.ioctl(listener, ctypes.c_ulong(syscall_filter.NOTIF_SEND), answer)

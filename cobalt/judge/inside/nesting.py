@@ -33,6 +33,10 @@ def take_descriptors(socket: int) -> None:
         os.dup2(socket, SOCKET)
     os.closerange(3, SOCKET)
     os.closerange(SOCKET + 1, 1 << 20)
+    _take_proc()
+
+
+def _take_proc() -> None:
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     os.dup2(proc, PROC)
     os.close(proc)
@@ -53,7 +57,12 @@ def start_again(arguments: list[str]) -> None:
     if "stdin_pipe=1" in arguments:
         _make_fifo()
     _lock_devices()
-    linux.detach_mount("/proc")  # `PROC` stays usable
+    # One that shows processes alone. bubblewrap's has the kernel's settings, whose covers go when it is detached.
+    quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.Mount("proc", "/proc", quiet, "subset=pid").make()
+    _take_proc()
+    for _ in range(2):
+        linux.detach_mount("/proc")  # `PROC` stays usable
     try:
         _enter()
     except OSError as error:

@@ -32,8 +32,17 @@ FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 # Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
+_MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
 # Modules that Python loads before a script runs: a script that imports them gets these, not a file next to it.
 _LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
+
+# Names of the graders that programs may define after they have used them, as in `gcd = gcd(a, b)`.
+_LIKELY = frozenset((
+    "accumulate", "bisect", "bisect_left", "bisect_right", "cache", "ceil", "chain", "combinations", "comb", "copy",
+    "Counter", "deepcopy", "defaultdict", "deque", "factorial", "floor", "gcd", "groupby", "heapify", "heappop",
+    "heappush", "inf", "insort", "isqrt", "lcm", "log2", "lru_cache", "math", "nan", "nlargest", "nsmallest",
+    "OrderedDict", "perm", "permutations", "pi", "prod", "product", "reduce", "sqrt", "zip_longest",
+))  # fmt: skip
 
 _paper_guard: Any = None
 
@@ -64,6 +73,8 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
         except SyntaxError as error:
             if not (limits["top_level_return"] and error.msg == "'return' outside function"):
                 raise
+            if isinstance(sys.stderr, _Lines):
+                sys.stderr.text = ""  # it is compiled again
             from . import top_level_return  # it loads `ast`, which would make every program's process larger
 
             pieces = top_level_return.compile_with_return(text, FILE_NAME)
@@ -85,30 +96,38 @@ def compile_text(text: str, file_name: str) -> list[CodeType]:
     return [compile(text, file_name, "exec", dont_inherit=True)] if text else []
 
 
-def lacks_names(*texts: str) -> bool:
-    """Whether pieces of code that share a namespace use a name that none defines and that is not built in.
+def may_lack_names(text: str) -> bool:
+    """Whether a program that compiles may use a name of the graders without having defined it by then.
 
-    Names that a piece gets by `from ... import *` or through `globals()` count as lacking.
-
-    Raises:
-        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: a piece does not compile.
+    That is a name that it defines nowhere and that is not built in; or one of `_LIKELY` that it defines otherwise than
+    by an import, perhaps after it has used it; or any name, in code that it makes while it runs. Names that it gets by
+    `from ... import *` count as lacking.
     """
     import _symtable as symtable  # type: ignore[import-not-found]
 
     used, bound = set(), {"__doc__", "__file__", "__name__", *dir(builtins)}
-    tops = [symtable.symtable(text, FILE_NAME, "exec") for text in texts]
-    tables = list(tops)
+    stderr, sys.stderr = sys.stderr, None  # the parser warns once more
+    try:
+        top = symtable.symtable(text, FILE_NAME, "exec")
+    except FAILURES:
+        return True
+    finally:
+        sys.stderr = stderr
+    tables = [top]
     while tables:
         table = tables.pop()
         tables += table.children
         for name, flags in table.symbols.items():
             scope = flags >> symtable.SCOPE_OFF & symtable.SCOPE_MASK
-            outside = table in tops or scope in (symtable.GLOBAL_IMPLICIT, symtable.GLOBAL_EXPLICIT)
+            outside = table is top or scope in (symtable.GLOBAL_IMPLICIT, symtable.GLOBAL_EXPLICIT)
+            late = flags & symtable.USE and flags & symtable.DEF_BOUND and not flags & symtable.DEF_IMPORT
+            if name in _LIKELY and late and (outside or table.type == symtable.TYPE_CLASS):
+                return True
             if outside and flags & symtable.DEF_BOUND:
                 bound.add(name)
             elif outside and flags & symtable.USE:
                 used.add(name)
-    return not used <= bound
+    return not used <= bound or bool(used & {"eval", "exec"})
 
 
 def text_of(source: bytes) -> str:
@@ -140,13 +159,13 @@ class _Lines:
 def _with_source(stream: Any, text: str) -> bytes:
     """The compiler's warnings as Python prints them for a file: each with the line of the program."""
     lines = text.split("\n")
-    shown = []
-    for warning in stream.text.splitlines():
+    shown: list[str] = []
+    for warning in stream.text.split("\n")[:_MOST_WARNINGS]:
         shown.append(warning)
         name, _, rest = warning.partition(":")
         number = rest.partition(":")[0]
         if name == FILE_NAME and number.isdigit() and 0 < int(number) <= len(lines):
-            shown.append(f"  {lines[int(number) - 1].strip()}")
+            shown.append(f"  {lines[int(number) - 1].strip()[:_MESSAGE_END]}")
     return "".join(f"{line}\n" for line in shown).encode("utf-8", "replace")
 
 
@@ -165,8 +184,6 @@ def prepare(packages: str | None, folder: str) -> None:
     """Give this process the state that a script in `folder` finds at its start, except for `__main__`."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]:
         del sys.modules[name]
-    if hasattr(sys, "set_int_max_str_digits"):  # numbers of any length, as in the graders
-        sys.set_int_max_str_digits(0)
     sys.argv[:] = [FILE_NAME]
     sys.path.insert(0, folder)
     if packages is not None:

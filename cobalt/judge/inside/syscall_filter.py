@@ -125,7 +125,8 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "sendmsg": (46, 211),
     "setsockopt": (54, 208),
 }
-# Refused as well where the sandboxes' programs have one user: the kernel limits the pipe buffers of each user together.
+# Reported to the compiler where the sandboxes' programs have one user. The kernel limits the pipe buffers of each user
+# together: one program's pipes would make those of another sandbox's program small.
 PIPE_CALLS: dict[str, tuple[int | None, int | None]] = {"pipe": (22, None), "pipe2": (293, 59)}
 # Calls that succeed without an effect, because honest programs make them, too. The first ones write to the machine's
 # disk, through the system's files. By the others a program could leave the processor to others and starve, and so hold
@@ -155,7 +156,9 @@ _MADVISE = (28, 233)
 _MMAP = (9, 222)
 _PRCTL = (157, 167)
 _PREADV2 = (327, 286)
+_PRLIMIT64 = (302, 261)
 _PWRITEV2 = (328, 287)
+_SETRLIMIT = (160, 164)
 _SIGACTION = (13, 134)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
@@ -168,8 +171,10 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "mmap": _MMAP,
     "prctl": _PRCTL,
     "preadv2": _PREADV2,
+    "prlimit64": _PRLIMIT64,
     "pwritev2": _PWRITEV2,
     "rt_sigaction": _SIGACTION,
+    "setrlimit": _SETRLIMIT,
     "socket": _SOCKET,
     "socketpair": _SOCKETPAIR,
 }
@@ -177,6 +182,8 @@ CHECKED_CALLS: dict[str, tuple[int | None, int | None]] = {
 ARCHITECTURES = ("x86_64", "aarch64")
 _AUDIT = (0xC000003E, 0xC00000B7)
 
+NOTIF_RECV, NOTIF_SEND = 0xC0502100, 0xC0182101
+_RLIMIT_CORE = 4
 _CLONE_NEWUSER = 0x10000000
 _MAP_SHARED_ANONYMOUS = 0x21
 _MAP_HUGETLB = 0x40000
@@ -187,8 +194,9 @@ _PR_SET_NAME = 15  # succeeds without an effect: the kernel writes the name of a
 # Allowed: to duplicate descriptors, to read and set flags, to read the size of a pipe. Not allowed: locks, leases and
 # notices, which reach beyond the sandbox through the system's files, and larger pipes.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)
-# Allowed: to ask for a terminal or its size, for the bytes that can be read, and to set flags of descriptors.
-_IOCTL_REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# Allowed: to ask for a terminal or its size, for the bytes that can be read, and to set flags of descriptors; and what
+# the compiler asks of the listener of its filter, which programs do not have.
+_IOCTL_REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, NOTIF_RECV, NOTIF_SEND)
 # Allowed: what allocators, threads and forks need. Not allowed: advice that removes a file's pages from memory, or
 # merges equal pages of different processes, either of which others can measure.
 _MADVISE_ADVICE = (0, 1, 2, 4, 8, 10, 11, 14, 15, 16, 17, 18, 19)
@@ -199,7 +207,7 @@ _SIGCHLD = 17
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_ALLOW, _KILL, _ERRNO, _NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 _SUCCESS = 0  # as an error: the call returns 0, and does nothing
 _FARTHEST_JUMP = 255
 
@@ -208,7 +216,7 @@ def filter_program(*, pipes: bool = True) -> bytes | None:
     """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables.
 
     Args:
-        pipes: Whether programs may make pipes; if not, `pipes` gives them pairs of sockets instead.
+        pipes: Whether programs may make pipes without being asked; if not, each such call is reported to the listener.
     """
     machine = os.uname().machine
     return filter_program_for(ARCHITECTURES.index(machine), pipes=pipes) if machine in ARCHITECTURES else None
@@ -232,7 +240,6 @@ def filter_program_for(column: int, *, pipes: bool = True) -> bytes:
     code.label("calls")
     for calls, error in (
         (REFUSED_CALLS, errno.EPERM),
-        ({} if pipes else PIPE_CALLS, errno.EPERM),
         (FAKED_CALLS, _SUCCESS),
         # clone3 has its flags in memory, which a filter cannot read; libc falls back to clone.
         ({"clone3": _CLONE3}, errno.ENOSYS),
@@ -242,6 +249,11 @@ def filter_program_for(column: int, *, pipes: bool = True) -> bytes:
             number = numbers[column]
             if number is not None:
                 code.refuse_if_equal(number, error)
+    for numbers in () if pipes else PIPE_CALLS.values():
+        number = numbers[column]
+        if number is not None:
+            with code.call(number):
+                code.give(_NOTIFY)
     _check_arguments(code, column)
     code.give(_ALLOW)
     return code.assembled()
@@ -264,6 +276,20 @@ def _check_arguments(code: "_Assembler", column: int) -> None:
         for option in _PRCTL_OPTIONS:
             code.refuse_if_equal(option, errno.EPERM)
         code.refuse_if_equal(_PR_SET_NAME, _SUCCESS)
+    # A limit on core dumps other than 1 would hand crashes to the machine's handler. To set one has no effect.
+    with code.call(_SETRLIMIT[column]):
+        code.load_argument(0)
+        code.refuse_if_equal(_RLIMIT_CORE, _SUCCESS)
+    with code.call(_PRLIMIT64[column]):
+        code.load_argument(1)
+        code.unless_equal(_RLIMIT_CORE, "other limits")
+        for half in (0, 4):  # of the address of the new limit
+            code.load(_ARGUMENTS + 8 * 2 + half)
+            code.unless_equal(0, "new limit")
+        code.jump("other limits")
+        code.label("new limit")
+        code.refuse(_SUCCESS)
+        code.label("other limits")
     for call, argument, allowed, error in (
         (_IOCTL, 1, _IOCTL_REQUESTS, errno.ENOTTY),
         (_MADVISE, 2, _MADVISE_ADVICE, errno.EINVAL),

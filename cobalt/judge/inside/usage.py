@@ -83,9 +83,9 @@ def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]
     memory = _buffers(proc, pids)
     left = MOST_MAPPINGS
     for pid in lines:
-        count, shared = _mappings(proc, pid, left)
+        count = _mappings(proc, pid, left)
         left -= count
-        memory += shared + count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
+        memory += count * (MAPPING_BYTES + LINK_BYTES * _ancestors(lines, pid)) + _page_tables(proc, pid)
     return memory if left >= 0 else max(memory, memory_limit + 1)
 
 
@@ -149,34 +149,32 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
     return count
 
 
-def _mappings(proc: int, pid: int, most: int) -> tuple[int, int]:
-    """The number of mappings of a process (if there are more than `most`, some number above it), and bytes of zeros.
+def _mappings(proc: int, pid: int, most: int) -> int:
+    """The number of mappings of a process; some number above `most` if there are more, or if one shares /dev/zero.
 
-    The bytes are those of shared mappings of /dev/zero, whose pages stay when the process gives them back.
+    Such a mapping keeps all its pages as long as any part of it is there, and nothing shows how many these are.
     """
-    count = shared = 0
+    count = 0
     rest = b""
     try:
         descriptor = os.open(f"{pid}/maps", os.O_RDONLY, dir_fd=proc)
     except OSError:
-        return 0, 0
+        return 0
     try:
         while count <= most and (part := os.read(descriptor, 1 << 16)):
             count += part.count(b"\n")
             lines, _, rest = (rest + part).rpartition(b"\n")
-            if b"/dev/zero" in lines:
-                shared += sum(_length(line) for line in lines.split(b"\n") if b"/dev/zero" in line)
+            if b"/dev/zero" in lines and any(_shares_zero(line) for line in lines.split(b"\n")):
+                return most + 1
     except OSError:
         pass  # the process has ended meanwhile
     finally:
         os.close(descriptor)
-    return count, shared
+    return count
 
 
-def _length(mapping: bytes) -> int:
-    """Bytes of a line of /proc/PID/maps."""
-    begin, end = mapping.split(None, 1)[0].split(b"-")
-    return int(end, 16) - int(begin, 16)
+def _shares_zero(mapping: bytes) -> bool:
+    return b"/dev/zero" in mapping and mapping.split()[1].endswith(b"s")
 
 
 def _page_tables(proc: int, pid: int) -> int:
@@ -189,8 +187,21 @@ def _page_tables(proc: int, pid: int) -> int:
     return int(rest.split(None, 1)[0]) * 1024 if mark else 0
 
 
+def open_pipes(proc: int, pids: list[int]) -> int:
+    """How many pipes the processes hold."""
+    return sum(name.startswith("pipe:") for name in _held_objects(proc, pids))
+
+
 def _buffers(proc: int, pids: list[int]) -> int:
     """The most that the processes' sockets and pipes can hold, each counted once, in bytes."""
+    objects = _held_objects(proc, pids)
+    sockets = sum(name.startswith("socket:") for name in objects)
+    pipes = sum(name.startswith("pipe:") for name in objects)
+    return sockets * SOCKET_BYTES + pipes * PIPE_BYTES
+
+
+def _held_objects(proc: int, pids: list[int]) -> set[str]:
+    """What the descriptors of the processes refer to."""
     objects = set()
     for pid in pids:
         # Each thread may have descriptors of its own.
@@ -201,6 +212,4 @@ def _buffers(proc: int, pids: list[int]) -> int:
                     objects.add(os.readlink(f"{folder}/{name}", dir_fd=proc))
                 except OSError:
                     continue
-    sockets = sum(name.startswith("socket:") for name in objects)
-    pipes = sum(name.startswith("pipe:") for name in objects)
-    return sockets * SOCKET_BYTES + pipes * PIPE_BYTES
+    return objects

@@ -29,6 +29,7 @@ import marshal
 import os
 import resource
 import select
+import sys
 import time
 from _json import encode_basestring_ascii as _quoted
 from _struct import Struct
@@ -55,13 +56,14 @@ FOLDER = "/tmp"  # the program's own folder, in which it starts
 STREAMS = "/io"  # the folder of its standard streams; /dev/stdin, /dev/stdout and /dev/stderr link to them
 MODULES = f"{FOLDER}/inside"  # the folder of these modules, which the file systems of tests cover
 # Descriptors: a test's streams, the counter by which a test reports that it is ready, and the sandbox's own.
-_INPUT, _OUTPUT, _ERRORS, _READY, _OOM = 0, 1, 2, 3, 12
+_INPUT, _OUTPUT, _ERRORS, _READY, _OOM, _LISTENER = 0, 1, 2, 3, 12, 14
 _FIFO = f"self/fd/{nesting.FIFO}"  # below /proc
 _JUDGE_HAS_GONE = 3  # exit status of a compiler that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Scores for the kernel's out-of-memory killer. The program's is higher than the compiler's by as much as all memory
 # counts, so that the program is killed first, however large the compiler is.
 _PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"0"
+_EMFILE = 24
 _SIGKILL = 9  # as in `signal`, which loads half a dozen modules
 
 # The compiler imports these modules for a program that mentions them, so that each test's own import costs nothing.
@@ -87,8 +89,9 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
     Args:
         arguments: The script's arguments. The second is the socket's descriptor, the others are options as
             `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user, and sandboxes
-            share one), kernel (1: count what the kernel holds for a program), packages (a folder, or empty),
-            paper_guard (1: apply the authors' guard), stdin_pipe (1: standard input may be a pipe), stack (bytes).
+            share one), pipes (how many a test may have where sandboxes share a user), kernel (1: count what the kernel
+            holds for a program), packages (a folder, or empty), paper_guard (1: apply the authors' guard), stdin_pipe
+            (1: standard input may be a pipe), stack (bytes).
     """
     given = dict(argument.split("=", 1) for argument in arguments[2:])
     options: dict[str, Any] = {
@@ -96,20 +99,24 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
         "uid": int(given["uid"]),
         "kernel": given["kernel"] == "1",
         "packages": given["packages"] or None,
+        "pipes": int(given["pipes"]),
+        "listener": 0,
     }
+    if hasattr(sys, "set_int_max_str_digits"):  # numbers of any length, as in the graders, also in source texts
+        sys.set_int_max_str_digits(0)
     if not options["isolated"]:
         nesting.take_descriptors(int(arguments[1]))
         nesting.limit_stack(int(given["stack"]))
-    elif not options["uid"]:
-        from . import pipes
-
-        pipes.replace()
     if given["paper_guard"] == "1":
         program.prepare_paper_guard()
+    # Where crashes are handed to a program of the machine, the kernel does so whatever the limit, unless it is 1. The
+    # filter keeps it so.
+    core = 1 if resource.getrlimit(resource.RLIMIT_CORE)[1] else 0
+    resource.setrlimit(resource.RLIMIT_CORE, (core, core))
     _provide_exits()
     linux.set_thread_stacks(_THREAD_STACK_BYTES)
     if options["isolated"]:
-        _close_the_sandbox(pipes=bool(options["uid"]))
+        options["listener"] = _close_the_sandbox(pipes=bool(options["uid"]))
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -140,8 +147,10 @@ def _end_the_rest() -> None:
         pass  # no process is left
 
 
-def _close_the_sandbox(*, pipes: bool) -> None:
-    """Remove what only the start needed, for all later processes, and filter their system calls.
+def _close_the_sandbox(*, pipes: bool) -> int:
+    """Give up privileges that only the start needed, for all later processes, and filter their system calls.
+
+    Returns the descriptor to which the filter reports pipes; 0 with `pipes`, where they need not be counted.
 
     Raises:
         OSError: the kernel refused; then no program may run.
@@ -155,7 +164,12 @@ def _close_the_sandbox(*, pipes: bool) -> None:
     code = syscall_filter.filter_program(pipes=pipes)
     if code is None:
         raise OSError(f"there is no system call filter for the architecture {os.uname().machine}")
-    linux.install_filter(code)
+    listener = linux.install_filter(code, listener=not pipes)
+    if not listener:
+        return 0
+    os.dup2(listener, _LISTENER)
+    os.close(listener)
+    return _LISTENER
 
 
 def _provide_exits() -> None:
@@ -229,13 +243,11 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
     try:
         before = program.compile_text(limits["before"], "prelude.py")
         limits["wrong_suite"] = False
-        codes, limits["warnings"] = program.compile_source(source, limits)
-        if limits["imports"]:
-            if program.lacks_names(limits["before"], program.text_of(source)):
-                before[:0] = program.compile_text(limits["imports"], "prelude.py")
-            else:
-                limits["imports"] = ""
-        codes[:0] = before
+        codes, warnings = program.compile_source(source, limits)
+        limits["warnings"] = warnings[: min(STDERR_BYTES, limits["file_bytes"]) // 2]
+        if limits["imports"] and not program.may_lack_names(program.text_of(source)):
+            limits["imports"] = ""
+        codes[:0] = program.compile_text(limits["imports"], "prelude.py") + before
     except program.FAILURES as error:
         failure = error
     for limit, values in unlimited:
@@ -256,7 +268,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
         linux.Mount("tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
-        linux.Mount("tmpfs", STREAMS, quiet, f"size={room},nr_inodes=8,mode=755"),
+        linux.Mount("tmpfs", STREAMS, quiet | linux.MS_NOEXEC, f"size={room},nr_inodes=8,mode=755"),
     ]
     for mount in options["mounts"]:
         mount.make()
@@ -406,16 +418,21 @@ def _watch(
     poll.register(descriptor, select.POLLIN)
     if feed is not None:
         poll.register(feed.pipe, select.POLLOUT)
+    pipes = _Pipes(options["pipes"])
+    if options["listener"]:
+        poll.register(options["listener"], select.POLLIN)
     limit = limits["wall_seconds"]
     idle, before, last, most, peak, looking = 0.0, -1, started, 0, 0, 0.0
     end = "exit"
     while True:
-        events = poll.poll(TICK_SECONDS * 1000)
-        if any(which == descriptor for which, _ in events):
+        events = dict(poll.poll(TICK_SECONDS * 1000))
+        if descriptor in events:
             break
-        if events and feed is not None and feed.push():
+        if feed is not None and feed.pipe in events and feed.push():
             poll.unregister(feed.pipe)
             feed.close()
+        if options["listener"] in events:
+            linux.answer_call(options["listener"], pipes.has_room, _EMFILE)
         now, computed = time.monotonic(), time.process_time()
         if events and now - last < TICK_SECONDS:
             continue
@@ -441,6 +458,23 @@ def _watch(
             break
     os.close(descriptor)
     return end, most / _CLOCK_TICKS, idle, peak
+
+
+class _Pipes:
+    """The pipes of a test whose user is that of other sandboxes' programs, counted when it makes one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made = 0  # at most so many are open
+
+    def has_room(self) -> bool:
+        """Whether the test may make another pipe; if so, it counts as made."""
+        if self._made >= self._most:
+            self._made = usage.open_pipes(_PROC, usage.processes(_PROC, (1, os.getppid(), os.getpid())))
+        if self._made >= self._most:
+            return False
+        self._made += 1
+        return True
 
 
 def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple[int, int, bool]:
@@ -512,8 +546,6 @@ def _set_inherited_limits(limits: dict[str, Any]) -> None:
     """Set the limits that a compiler has and that its tests inherit."""
     for kind, value in (
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        # Where crashes are handed to a program of the machine, the kernel does so whatever the limit, unless it is 1.
-        (resource.RLIMIT_CORE, 1 if resource.getrlimit(resource.RLIMIT_CORE)[1] else 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
