@@ -185,7 +185,7 @@ def test_a_suite_of_too_many_tests_is_refused_over_http_and_over_the_handle(url)
         (b'{"code": "", "run_timeout": NaN}', 422),
         (b'{"code": "", "run_timeout": 1e999}', 422),
         (b'{"code": "", "run_timeout": 21}', 422),
-        (b'{"code": ' + b"1" * 5000 + b"}", 400),
+        (b'{"code": ' + b"1" * 5000 + b"}", 422),
     ],
 )
 def test_malformed_bodies_are_client_errors_on_the_second_route(url, body, status):
