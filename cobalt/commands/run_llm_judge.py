@@ -36,7 +36,7 @@ class Arguments(ApiFlags):
     human_labels: Path | None = None
     """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
     paper_verdicts: bool = False
-    """Read answers by the authors' rule: the first "Final Verdict: (k) Name" to the letter, and the first vote alone."""
+    """Read answers by the authors' rule: the first "Final Verdict: (k) Name" to the letter, and the first vote."""
     max_tokens: int = 32000
     """Maximum number of tokens in one answer, hidden reasoning included."""
     concurrency: int = 16
