@@ -136,7 +136,10 @@ def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(character):
         ("hm</think>answer", "hm", "answer"),
         ("plain answer", "", "plain answer"),
         ("<think>\nnever closed ```python\nx\n```", "never closed ```python\nx\n```", ""),
-        ("<think>a</think> b </think> c", "a", "b </think> c"),
+        ("<think>a</think> b </think> c", "a</think> b", "c"),
+        ("a</think>\n```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
+        ("a</think>```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
+        ("```\nx\n```\na</think> b </think> c", "```\nx\n```\na</think> b", "c"),
         ("<think>say `</think>` or '</think>' last</think>a", "say `</think>` or '</think>' last", "a"),
         ("<think>say `</think>` first", "say `</think>` first", ""),
         ("```\nprint(1)\n```</think>```\nprint(2)\n```", "```\nprint(1)\n```", "```\nprint(2)\n```"),
@@ -145,7 +148,7 @@ def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(character):
         ("", "", ""),
     ],
 )
-def test_thinking_is_split_at_the_first_closing_tag_that_is_not_only_mentioned(response, thinking, answer):
+def test_thinking_is_split_at_its_last_closing_tag_before_the_program(response, thinking, answer):
     assert split_thinking(response) == (thinking, answer)
 
 

@@ -360,8 +360,10 @@ def test_parts_leave_no_warning_of_another_library():
     assert "Warning" not in finished.stderr
 
 
-async def test_a_malformed_answer_is_told_without_a_traceback():
-    broken = 200, {}, json.dumps({"choices": [{"message": {"role": "assistant", "tool_calls": 7}}]})
+@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "four"}]])
+async def test_a_malformed_answer_is_told_without_a_traceback(content):
+    message = {"role": "assistant", "content": content, "tool_calls": 7}
+    broken = 200, {}, json.dumps({"choices": [{"message": message}]})
     with serve(broken) as provider, pytest.raises(InfrastructureError) as caught:
         await ask(engine(provider))
     assert "Traceback" not in str(caught.value)

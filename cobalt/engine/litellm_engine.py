@@ -294,7 +294,10 @@ class LiteLLMEngine:
             said = self._one_line(str(inside.get("message") or inside) if isinstance(inside, Mapping) else str(inside))
             return self._refused(ProviderError.inside(inside), said, {}, parameters), None
         if failure is not None and (plain := with_plain_content(body)) is not None:
-            response = self._litellm.utils.convert_to_model_response_object(plain, self._litellm.ModelResponse())
+            try:
+                response = self._litellm.utils.convert_to_model_response_object(plain, self._litellm.ModelResponse())
+            except Exception as error:  # noqa: BLE001 - plain exceptions for whatever else is wrong with the answer
+                raise ProviderFailure(f"the provider's answer is malformed ({self._say(error)})") from None
         elif isinstance(failure, AttributeError | KeyError | TypeError | ValueError):  # let through of a bad answer
             raise ProviderFailure(f"the provider's answer is malformed ({self._say(failure)})")
         elif failure is not None:
@@ -366,7 +369,10 @@ class LiteLLMEngine:
         if response.choices:
             choice = response.choices[0]
             content = choice.message.content
-            text = text_of(body) or (content if isinstance(content, str) else "")
+            readings = [text_of(body), content if isinstance(content, str) else None]
+            if self._settings.response_format is not None:
+                readings.reverse()  # LiteLLM makes some providers' calls of tools into the JSON that was asked for
+            text = next(filter(None, readings), "")
             reason = "length" if choice.finish_reason == "length" or is_cut(body) else "stop"
             message = ""
             if choice.finish_reason == "content_filter":
