@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -230,7 +229,7 @@ def test_tests_are_found_among_others_and_results_are_read_there():
     with pytest.raises(UserError, match="test 1 is not among"):
         every.places_of(TestSuite(("a", "a"), ("1", "2")))
     with pytest.raises(UserError, match="that call"):
-        every.places_of(replace(every, fn_name="f"))
+        TestSuite(("1", "2"), ("1", "2")).places_of(TestSuite(("1",), ("1",), "f"))
     kinds = [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.TIME_LIMIT]
     result = ExecResult([True, False, False], ["", "wrong", "slow"], [Verdict(kind) for kind in kinds], "float")
     chosen = result.select([2, 0])

@@ -160,7 +160,7 @@ def _with_source(stream: Any, text: str) -> bytes:
     """The compiler's warnings as Python prints them for a file: each with the line of the program."""
     lines = text.split("\n")
     shown: list[str] = []
-    for warning in stream.text.split("\n")[:_MOST_WARNINGS]:
+    for warning in stream.text.removesuffix("\n").split("\n")[:_MOST_WARNINGS] if stream.text else ():
         shown.append(warning)
         name, _, rest = warning.partition(":")
         number = rest.partition(":")[0]
