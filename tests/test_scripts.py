@@ -225,7 +225,7 @@ def test_a_prompt_file_that_is_not_text_is_refused(tmp_path):
     for name in ("system", "first_turn", "feedback"):
         (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", tmp_path)
-    assert_user_error(finished, "prompt set")
+    assert_user_error(finished, "system.jinja")
 
 
 def test_apis_have_the_same_defaults_for_one_turn_and_for_many():

@@ -339,7 +339,7 @@ def test_a_set_up_that_is_stopped_has_its_profile(recording):
 
 # --- the compiler of kernels
 
-NEEDED = "bash basename cat cut dirname env grep head mktemp nproc rm sed sha256sum tail wc"
+NEEDED = "bash basename cat cut dirname env grep head mktemp nproc rm sed sha256sum tail uname wc"
 """Programs that set-up runs before it installs anything."""
 
 
@@ -351,6 +351,7 @@ def test_a_machine_without_a_compiler_is_refused_for_gpus_alone(checkout):
     (programs / "python3.11").symlink_to(Path(sys.executable).resolve())
     refused = set_up(checkout, "--profile", "gpu", "--dry_run", path=str(programs))
     assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1, refused.stderr
     [sentence] = refused.stderr.splitlines()
     assert sentence.startswith("error:") and "gcc" in sentence
     assert would_install(set_up(checkout, "--profile", "cpu", "--dry_run", path=str(programs))) == "cpu"
