@@ -44,6 +44,8 @@ _LIKELY = frozenset((
     "OrderedDict", "perm", "permutations", "pi", "prod", "product", "reduce", "sqrt", "zip_longest",
 ))  # fmt: skip
 
+_BUILT_IN = frozenset(dir(builtins))
+
 _paper_guard: Any = None
 
 
@@ -234,7 +236,10 @@ def report(error: BaseException) -> int:
     _shorten(error)
     if _paper_guard is not None:
         _paper_guard.hide_itself(error.__traceback__)
+    added = _names_of_graders() if isinstance(error, NameError) and sys.excepthook is _print_exception else {}
     try:
+        for name in added:
+            del builtins.__dict__[name]  # Python would offer them as what was meant
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return _exit_status(leaving)
@@ -244,7 +249,14 @@ def report(error: BaseException) -> int:
         _print_exception(type(failure), failure, failure.__traceback__)
         _complain("\nOriginal exception was:")
         _print_exception(type(error), error, error.__traceback__)
+    finally:
+        builtins.__dict__.update(added)
     return 1
+
+
+def _names_of_graders() -> dict[str, Any]:
+    """What a prelude has added to the built-in names, by name."""
+    return {name: value for name, value in builtins.__dict__.items() if name not in _BUILT_IN}
 
 
 def leave(status: int) -> None:
