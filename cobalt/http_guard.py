@@ -279,7 +279,7 @@ async def _decoded(body: bytes) -> Any:
     """
 
     def decode() -> Any:
-        return decode_json(body.decode("utf-8"))
+        return decode_json(body.decode("utf-8"), most_values=None)  # they were counted as they came
 
     try:
         return decode() if len(body) < _LARGE_BODY else await asyncio.to_thread(decode)

@@ -45,6 +45,8 @@ _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
+MOST_VALUES = 4_000_000
+"""Most values of a JSON text that is no line of a file, such as a field of one."""
 
 # `int` and `str` accept this many digits under every limit that can be set.
 _SHORT_DIGITS = sys.int_info.str_digits_check_threshold
@@ -161,12 +163,13 @@ class JsonMeasure:
             raise TooManyValues(f"more than {self._most_values} values")
 
 
-def decode_json(text: str | bytes, *, most_values: int | None = None) -> Any:
+def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> Any:
     """Decode one JSON value from an untrusted source.
 
     Args:
         text: The JSON text.
-        most_values: Refuse a text of more values before it is decoded; None: any number.
+        most_values: Refuse a text of more values before it is decoded, because a text of 16 MiB can take 400 MiB of
+            memory; None: any number, where something else bounds it.
 
     Raises:
         UserError: the text is not JSON or not UTF-8, is nested too deeply, has a number too long to read, or holds half
@@ -330,7 +333,7 @@ def _lines(
         if not line.strip():
             continue
         try:
-            value = decode_json(line)
+            value = decode_json(line, most_values=None)
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}{_advice(line, number)}") from None
         row = _object(path, f"line {number}", value)
@@ -359,7 +362,7 @@ def _items(path: Path, handle: IO[bytes], digest: Digest | None) -> Iterator[tup
     if digest is not None:
         digest.update(content)
     try:
-        values = decode_json(content)
+        values = decode_json(content, most_values=None)
     except UserError as error:
         raise UserError(
             f"{path}: {error}; it begins with '[', and so it is read as one array of objects: {_LINES_OR_ARRAY}"
