@@ -17,7 +17,7 @@ from typing import IO, Any, get_args
 from cobalt.atomic import replacing
 from cobalt.contexts.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory, read_scored
-from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, usable_states
+from cobalt.contexts.segmentation import Context, SolvedRule, StopRule, context, cut
 from cobalt.contexts.selection import (
     authors_selection,
     authors_solved_at_first_turn,
@@ -211,10 +211,10 @@ class _Spool:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A problem and its selected trajectories, each with the number of states that the stopping rules leave."""
+    """A problem and its selected trajectories, each with the states that the stopping rules leave."""
 
     group: ScoredProblem
-    cuts: list[tuple[ScoredTrajectory, int]]
+    cuts: list[tuple[ScoredTrajectory, list[Context]]]
 
 
 class _Cutter:
@@ -265,8 +265,8 @@ class _Cutter:
         """
         chains = []
         for item in chosen:
-            for scored, states in item.cuts or [(item.group.trajectories[0], 0)]:
-                chains.append([context(scored, turn).messages for turn in range(states + 1)])
+            for states in [states for _, states in item.cuts] or [[context(item.group.trajectories[0], 0)]]:
+                chains.append([state.messages for state in states])
         fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
         return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
 
@@ -283,9 +283,9 @@ class _Cutter:
             # A problem without a selected trajectory has a figure but no cut to pair it with, hence not strict.
             for (scored, states), count in zip(item.cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
-                self.prompts[_TOO_LONG] += states + 1 - count
-                for turn in range(1, count):
-                    self._emit(item.group, scored.trajectory, context(scored, turn), tests)
+                self.prompts[_TOO_LONG] += len(states) - count
+                for state in states[1:count]:
+                    self._emit(item.group, scored.trajectory, state, tests)
 
     def _solved_at_first_turn(self, group: ScoredProblem) -> bool:
         if not self._settings.authors_selection:
@@ -297,45 +297,41 @@ class _Cutter:
                 f"{self._settings.input_file}: record {group.problem.id!r}: {error} (needed by --authors_selection)"
             ) from None
 
-    def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, int]]:
-        """The selected trajectories of a problem, each with the number of states that the rules leave."""
+    def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, list[Context]]]:
+        """The selected trajectories of a problem, each with the states that the rules leave."""
         choose = authors_selection if self._settings.authors_selection else select
         selection = choose(group, self._settings.max_trajectories, is_test=self._settings.is_test)
         self.trajectories["read"] += len(group.trajectories)
         self.trajectories[_UNCHANGING] += selection.unchanging
         self.trajectories[_NEVER_RIGHT] += selection.never_solved
         self.trajectories[_DOWN_SAMPLED] += selection.not_needed
-        states = []
+        cuts = []
         for scored in selection.selected:
-            usable, rule = usable_states(
-                [passed == group.public_tests for passed in scored.public_passed],
-                [passed == group.tests for passed in scored.passed],
-                self._settings.solved_rule,
-            )
+            states, rule = cut(group, scored, self._settings.solved_rule)
             if rule is not None:
-                self.prompts[_rule_name(rule)] += self._settings.num_turns - usable
-            states.append((scored, usable))
-        return states
+                self.prompts[_rule_name(rule)] += self._settings.num_turns + 1 - len(states)
+            cuts.append((scored, states))
+        return cuts
 
-    def _emit(self, group: ScoredProblem, trajectory: Trajectory | None, cut: Context, tests: str) -> None:
+    def _emit(self, group: ScoredProblem, trajectory: Trajectory | None, state: Context, tests: str) -> None:
         problem = group.problem
         sample = None if trajectory is None else trajectory.sample
-        self.prompts[_kept(cut.turn)] += 1
+        self.prompts[_kept(state.turn)] += 1
         number = self.rows.append(
             {
-                "id": f"{problem.id}/{'-' if sample is None else sample}/{cut.turn}",
+                "id": f"{problem.id}/{'-' if sample is None else sample}/{state.turn}",
                 "problem_id": problem.id,
                 "sample": sample,
-                "turn": cut.turn,
-                "prompt": cut.messages,
-                "prev_best_pass_rate": cut.best_passed / group.tests,
+                "turn": state.turn,
+                "prompt": state.messages,
+                "prev_best_pass_rate": state.best_passed / group.tests,
                 "perturbed": False,
                 "test_cases": tests,
             }
             | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
         )
         if trajectory is not None and self._perturbed_tests is not None:
-            self._offer(number, problem, trajectory.turns[cut.turn - 1].response)
+            self._offer(number, problem, trajectory.turns[state.turn - 1].response)
 
     def _offer(self, number: int, problem: Problem, response: str) -> None:
         """Remember a prompt that could get a perturbed copy."""

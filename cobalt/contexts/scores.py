@@ -63,7 +63,8 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
         identifier = group.problem.id
         found = len(group.trajectories[0].turns)
         try:
-            scored = _scored(group, turns)
+            _check_record(group, turns)
+            scored = score_problem(group, turns)
         except UserError as error:
             raise UserError(f"{path}: record {identifier!r}: {error}") from None
         recorded = found if recorded is None else recorded
@@ -75,9 +76,9 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
         yield scored
 
 
-def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
-    problem = group.problem
-    if recorded_public_tests(problem) == "perturbed":
+def _check_record(group: ProblemTrajectories, turns: int) -> None:
+    """Check that a record is one that prompts can be made from."""
+    if recorded_public_tests(group.problem) == "perturbed":
         raise UserError(
             "its feedback and public pass rates come from perturbed tests: use a run on the true tests, and add"
             " perturbed prompts with --perturbed_ratio"
@@ -87,22 +88,29 @@ def _scored(group: ProblemTrajectories, turns: int) -> ScoredProblem:
             "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
             " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
         )
-    public, hidden = len(problem.public_tests), len(problem.hidden_tests)
-    if not public:
+    if not len(group.problem.public_tests):
         raise UserError("it has public pass rates, but no public tests (field 'public_test_cases')")
-    trajectories = []
     for trajectory in group.trajectories:
-        found = len(trajectory.turns)
-        if found < turns:
+        if len(trajectory.turns) < turns:
             raise UserError(
-                f"it has {found} turns, and {turns} were asked for: give --num_turns {found}, or collect more"
+                f"it has {len(trajectory.turns)} turns, and {turns} were asked for: give --num_turns"
+                f" {len(trajectory.turns)}, or collect more"
             )
         if not trajectory.messages:
             raise UserError("it has no 'conversations': run a multi-turn script first")
         if trajectory.turns[-1].feedback is None:
             raise UserError("a conversation does not end with the feedback on its last program")
-        trajectories.append(score_trajectory(trajectory, turns))
-    return ScoredProblem(problem, tuple(trajectories), public, public + hidden)
+
+
+def score_problem(group: ProblemTrajectories, turns: int) -> ScoredProblem:
+    """How many tests the programs of a problem's trajectories pass, in the first `turns` turns of each.
+
+    Raises:
+        UserError: see `score_trajectory`.
+    """
+    public, hidden = len(group.problem.public_tests), len(group.problem.hidden_tests)
+    scored = tuple(score_trajectory(trajectory, turns) for trajectory in group.trajectories)
+    return ScoredProblem(group.problem, scored, public, public + hidden)
 
 
 def score_trajectory(trajectory: Trajectory, turns: int) -> ScoredTrajectory:

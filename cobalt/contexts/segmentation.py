@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cobalt.contexts.scores import ScoredTrajectory
+from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory
 from cobalt.conversation import Message
 
 SolvedRule = Literal["paper", "off"]
@@ -57,3 +57,19 @@ def usable_states(
 def context(scored: ScoredTrajectory, turn: int) -> Context:
     """The state of a trajectory after `turn` programs; `turn` 0 is the problem alone."""
     return Context(turn, scored.trajectory.context(turn), max(scored.passed[:turn], default=0))
+
+
+def cut(
+    group: ScoredProblem, scored: ScoredTrajectory, solved_rule: SolvedRule = "paper"
+) -> tuple[list[Context], StopRule | None]:
+    """The states of a selected trajectory that are used, and the rule that stopped it; see `usable_states`.
+
+    Returns:
+        The states from the problem alone on, which is the first and always there; and the rule.
+    """
+    usable, rule = usable_states(
+        [passed == group.public_tests for passed in scored.public_passed],
+        [passed == group.tests for passed in scored.passed],
+        solved_rule,
+    )
+    return [context(scored, turn) for turn in range(usable + 1)], rule

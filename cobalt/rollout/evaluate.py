@@ -18,7 +18,7 @@ from cobalt.errors import UserError
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.manifest import companion_path
 from cobalt.metrics import RATES, bootstrap_interval, pass_at_k
-from cobalt.problem import ProblemId
+from cobalt.problem import ProblemId, TestSuite
 from cobalt.records import RecordFile
 from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
@@ -59,6 +59,26 @@ class ProblemScore:
     pass_rate: list[float]
 
 
+async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Trajectory]:
+    """The trajectories of a problem with each program's result on the hidden tests.
+
+    Raises:
+        InfrastructureError: the judge failed.
+    """
+    remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
+
+    async def judged(turn: Turn, tests: TestSuite) -> Turn:
+        result = await judge_response(remembering, turn.response, tests)
+        kinds = tuple(verdict.kind for verdict in result.verdicts)
+        return replace(turn, hidden_pass_rate=result.pass_rate, hidden_verdicts=kinds)
+
+    async def evaluated(trajectory: Trajectory) -> Trajectory:
+        turns = (judged(turn, trajectory.problem.hidden_tests) for turn in trajectory.turns)
+        return replace(trajectory, turns=tuple(await asyncio.gather(*turns)))
+
+    return await asyncio.gather(*map(evaluated, trajectories))
+
+
 async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, concurrency: int = 64) -> int:
     """Judge a multi-turn file on its hidden tests and write its records with the fields of `encode_evaluation`.
 
@@ -74,18 +94,7 @@ async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, c
     check_concurrency(concurrency)
 
     async def work(group: ProblemTrajectories) -> dict[str, Any]:
-        remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
-
-        async def judged(turn: Turn) -> Turn:
-            result = await judge_response(remembering, turn.response, group.problem.hidden_tests)
-            kinds = tuple(verdict.kind for verdict in result.verdicts)
-            return replace(turn, hidden_pass_rate=result.pass_rate, hidden_verdicts=kinds)
-
-        async def evaluated(trajectory: Trajectory) -> Trajectory:
-            return replace(trajectory, turns=tuple(await asyncio.gather(*map(judged, trajectory.turns))))
-
-        trajectories = await asyncio.gather(*map(evaluated, group.trajectories))
-        return dict(group.problem.record) | encode_evaluation(trajectories)
+        return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judge))
 
     async def described() -> dict[str, Any]:
         return {"judge": dict(await judge.describe())}

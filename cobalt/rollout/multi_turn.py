@@ -1,32 +1,23 @@
-"""Multi turn: one episode of repair for each sample of a problem (`cobalt.episode` has the rules).
+"""Multi turn: one episode of repair for each sample of each problem (`cobalt.rollout.repair`).
 
 As in the paper's code (`run_multi_turn_vllm.py`) the first turn is taken from a single-turn file (`responses`) or drawn
 here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
-from cobalt.engine import Call, Engine
+from cobalt.engine import Engine
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode import Episode
 from cobalt.errors import UserError
-from cobalt.judge import Judge, RememberingJudge
+from cobalt.judge import Judge
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown
-from cobalt.rollout.shared import (
-    CountingEngine,
-    RolloutSettings,
-    check_replay,
-    decide_samples,
-    run_rollout,
-    seeded,
-    turn_of,
-)
-from cobalt.trajectory import Trajectory, Turn
+from cobalt.rollout.repair import RepairSettings, repair
+from cobalt.rollout.shared import CountingEngine, RolloutSettings, check_replay, decide_samples, run_rollout
+from cobalt.trajectory import Turn
 from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
 
@@ -92,30 +83,15 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
     first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine)
+    rules = RepairSettings(
+        prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
+    )
 
     async def work(problem: Problem) -> dict[str, Any]:
-        messages = first_messages(problem, prompts)
-        tests = _feedback_tests(settings, problem)
-        first = _recorded_first_turns(settings, problem)
-        if first is None:
-            call = Call(problem.id, turn=0)
-            first = tuple(map(turn_of, await counting.generate(messages, seeded(settings.generation, call), call)))
-        remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
-
-        async def converse(sample: int, turn: Turn) -> Trajectory:
-            episode = Episode(
-                messages,
-                tests,
-                prompts,
-                turns=settings.turns + 1,
-                enable_thinking=settings.enable_thinking,
-                truncated_thinking=settings.truncated_thinking,
-            )
-            return await _converse(settings, counting, remembering, episode, problem, sample, turn)
-
-        trajectories = await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))
+        tests, first = _feedback_tests(settings, problem), _recorded_first_turns(settings, problem)
+        trajectories = await repair(problem, counting, judge, rules, tests=tests, first=first)
         return dict(problem.record) | {
-            "instruction": messages[-1]["content"],
+            "instruction": first_messages(problem, prompts)[-1]["content"],
             **encode_multi_turn(trajectories, settings.public_tests),
         }
 
@@ -173,36 +149,6 @@ def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:
             " run preproc/run_perturbation.py first"
         )
     return tests
-
-
-async def _converse(
-    settings: MultiTurnSettings,
-    engine: Engine,
-    judge: Judge,
-    episode: Episode,
-    problem: Problem,
-    sample: int,
-    first: Turn,
-) -> Trajectory:
-    """Take one conversation from its first response to the end of the episode."""
-    one = settings.generation.model_copy(update={"n": 1})
-    turns: list[Turn] = []
-    while not episode.done:
-        turn = first
-        if turns:
-            call = Call(problem.id, len(turns), sample)
-            [completion] = await engine.generate(episode.messages, seeded(one, call), call)
-            turn = turn_of(completion)
-        step = await episode.step(turn.response, judge)
-        turns.append(
-            replace(
-                turn,
-                public_pass_rate=step.result.pass_rate,
-                public_result=step.result,
-                feedback=step.message["content"],
-            )
-        )
-    return Trajectory(problem, sample, episode.messages, tuple(turns))
 
 
 def _recorded_first_turns(settings: MultiTurnSettings, problem: Problem) -> tuple[Turn, ...] | None:

@@ -1,0 +1,97 @@
+"""Repair of one problem: a conversation for each sample, from the first program to the last (`cobalt.episode`).
+
+The stages (`multi_turn`), the pocket world's look at its seed model and `cobalt.method` call it. No files, no services.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cobalt.conversation import PromptSet, TruncatedThinking, first_messages
+from cobalt.engine import Call, Engine, GenerationSettings
+from cobalt.episode import Episode
+from cobalt.judge import Judge, RememberingJudge
+from cobalt.problem import Problem, TestSuite
+from cobalt.rollout.shared import seeded, turn_of
+from cobalt.trajectory import Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSettings:
+    """How conversations go.
+
+    Attributes:
+        prompts: First and feedback messages.
+        generation: Sampling; `n` is the number of conversations.
+        programs: Programs of each conversation, the first one included.
+        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.conversation.history_text`).
+        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
+    """
+
+    prompts: PromptSet
+    generation: GenerationSettings
+    programs: int
+    enable_thinking: bool = False
+    truncated_thinking: TruncatedThinking = "keep"
+
+
+async def repair(
+    problem: Problem,
+    engine: Engine,
+    judge: Judge,
+    settings: RepairSettings,
+    *,
+    tests: TestSuite | None = None,
+    first: Sequence[Turn] | None = None,
+) -> list[Trajectory]:
+    """Have a model write programs for a problem; the first failing public test answers each of them.
+
+    Args:
+        problem: The problem.
+        engine: Generates.
+        judge: Judges; programs that samples and turns repeat are sent once.
+        settings: How conversations go.
+        tests: The tests that feedback comes from; None: the problem's public tests.
+        first: The first turn of each sample, if it is recorded.
+
+    Returns:
+        The trajectories by sample, each turn with its result on `tests`.
+
+    Raises:
+        ServiceDown: engine or judge is not running.
+        InfrastructureError: engine or judge failed.
+    """
+    opening = first_messages(problem, settings.prompts)
+    if first is None:
+        call = Call(problem.id, turn=0)
+        first = [turn_of(item) for item in await engine.generate(opening, seeded(settings.generation, call), call)]
+    remembering = RememberingJudge(judge)
+    one = settings.generation.model_copy(update={"n": 1})
+
+    async def converse(sample: int, turn: Turn) -> Trajectory:
+        episode = Episode(
+            opening,
+            problem.public_tests if tests is None else tests,
+            settings.prompts,
+            turns=settings.programs,
+            enable_thinking=settings.enable_thinking,
+            truncated_thinking=settings.truncated_thinking,
+        )
+        turns: list[Turn] = []
+        while not episode.done:
+            if turns:
+                call = Call(problem.id, len(turns), sample)
+                [completion] = await engine.generate(episode.messages, seeded(one, call), call)
+                turn = turn_of(completion)
+            step = await episode.step(turn.response, remembering)
+            turns.append(
+                replace(
+                    turn,
+                    public_pass_rate=step.result.pass_rate,
+                    public_result=step.result,
+                    feedback=step.message["content"],
+                )
+            )
+        return Trajectory(problem, sample, episode.messages, tuple(turns))
+
+    return await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))
