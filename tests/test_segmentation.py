@@ -54,7 +54,7 @@ def test_a_context_ends_with_feedback_and_remembers_the_best_program_in_it(tmp_p
     record = trajectory_record(0, [[(1, 0), (2, 1), (0, 0)]])
     [group] = read_scored(write_lines(tmp_path / "e.jsonl", [record]), 3)
     [trajectory] = group.trajectories
-    contexts = [context(trajectory, turn) for turn in range(4)]
+    contexts = [context(group, trajectory, turn) for turn in range(4)]
     assert [len(cut.messages) for cut in contexts] == [2, 4, 6, 8]
     assert [cut.messages[-1]["content"] for cut in contexts] == ["problem 0", "feedback 0", "feedback 1", "feedback 2"]
-    assert [cut.best_passed for cut in contexts] == [0, 1, 3, 3]
+    assert [cut.best_pass_rate * group.tests for cut in contexts] == pytest.approx([0, 1, 3, 3])

@@ -174,7 +174,7 @@ def test_later_turns_are_left_out(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[WRONG, HALF, RIGHT, WRONG]])])
     [group] = read_scored(path, 2)
     assert group.trajectories[0].passed == [0, 2]
-    assert context(group.trajectories[0], 2).messages[-1]["content"] == "feedback 1"
+    assert context(group, group.trajectories[0], 2).messages[-1]["content"] == "feedback 1"
 
 
 def without(record, field):

@@ -265,7 +265,7 @@ class _Cutter:
         """
         chains = []
         for item in chosen:
-            for states in [states for _, states in item.cuts] or [[context(item.group.trajectories[0], 0)]]:
+            for states in [states for _, states in item.cuts] or [[context(item.group, item.group.trajectories[0], 0)]]:
                 chains.append([state.messages for state in states])
         fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
         return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
@@ -279,7 +279,7 @@ class _Cutter:
                 continue
             self.problems["kept"] += 1
             tests = item.group.problem.tests.to_json()
-            self._emit(item.group, None, context(item.group.trajectories[0], 0), tests)
+            self._emit(item.group, None, context(item.group, item.group.trajectories[0], 0), tests)
             # A problem without a selected trajectory has a figure but no cut to pair it with, hence not strict.
             for (scored, states), count in zip(item.cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
@@ -324,7 +324,7 @@ class _Cutter:
                 "sample": sample,
                 "turn": state.turn,
                 "prompt": state.messages,
-                "prev_best_pass_rate": state.best_passed / group.tests,
+                "prev_best_pass_rate": state.best_pass_rate,
                 "perturbed": False,
                 "test_cases": tests,
             }

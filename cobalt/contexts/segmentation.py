@@ -10,6 +10,7 @@ from typing import Literal
 
 from cobalt.contexts.scores import ScoredProblem, ScoredTrajectory
 from cobalt.conversation import Message
+from cobalt.problem import Problem
 
 SolvedRule = Literal["paper", "off"]
 StopRule = Literal["public_passed_twice", "solved_again"]
@@ -20,14 +21,16 @@ class Context:
     """A conversation that the policy is asked to continue.
 
     Attributes:
+        problem: The problem.
         turn: How many programs it contains.
         messages: The conversation, ending with a user message.
-        best_passed: Most tests, public and hidden, that one of its programs passes.
+        best_pass_rate: Of its best program, over all tests, public and hidden; 0.0 without a program.
     """
 
+    problem: Problem
     turn: int
     messages: list[Message]
-    best_passed: int
+    best_pass_rate: float
 
 
 def usable_states(
@@ -54,9 +57,10 @@ def usable_states(
     return len(solved), None
 
 
-def context(scored: ScoredTrajectory, turn: int) -> Context:
+def context(group: ScoredProblem, scored: ScoredTrajectory, turn: int) -> Context:
     """The state of a trajectory after `turn` programs; `turn` 0 is the problem alone."""
-    return Context(turn, scored.trajectory.context(turn), max(scored.passed[:turn], default=0))
+    best = max(scored.passed[:turn], default=0) / group.tests
+    return Context(group.problem, turn, scored.trajectory.context(turn), best)
 
 
 def cut(
@@ -72,4 +76,4 @@ def cut(
         [passed == group.tests for passed in scored.passed],
         solved_rule,
     )
-    return [context(scored, turn) for turn in range(usable + 1)], rule
+    return [context(group, scored, turn) for turn in range(usable + 1)], rule

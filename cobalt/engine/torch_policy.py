@@ -1,0 +1,176 @@
+"""A policy in plain torch: it samples, and says how probable its samples are, in this process and without a service.
+
+For small models on a CPU: the pocket world's first look at its seed model, and `cobalt.method`. Conversations that wait
+for the policy at the same time are one batch. vLLM is the engine for everything else (`vllm_service`).
+"""
+
+import asyncio
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from cobalt.conversation import Message
+from cobalt.conversation.chat_template import end_of_turn, render_prompts, template_arguments
+from cobalt.engine.base import Call, Completion, GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A response as tokens.
+
+    Attributes:
+        prompt: The tokens of the rendered conversation.
+        response: The generated tokens, with the end of turn if it came.
+        text: The response as text, without special tokens.
+        finished: Whether the end of turn came within the limit on tokens.
+    """
+
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    text: str
+    finished: bool
+
+
+@dataclass(slots=True)
+class _Request:
+    """One sample that somebody waits for."""
+
+    prompt: tuple[int, ...]
+    settings: GenerationSettings
+    random: random.Random
+    response: list[int] = field(default_factory=list)
+    done: bool = False
+
+
+class TorchPolicy:
+    """A causal language model with its tokenizer; an `Engine`.
+
+    Attributes:
+        model: The transformers model, in float32.
+        tokenizer: Its tokenizer.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._end = end_of_turn(tokenizer, {})
+        self._waiting: list[_Request] = []
+        self._computing = asyncio.Lock()
+
+    @classmethod
+    def load(cls, folder: Path) -> "TorchPolicy":
+        """The policy of a Hugging Face folder."""
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        return cls(model, AutoTokenizer.from_pretrained(folder))
+
+    def frozen_copy(self) -> "TorchPolicy":
+        """The policy as it is, which stays so: the reference of a training run."""
+        return TorchPolicy(copy.deepcopy(self.model).requires_grad_(False), self.tokenizer)
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """Draw completions; see `Engine.generate`."""
+        return [
+            Completion(
+                text=sample.text,
+                finish_reason="stop" if sample.finished else "length",
+                prompt_tokens=len(sample.prompt),
+                completion_tokens=len(sample.response),
+            )
+            for sample in await self.sample(conversation, settings)
+        ]
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`."""
+        return {"model": str(self.model.name_or_path), "dtype": "float32", "device": "cpu"}
+
+    async def sample(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Sample]:
+        """Draw `settings.n` responses to a conversation, as tokens.
+
+        Sample i of a call depends on the seed and on i alone, but for rounding in batches of other shapes.
+        """
+        [text] = render_prompts(self.tokenizer, [conversation], template_arguments(settings.chat_template_thinking))
+        prompt = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        seed = random.getrandbits(32) if settings.seed is None else settings.seed
+        requests = [_Request(prompt, settings, random.Random(f"{seed}/{index}")) for index in range(settings.n)]
+        self._waiting += requests
+        await asyncio.sleep(0)  # other tasks that are ready add their requests to the batch
+        async with self._computing:
+            if not all(request.done for request in requests):
+                batch, self._waiting = self._waiting, []
+                await asyncio.to_thread(self._answer, batch)
+        return [self._sample(request) for request in requests]
+
+    def _sample(self, request: _Request) -> Sample:
+        text = self.tokenizer.decode(request.response, skip_special_tokens=True)
+        finished = bool(request.response) and request.response[-1] == self._end
+        return Sample(request.prompt, tuple(request.response), text, finished)
+
+    def _answer(self, batch: list[_Request]) -> None:
+        """Generate for a batch, token by token; prompts are padded on the left, so that all end at the same column."""
+        with torch.inference_mode():
+            self._generate(batch)
+
+    def _generate(self, batch: list[_Request]) -> None:
+        longest = max(len(request.prompt) for request in batch)
+        ids = torch.zeros(len(batch), longest, dtype=torch.long)
+        mask = torch.zeros(len(batch), longest, dtype=torch.long)
+        for row, request in enumerate(batch):
+            ids[row, longest - len(request.prompt) :] = torch.tensor(request.prompt)
+            mask[row, longest - len(request.prompt) :] = 1
+        positions, cache = (mask.cumsum(1) - 1).clamp(min=0), DynamicCache()
+        while not all(request.done for request in batch):
+            logits = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            tokens = [
+                self._end_or_pad() if request.done else _drawn(row, request)
+                for row, request in zip(logits.float(), batch, strict=True)
+            ]
+            for token, request in zip(tokens, batch, strict=True):
+                if not request.done:
+                    request.response.append(token)
+                    request.done = token == self._end or len(request.response) == request.settings.max_tokens
+            ids, positions = torch.tensor(tokens)[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones(len(batch), 1, dtype=torch.long)], 1)
+
+    def _end_or_pad(self) -> int:
+        return 0 if self._end is None else self._end
+
+    def log_probs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[torch.Tensor]:
+        """Log-probabilities of the responses' tokens under the policy, with gradients; one tensor for each sample.
+
+        Args:
+            samples: They are computed together.
+            temperature: The one that they were drawn at.
+        """
+        rows = [torch.tensor(sample.prompt + sample.response) for sample in samples]
+        # Padding comes last, where causal attention keeps it from every token.
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits.float() / temperature
+        every = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0]
+        firsts = [len(sample.prompt) - 1 for sample in samples]
+        return [every[row, first : first + len(samples[row].response)] for row, first in enumerate(firsts)]
+
+
+def _drawn(logits: torch.Tensor, request: _Request) -> int:
+    """A token by the request's temperature and nucleus, from its own random numbers."""
+    settings = request.settings
+    if settings.temperature == 0:
+        return int(logits.argmax())
+    probabilities, tokens = torch.softmax(logits / settings.temperature, -1).sort(descending=True)
+    cumulative = probabilities.cumsum(-1)
+    # The nucleus has every token that those before it do not fill.
+    nucleus = cumulative[cumulative - probabilities < settings.top_p]
+    drawn = torch.searchsorted(nucleus, torch.tensor(request.random.random()) * nucleus[-1], right=True)
+    return int(tokens[min(int(drawn), len(nucleus) - 1)])
