@@ -74,7 +74,7 @@ def _refuse_incomplete(error: ModuleNotFoundError) -> None:
     Returns if the module is one of this project, which is a defect and keeps its traceback.
     """
     package = (error.name or "cobalt").partition(".")[0]
-    if package in ("cobalt", "cobalt_verl"):
+    if package in ("cobalt", "cobalt_verl", "studies"):
         return
     sys.stderr.write(
         f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"

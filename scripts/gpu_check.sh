@@ -30,4 +30,4 @@ nvidia-smi -i "${first%%,*}" --query-gpu=timestamp,memory.used --format=csv,nohe
 sampler=$!
 trap 'kill "$sampler" 2>/dev/null || true; wait "$sampler" 2>/dev/null || true' EXIT
 bash scripts/quickstart.sh --profile gpu-smoke "${model[@]}" "$output" "$seed"
-.venv/bin/python -m cobalt.report.gpu "$output" --memory_file "$samples" --output_file "docs/gpu_report$name.md"
+.venv/bin/python -m studies.gpu_report "$output" --memory_file "$samples" --output_file "docs/gpu_report$name.md"

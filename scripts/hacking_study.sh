@@ -9,11 +9,11 @@
 # With --classifier MODEL (a LiteLLM name, with its key in the environment) that model is the classifier, which sorts the
 # events into categories. The packages that it needs are then installed too.
 # Running the script again continues where it stopped. --list shows the steps and which of them are done. The steps are in
-# cobalt/studies/hacking_study.py.
+# studies/hacking_study.py.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 api=()
 case " $* " in *" --classifier "* | *" --classifier="*) api=(--with api) ;; esac
 bash scripts/setup.sh --profile cpu "${api[@]}"
-exec .venv/bin/python -m cobalt.studies.hacking_study "$@"
+exec .venv/bin/python -m studies.hacking_study "$@"

@@ -7,10 +7,10 @@
 # --fast runs every part with a weaker seed model and with too few problems and steps to learn from; its default folder is
 # runs/quickstart_fast. With --special_cases 1 the seed model has learned to write special cases for failing tests
 # (scripts/hacking_study.sh), and --fast does not make it weaker. Running the script again continues where it stopped.
-# --list shows the steps and which of them are done. The steps are in cobalt/studies/quickstart.py.
+# --list shows the steps and which of them are done. The steps are in studies/quickstart.py.
 # --profile gpu-smoke runs the whole method on one GPU in a quarter of an hour, with too few steps to learn from, on the seed
 # model or on --model (a folder or hub name, such as Qwen/Qwen3-0.6B), and reports tokens per second by phase; its default
-# folder is runs/gpu_smoke, with _NAME for a model (cobalt/studies/gpu_smoke.py). --dry_run prints the commands of all steps and checks the
+# folder is runs/gpu_smoke, with _NAME for a model (studies/gpu_smoke.py). --dry_run prints the commands of all steps and checks the
 # configurations of the training runs. It needs no GPU, and does not change the environment that is there.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -20,4 +20,4 @@ case " $* " in *" --profile gpu-smoke "* | *" --profile=gpu-smoke "*) profile=gp
 set_up=(bash scripts/setup.sh --profile "$profile")
 case " $* " in *" --dry_run "*) [ ! -x .venv/bin/python ] || set_up=(true) ;; esac
 "${set_up[@]}"
-exec .venv/bin/python -m cobalt.studies.quickstart "$@"
+exec .venv/bin/python -m studies.quickstart "$@"

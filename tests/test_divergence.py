@@ -9,8 +9,8 @@ from test_offline_training import pocket_groups, write_lines
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt.errors import UserError
-from cobalt.training import divergence
-from cobalt.training.divergence import read_divergence
+from studies import divergence
+from studies.divergence import read_divergence
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from chat_tokenizers import save_policy
 from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.errors import UserError
-from cobalt.report import gpu
-from cobalt.studies import gpu_smoke, quickstart
-from cobalt.studies.dry_run import dry_run
+from studies import gpu_report as gpu
+from studies import gpu_smoke, quickstart
+from studies.dry_run import dry_run
 
 METRICS = Path(__file__).parent / "data" / "gpu_smoke" / "metrics.jsonl"
 
@@ -305,8 +305,8 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_samp
     assert finished.returncode == 0, finished.stderr
     assert log == [
         "setup --profile gpu",
-        "-m cobalt.studies.quickstart --profile gpu-smoke --model a/b out 3",
-        "-m cobalt.report.gpu out --memory_file out/gpu_memory.csv --output_file docs/gpu_report_b.md",
+        "-m studies.quickstart --profile gpu-smoke --model a/b out 3",
+        "-m studies.gpu_report out --memory_file out/gpu_memory.csv --output_file docs/gpu_report_b.md",
     ]
     if (checkout / "sampler").exists():  # it may be ended before it begins
         with pytest.raises(ProcessLookupError):
@@ -341,4 +341,4 @@ def test_the_quickstart_sets_up_what_the_profile_needs_and_a_dry_run_leaves_the_
 ):
     finished, log = run(checkout, "quickstart.sh", *arguments)
     assert finished.returncode == 0
-    assert log == [*set_up, f"-m cobalt.studies.quickstart {' '.join(arguments)}"]
+    assert log == [*set_up, f"-m studies.quickstart {' '.join(arguments)}"]

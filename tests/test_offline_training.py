@@ -17,8 +17,8 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
-from cobalt.training.divergence import divergence
 from cobalt.training.heartbeat import parse
+from studies.divergence import divergence
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 

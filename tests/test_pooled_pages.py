@@ -1,4 +1,4 @@
-"""The tables of pages whose seeds ran on different machines (`benchmarks/pooled_pages.py`)."""
+"""The tables of pages whose seeds ran on different machines (`studies/pooled_pages.py`)."""
 
 import math
 import subprocess
@@ -7,14 +7,7 @@ import sys
 import pytest
 from support import ROOT
 
-
-@pytest.fixture
-def pages(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import pooled_pages
-
-    yield pooled_pages
-    sys.modules.pop("pooled_pages")
+from studies import pooled_pages as pages
 
 
 def write_page(root, name, seeds, kl, lower, upper):
@@ -35,7 +28,7 @@ def write_page(root, name, seeds, kl, lower, upper):
     return folder
 
 
-def test_a_page_counts_with_its_seeds_and_widths_of_independent_pages_add_in_squares(pages, tmp_path):
+def test_a_page_counts_with_its_seeds_and_widths_of_independent_pages_add_in_squares(tmp_path):
     folders = [
         write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1),
         write_page(tmp_path, "b", 1, "0.06", -0.8, -0.2),
@@ -51,7 +44,7 @@ def test_a_page_counts_with_its_seeds_and_widths_of_independent_pages_add_in_squ
     assert first == last == "+30.0 (+18.0 to +42.0)"
 
 
-def test_a_divergence_that_a_page_does_not_have_is_not_made_up(pages, tmp_path):
+def test_a_divergence_that_a_page_does_not_have_is_not_made_up(tmp_path):
     folders = [write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1), write_page(tmp_path, "b", 1, "", -0.8, -0.2)]
     gains = [pages.read(folder / "offline_gain_base.csv") for folder in folders]
     reached = [pages.read(folder / "offline.csv") for folder in folders]
@@ -61,7 +54,7 @@ def test_a_divergence_that_a_page_does_not_have_is_not_made_up(pages, tmp_path):
 
 
 def run(*folders):
-    command = [sys.executable, "benchmarks/pooled_pages.py", *map(str, folders)]
+    command = [sys.executable, "-m", "studies.pooled_pages", *map(str, folders)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

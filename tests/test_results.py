@@ -13,15 +13,15 @@ from test_report import make_run
 
 from cobalt.errors import UserError
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
-from cobalt.report.recoverability import recoverability
 from cobalt.report.runs import read_run
-from cobalt.report.seeds import Moves, difference, moves, pooled
-from cobalt.studies import offline_results, results
-from cobalt.studies.equal_time import command_seconds, last_step_within, training_seconds
-from cobalt.studies.methods import SeedFolders, methods, round_slug
-from cobalt.studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
-from cobalt.studies.page import marks
-from cobalt.studies.results import write_results
+from studies import offline_results, results
+from studies.equal_time import command_seconds, last_step_within, training_seconds
+from studies.methods import SeedFolders, methods, round_slug
+from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
+from studies.page import marks
+from studies.recoverability import recoverability
+from studies.results import write_results
+from studies.seeds import Moves, difference, moves, pooled
 
 # --- figures over seeds
 

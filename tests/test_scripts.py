@@ -244,11 +244,13 @@ def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["benchmarks/soak.py", "direct", "--tests", "-5"], "--tests"),
-        (["benchmarks/fuzz.py", "records", "--examples", "0"], "--examples"),
-        (["benchmarks/faults.py", "--output_dir", "/dev/null/x"], "/dev/null/x"),
+        (["tests/long/soak.py", "direct", "--tests", "-5"], "--tests"),
+        (["tests/long/fuzz.py", "records", "--examples", "0"], "--examples"),
+        (["tests/long/faults.py", "--output_dir", "/dev/null/x"], "/dev/null/x"),
         (["-m", "cobalt.judge", "check-recorded", "/dev/null"], "/dev/null"),
         (["-m", "cobalt.services", "--engine", "a=1", "--", "true"], "--model"),
+        (["-m", "cobalt.studies.quickstart"], "studies"),
+        (["-m", "cobalt.report.gpu"], "studies.gpu_report"),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_one_sentence(arguments, names):
@@ -257,7 +259,7 @@ def test_a_command_line_that_cannot_be_meant_is_one_sentence(arguments, names):
 
 def test_a_soak_is_not_continued_with_another_seed(tmp_path):
     write_lines(tmp_path / "direct.jsonl", [{"seconds": 1.0, "start": 0, "seed": 1, "tests": 5}])
-    assert_user_error(run("benchmarks/soak.py", "direct", "--tests", "9", "--output_dir", tmp_path), "--seed 1")
+    assert_user_error(run("tests/long/soak.py", "direct", "--tests", "9", "--output_dir", tmp_path), "--seed 1")
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback():

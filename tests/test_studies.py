@@ -22,13 +22,13 @@ from cobalt.errors import InfrastructureError, UserError
 from cobalt.records import RecordFile, read_records
 from cobalt.services import Arguments as ServicesArguments
 from cobalt.services import services_process
-from cobalt.studies import hacking_study, offline, pocket_data, quickstart, reproduce
-from cobalt.studies import run as running
-from cobalt.studies.flags import plan_table
-from cobalt.studies.plan import Services, Step, Study, check_arguments, is_done, step_records
-from cobalt.studies.pocket import first_problems
-from cobalt.studies.run import run_study
 from cobalt.training.configuration import TrainingSettings
+from studies import hacking_study, offline, pocket_data, quickstart, reproduce
+from studies import run as running
+from studies.flags import plan_table
+from studies.plan import Services, Step, Study, check_arguments, is_done, step_records
+from studies.pocket import first_problems
+from studies.run import run_study
 
 # --- studies of small commands
 
@@ -249,7 +249,7 @@ def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
 
 
 def test_a_background_step_that_ignores_its_stop_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("cobalt.studies.run._STOPS", [(number, 0.2) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr("studies.run._STOPS", [(number, 0.2) for number in (signal.SIGINT, signal.SIGTERM)]
                         + [(signal.SIGKILL, 20.0)])  # fmt: skip
     os.mkfifo(tmp_path / "pipe")
     planned = study(
@@ -273,9 +273,9 @@ def test_a_background_step_has_services_of_its_own(tmp_path, monkeypatch):
 STUDY = """
 import sys
 from pathlib import Path
-from cobalt.studies.flags import StudyFlags
+from studies.flags import StudyFlags
 from cobalt.cli import run_script
-from cobalt.studies.plan import Step, Study
+from studies.plan import Step, Study
 wait = ("bash", "waiting.sh")
 steps = (Step("a", "Make a.", ("touch", "a"), (Path("a"),)), Step("b", "Make b.", wait, (Path("b"),)))
 root = Path(sys.argv.pop(1))

@@ -18,7 +18,7 @@ from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
 from cobalt.records import read_records
 from cobalt.training import checkpoints
 
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "tests" / "long"))
 import faults
 
 pytestmark = [pytest.mark.services, pytest.mark.sandbox, pytest.mark.timeout(1200)]

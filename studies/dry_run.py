@@ -1,0 +1,84 @@
+"""A study without its work: the command of each step, and a check of each training run's configuration.
+
+Nothing is started or written, and no GPU is needed. Where the rows and the policy of a training run are there already,
+everything is checked that the run itself would check before it begins; where earlier steps have yet to make them, the
+settings alone.
+"""
+
+import logging
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cobalt.errors import UserError
+from studies.plan import Step, Study
+
+logger = logging.getLogger(__name__)
+
+
+def dry_run(study: Study, show: Callable[[str], object]) -> None:
+    """Show the command of each step, and check what the training steps would train.
+
+    Args:
+        study: The study.
+        show: Called with each command, a line.
+
+    Raises:
+        UserError: a configuration is wrong; the message names the step and everything that was found.
+    """
+    for step in study.steps:
+        show(f"# {step.name}: {step.purpose}\n{shlex.join(_command(step))}\n")
+    wrong = []
+    for step in study.steps:
+        try:
+            _check_training(study, step)
+        except UserError as error:
+            wrong.append(f"step {step.name}: {error}")
+    if wrong:
+        raise UserError("; ".join(wrong))
+
+
+def _command(step: Step) -> tuple[str, ...]:
+    """The command as a user would run it, with its services."""
+    if step.services is None:
+        return step.command
+    return ("python", "-m", "cobalt.services", *step.services.flags, "--", *step.command)
+
+
+def _check_training(study: Study, step: Step) -> None:
+    from cobalt.training import launch
+    from cobalt.training.checks import check, settings_errors
+    from cobalt.training.configuration import compose, trains_on_cpu
+    from cobalt.training.fits import check_fits
+    from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
+
+    if step.training is None:
+        return
+    run = replace(
+        step.training,
+        data_dir=study.root / step.training.data_dir,
+        model=str(study.root / step.training.model),
+        output_dir=study.root / step.training.output_dir,
+    )
+    config = compose(run)
+    check_vllm(on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
+    if all((study.root / path).exists() for path in step.needs):
+        errors = check(config).errors
+        checked = "the rows and the policy are checked too"
+    else:
+        errors = settings_errors(config)
+        checked = "rows and policy, which earlier steps make, are not checked yet"
+        if not errors and Path(run.model, "config.json").is_file():
+            notes: list[str] = []
+            check_fits(config, errors, notes)
+            for note in notes:
+                logger.info("step %s: %s", step.name, note)
+    if errors:
+        raise UserError("; ".join(errors))
+    launch.dry_run(run.output_dir, config)
+    logger.info("step %s: %s", step.name, attention)
+    devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    place = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
+    logger.info("step %s: the configuration is right, for %s; %s", step.name, place, checked)

@@ -1,0 +1,74 @@
+"""The flags that all studies share, and what their commands do with a study: list it or run it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from cobalt.errors import UserError
+from studies.plan import Study, check_arguments, is_done, step_records
+from studies.run import run_study
+
+
+@dataclass(frozen=True)
+class StudyFlags:
+    """Flags of every study."""
+
+    output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
+    """Folder of the study. The default lies in runs/ and has the study's name."""
+    seed: Annotated[tyro.conf.Positional[int], tyro.conf.arg(metavar="[SEED]")] = 0
+    """Decides the pocket world and the samples."""
+    list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
+    """Print the steps and which of them are done, and stop."""
+
+    def carry_out(self, study: Study) -> int:
+        """List the study, or run what is left of it; returns the exit code.
+
+        Raises:
+            UserError: the seed is negative, or the folder is another study's; see also `run_study`.
+        """
+        if self.seed < 0:
+            raise UserError(f"the seed is {self.seed}: it must be 0 or more")
+        return list_or_run(study, list_only=self.list_steps)
+
+
+def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of a study of several, as given.
+
+    Raises:
+        UserError: there is none, one is negative, or one comes twice.
+    """
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    return seeds
+
+
+def list_or_run(study: Study, *, list_only: bool) -> int:
+    """Print the steps of a study, or run what is left of it; returns the exit code.
+
+    Raises:
+        UserError: the folder is another study's; see also `run_study`.
+    """
+    if not list_only:
+        return run_study(study, sys.stdout.write)
+    check_arguments(study)
+    Console().print(plan_table(study))
+    return 0
+
+
+def plan_table(study: Study) -> Table:
+    """The steps of a study in order, whether each is done, and how long its last successful run took."""
+    records = step_records(study)
+    table = Table(title=f"{study.name} in {study.folder}", title_justify="left")
+    for column in ("step", "done", "min:s", "what it does"):
+        table.add_column(column, no_wrap=column != "what it does")
+    for step in study.steps:
+        record = records.get(step.name)
+        minutes, seconds = divmod(round(record["seconds"]) if record else 0, 60)
+        done = "yes" if is_done(study, step, record) else "no"
+        table.add_row(step.name, done, f"{minutes}:{seconds:02d}" if record else "", step.purpose)
+    return table

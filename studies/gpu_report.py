@@ -1,0 +1,329 @@
+"""`python -m studies.gpu_report STUDY`: what a run of the GPU smoke profile shows, as a page.
+
+The page has versions, the GPU, seconds and tokens per second by phase, peaks of memory, and the agreement of vLLM's and
+the actor's probabilities. Everything but the versions is read from files that the study has left: `steps.jsonl`, the
+evaluations of its trajectories, and the metrics of its training runs. Nothing is measured here.
+"""
+
+import importlib.metadata
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from cobalt.atomic import replacing
+from cobalt.cli import run_script
+from cobalt.errors import UserError
+from cobalt.records import read_records
+from cobalt.report.curves import METRICS, read_metrics
+from cobalt.trajectory_codec import read_trajectories
+
+_PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
+
+_EVALUATION = "evaluation.jsonl"
+
+_ALL, _RESPONSES = "prompts and responses", "responses"
+
+_PHASES = {
+    "gen": ("generation, with the judge", _RESPONSES),
+    "old_log_prob": ("log-probs of the actor", _ALL),
+    "ref": ("log-probs of the reference", _ALL),
+    "update_actor": ("update", _ALL),
+    "update_weights": ("weights to vLLM", None),
+    "step": ("whole step", _ALL),
+}
+"""Phases of a training step by veRL's name: what they are, and the tokens that they work on."""
+
+_MEMORY = {
+    "actor/perf/max_memory_allocated_gb": "actor, allocated by torch",
+    "actor/perf/max_memory_reserved_gb": "actor, reserved by torch",
+    "actor/perf/cpu_memory_used_gb": "host, used by all processes",
+}
+"""veRL's peaks of memory in GiB, by metric."""
+
+_AGREEMENT = {
+    "training/rollout_probs_diff_mean": "mean difference",
+    "training/rollout_probs_diff_std": "standard deviation of the difference",
+    "training/rollout_probs_diff_max": "largest difference",
+    "training/rollout_actor_probs_pearson_corr": "correlation",
+    "rollout_corr/log_ppl_abs_diff": "difference of a response's mean log-prob, nats",
+    "rollout_corr/kl": "KL(vLLM, actor), nats a token",
+}
+"""What veRL says of the probabilities of the sampled tokens under vLLM and under the actor, by metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of work.
+
+    Attributes:
+        name: What is done.
+        seconds: Wall time.
+        tokens: Number of tokens that were worked on; None where tokens are not what counts.
+        kind: Which tokens: "responses", or "prompts and responses".
+    """
+
+    name: str
+    seconds: float
+    tokens: int | None = None
+    kind: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second."""
+        return None if self.tokens is None or not self.seconds else self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFigures:
+    """What the metrics of a training run show.
+
+    Attributes:
+        name: Of the run.
+        steps: Number of steps in the phases: all but the first one, which compiles, if there are more.
+        phases: Their sums over these steps.
+        memory: Peaks in GiB, of all steps, by what they are of.
+        agreement: Of vLLM's and the actor's probabilities: the value furthest from 0 of all steps, of correlations the
+            smallest; empty if the run did not compute the actor's.
+    """
+
+    name: str
+    steps: int
+    phases: Sequence[Phase]
+    memory: Mapping[str, float]
+    agreement: Mapping[str, float]
+
+
+def training_figures(run: Path) -> TrainingFigures:
+    """The figures of a training run, from its folder.
+
+    Raises:
+        UserError: the metrics are missing or malformed, or no step was trained.
+    """
+    trained = [metrics for _, metrics in read_metrics(run) if "timing_s/step" in metrics]
+    if not trained:
+        raise UserError(f"{run / METRICS} has no step of training")
+    timed = trained[1:] or trained
+    tokens = {
+        _ALL: sum(metrics["perf/total_num_tokens"] for metrics in timed),
+        _RESPONSES: sum(_response_tokens(metrics) for metrics in timed),
+    }
+    phases = []
+    for key, (name, kind) in _PHASES.items():
+        seconds = [metrics[f"timing_s/{key}"] for metrics in timed if f"timing_s/{key}" in metrics]
+        if seconds:
+            phases.append(Phase(name, sum(seconds), None if kind is None else round(tokens[kind]), kind or ""))
+    agreement = {}
+    for key, name in _AGREEMENT.items():
+        values = [metrics[key] for metrics in trained if key in metrics]
+        if values:
+            agreement[name] = min(values) if name == "correlation" else max(values, key=abs)
+    memory = {}
+    for key, name in _MEMORY.items():
+        peaks = [metrics[key] for metrics in trained if key in metrics]
+        if peaks:
+            memory[name] = max(peaks)
+    return TrainingFigures(run.name, len(timed), phases, memory, agreement)
+
+
+def _response_tokens(metrics: Mapping[str, float]) -> float:
+    """The tokens of a step's responses: veRL gives those of prompts and responses together, and both mean lengths."""
+    prompt, response = metrics["prompt_length/mean"], metrics["response_length/mean"]
+    return metrics["perf/total_num_tokens"] * response / (prompt + response)
+
+
+def collection_phase(name: str, evaluation: Path, seconds: float) -> Phase:
+    """A step that wrote, judged and evaluated trajectories, without the start of its services.
+
+    Raises:
+        UserError: the evaluation cannot be read.
+    """
+    tokens = sum(
+        turn.completion_tokens or 0
+        for group in read_trajectories(evaluation)
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+    )
+    return Phase(name, seconds, tokens, _RESPONSES)
+
+
+def peak_memory(samples: Path) -> float:
+    """The largest number of a file of GPU memory in use, in MiB, a sample a line; as GiB.
+
+    Raises:
+        UserError: the file cannot be read, or has no sample.
+    """
+    try:
+        values = [float(line.rpartition(",")[2]) for line in samples.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, ValueError):
+        raise UserError(f"{samples} is not a list of samples of nvidia-smi") from None
+    if not values:
+        raise UserError(f"{samples} has no sample")
+    return max(values) / 1024
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide the figures; "not installed" for one that is not there."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def devices() -> list[dict[str, str]]:
+    """Name, memory, compute capability and driver of each GPU, by nvidia-smi; [] on a machine without."""
+    names = ("name", "memory.total", "compute_cap", "driver_version")
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    lines = [line.split(",") for line in said.splitlines() if line.strip()]
+    return [dict(zip(names, map(str.strip, line), strict=True)) for line in lines]
+
+
+def cuda_version() -> str:
+    """The CUDA version that torch was built for; "none" for a CPU build or without torch."""
+    try:
+        import torch
+    except ImportError:
+        return "none"
+    return torch.version.cuda or "none"
+
+
+def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict[str, Any]]:
+    """Every step of a study as a phase, its training runs, and the study's arguments.
+
+    Raises:
+        UserError: the folder is not one of a study, or a file of it is missing or malformed.
+    """
+    records = {record["step"]: record for record in read_records(study / "steps.jsonl", unfinished=True)}
+    phases, runs = [], []
+    for name, record in records.items():
+        seconds = record["seconds"] - record["services_seconds"]
+        made = [Path(path) for path in record["files"]]
+        evaluations = [path for path in made if path.name == _EVALUATION]
+        if evaluations:
+            phases.append(collection_phase(name, _there(study, evaluations[0]), seconds))
+        else:
+            phases.append(Phase(name, seconds))
+        runs += [training_figures(_there(study, path).parent) for path in made if path.name == METRICS]
+    try:
+        manifest = json.loads((study / "steps.run.json").read_text(encoding="utf-8"))
+        arguments: dict[str, Any] = manifest["arguments"]
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"{study / 'steps.run.json'} is not the manifest of a study") from None
+    return phases, runs, arguments
+
+
+def _there(study: Path, path: Path) -> Path:
+    """A file that a step made: as recorded, or where it lies in a study's folder that was moved."""
+    return path if path.exists() else study / path.parent.name / path.name
+
+
+def page(
+    phases: Sequence[Phase],
+    runs: Sequence[TrainingFigures],
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    memory: float | None = None,
+) -> str:
+    """The report as markdown.
+
+    Args:
+        phases: The steps of the study.
+        runs: Its training runs.
+        arguments: Of the study.
+        environment: Names and versions, such as of the GPU and of the packages.
+        memory: The most memory of the GPU that all processes together had in use, in GiB; None: it was not sampled.
+    """
+    model = arguments.get("model") or "the pocket world's seed model"
+    parts = [
+        "# The smoke profile on a GPU",
+        f"Written by `scripts/gpu_check.sh` (`--profile gpu-smoke`) with {model}, seed {arguments.get('seed', 0)}."
+        " The sizes are those of `cobalt_verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
+        "## Machine and versions",
+        _table(("what", "version"), [(name, version) for name, version in environment.items()]),
+        "## Steps",
+        "Wall time of each step, without the start of its services and with the judge. Tokens are those of responses.",
+        _phase_table(phases, total=True),
+    ]
+    for run in runs:
+        parts += [
+            f"## Training run {run.name}",
+            f"Sums over {run.steps} steps; the first step of a run, in which kernels are compiled, is left out.",
+            _phase_table(run.phases),
+        ]
+        if run.agreement:
+            parts += [
+                "The sampled tokens under vLLM and under the actor, the worst of all steps:",
+                _table(("of the probabilities", "value"), [(n, f"{v:.3g}") for n, v in run.agreement.items()]),
+            ]
+        parts += ["Peaks of memory:", _table(("memory", "GiB"), [(n, f"{v:.1f}") for n, v in run.memory.items()])]
+    if memory is not None:
+        parts += [
+            "## Memory of the GPU",
+            f"At most {memory:.1f} GiB were in use by all processes together, by a sample every two seconds.",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _phase_table(phases: Sequence[Phase], *, total: bool = False) -> str:
+    rows = [
+        (
+            phase.name,
+            f"{phase.seconds:.1f}",
+            "" if phase.tokens is None else f"{phase.tokens:,} ({phase.kind})",
+            "" if phase.rate is None else f"{phase.rate:,.0f}",
+        )
+        for phase in phases
+    ]
+    if total:
+        rows.append(("all", f"{sum(phase.seconds for phase in phases):.1f}", "", ""))
+    return _table(("phase", "s", "tokens", "tokens per second"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write the report of a study that ran with --profile gpu-smoke."""
+
+    study: tyro.conf.Positional[Path]
+    """Folder of the study."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The page (markdown); it is replaced."""
+    memory_file: Path | None = None
+    """Samples of the GPU's memory in use in MiB, one a line, as scripts/gpu_check.sh takes them."""
+
+
+def main(arguments: Arguments) -> int:
+    """Write the page and print it; returns the exit code."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    phases, runs, settings = study_figures(arguments.study)
+    found = devices()
+    environment = {f"GPU {place}": ", ".join(gpu.values()) for place, gpu in enumerate(found)}
+    environment |= {"CUDA of torch": cuda_version(), **versions()}
+    memory = None if arguments.memory_file is None else peak_memory(arguments.memory_file)
+    text = page(phases, runs, settings, environment, memory=memory)
+    with replacing(arguments.output_file) as handle:
+        handle.write(text.encode())
+    Console().print(Markdown(text))
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

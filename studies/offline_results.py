@@ -1,0 +1,208 @@
+"""The tables of offline training (`python -m studies.offline_results`), from the folders of its runs.
+
+They may stand in the same page as those of `studies.results`, between marks of their own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Annotated
+
+import tyro
+
+from cobalt.cli import run_script
+from cobalt.errors import UserError
+from cobalt.offline_groups import Status, read_groups
+from cobalt.report.curves import read_metrics
+from cobalt.report.published import published_offline_table
+from cobalt.report.runs import Run, check_comparable, read_run
+from cobalt.report.tables import Table
+from cobalt.rollout.evaluate_single import SampleScore, sample_score
+from cobalt.trajectory_codec import read_trajectories
+from studies import pocket
+from studies.divergence import read_divergence
+from studies.equal_time import command_seconds, training_seconds
+from studies.flags import check_seeds
+from studies.methods import BASE, COBALT, Method
+from studies.offline_methods import (
+    ROWS,
+    SFT,
+    SHOWN,
+    WRITERS,
+    OfflineFolders,
+    OfflineMethod,
+    Row,
+    folders_of,
+)
+from studies.page import kept, write_page
+from studies.results import collected, cost
+from studies.seed_tables import Cost, cost_table, gain_table, pass_table, samples_table
+
+MODULE = "studies.offline_results"
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRun:
+    """What a training run of a row was.
+
+    Attributes:
+        cost: Its training, the making of its groups, and the collection of Cobalt's trajectories where it is trained on
+            them. The making of submissions does not count, because offline training takes those that are there.
+        distinct: How many different responses it was trained on.
+        epochs: How often it saw each of them.
+        divergence: The last KL(start || policy) that it was validated with, in nats a token.
+    """
+
+    cost: Cost
+    distinct: int
+    epochs: float
+    divergence: float
+
+
+def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
+    """Read the training run of a row.
+
+    Raises:
+        UserError: a step of one of the studies has not run, or the run was not validated.
+    """
+    run, found = at.training(method), read_metrics(at.training(method))
+    steps = max((number for number, _ in found), default=0)
+    trained = [metrics for number, metrics in found if number > 0]
+    divergences = [metrics["validation/kl"] for metrics in trained if "validation/kl" in metrics]
+    if not divergences:
+        raise UserError(f"{run} was not validated")
+    examples = round(sum(metrics["training/responses"] for metrics in trained))
+    memory = max(metrics.get("perf/cpu_memory_used_gb", 0.0) for metrics in trained)
+    preparing = command_seconds(at.own.folder, [at.own.step(method.groups.slug)])
+    tokens, tests = 0, 0
+    if not method.groups.writers:
+        preparing += command_seconds(at.reproduced.folder, [at.reproduced.step("ft_cobalt_collection")])
+        tokens, tests = collected(at.trajectories)
+    accepted_alone = method.estimator == "sft"
+    distinct = sum(
+        response.status is Status.ACCEPTED or not accepted_alone
+        for group in read_groups(at.own.data(method.groups.slug) / "train.jsonl")
+        for response in group.responses
+    )
+    seconds = training_seconds(run, steps) + preparing
+    cost = Cost(steps, examples, seconds, preparing, tokens, tests, memory)
+    return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
+
+
+def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
+    """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
+
+    Raises:
+        UserError: a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the same
+            problems.
+    """
+    unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
+    shown = [row for row in SHOWN if row not in unfinished]
+    sampled = [row for row in ROWS if row not in unfinished]
+    runs: dict[str, dict[int, Run]] = {
+        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
+    }
+    for at in seeds:
+        check_comparable([of_row[at.own.seed] for of_row in runs.values()])
+    costs: dict[str, dict[int, Cost]] = {}
+    extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
+    for row in shown[1:]:
+        if isinstance(row, OfflineMethod):
+            trained = [offline_run(at, row) for at in seeds]
+            costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
+            data = [
+                f"{mean(one.distinct for one in trained):,.0f}",
+                f"{mean(one.epochs for one in trained):.1f}",
+                f"{mean(one.divergence for one in trained):.3f}",
+            ]
+        else:
+            costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
+            data = ["", "", _moved(seeds, row)]
+        extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
+    return [
+        ("Offline RL", pass_table("offline", _caption(seeds, unfinished), runs, extra)),
+        *(
+            (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
+            for row in (BASE, SFT, COBALT)
+            if row in shown
+        ),
+        ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds, sampled))),
+        ("Offline RL: costs", cost_table("offline_costs", costs)),
+        ("Offline RL: published", published_offline_table()),
+    ]
+
+
+def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
+    """Whether everything that the tables show of a row is there."""
+    folders = [at.evaluation(row) for at in seeds]
+    if row in ROWS:
+        folders += [at.samples(row) for at in seeds]
+    return all(pocket.evaluation_file(folder).exists() for folder in folders)
+
+
+def _moved(seeds: Sequence[OfflineFolders], row: Method) -> str:
+    """The mean KL divergence of a row that another study trained; "" if it was not estimated for every seed."""
+    files = [at.divergence(row) for at in seeds]
+    if not all(file.exists() for file in files):
+        return ""
+    return f"{mean(read_divergence(file).kl for file in files):.3f}"
+
+
+def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
+    trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
+    return (
+        "Offline training beside Cobalt and FT-Cobalt, which generate in training. Submissions were written by"
+        f" {', '.join(writer.name for writer in WRITERS)}: to sample and judge them took"
+        f" {_submission_seconds(seeds):,.0f} s a seed, and to train these writers"
+        f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
+        " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
+        " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
+    ) + (f" Not finished, and left out: {'; '.join(row.name for row in unfinished)}." if unfinished else "")
+
+
+def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:
+    """Mean seconds in which the submissions of a seed were made and judged."""
+    names = [[at.own.step(f"{writer.slug}_submissions") for writer in WRITERS] for at in seeds]
+    folder = seeds[0].own.folder
+    return sum(command_seconds(folder, of_seed) for of_seed in names) / len(seeds)
+
+
+def _scores(seeds: Sequence[OfflineFolders], rows: Sequence[Row]) -> Mapping[str, list[SampleScore]]:
+    return {
+        row.name: [
+            sample_score(group) for at in seeds for group in read_trajectories(pocket.evaluation_file(at.samples(row)))
+        ]
+        for row in rows
+    }
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write the tables of offline training from the folders of its runs."""
+
+    study: tyro.conf.Positional[Path]
+    """Folder of studies.offline."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The markdown file; text outside its marks is kept. CSV files are written into a folder of its name."""
+    reproduced: Path = Path("runs/reproduce")
+    """Folder of studies.reproduce."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The seeds to show."""
+    fast: bool = False
+    """The studies are those of --fast."""
+
+
+def main(arguments: Arguments) -> int:
+    """Write, and return the exit code."""
+    around = kept(arguments.output_file, MODULE)
+    seeds = [
+        folders_of(arguments.study, arguments.reproduced, seed, fast=arguments.fast)
+        for seed in sorted(check_seeds(arguments.seeds))
+    ]
+    write_page(arguments.output_file, around, tables_of(seeds), {})
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

@@ -1,0 +1,154 @@
+"""Tables of pages whose seeds ran on different machines.
+
+    python -m studies.pooled_pages docs/RESULTS docs/RESULTS_seed2
+
+The first has Pass@1 of every seed, the mean, and the gain over base and SFT. The second has the KL divergence from the
+seed model beside the gain over base. The folders are those beside pages of studies.offline_results, which have
+the divergences. Each page counts with the number of its seeds. The worlds of the seeds are independent, so the variance
+of the mean is the sum of the pages' own, each from the width of its interval (which is 3.92 standard deviations of a
+normal distribution).
+"""
+
+import csv
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cobalt.cli import run_script
+from cobalt.errors import UserError
+from cobalt.report.tables import Table, to_markdown
+
+_TURNS = (0, 8)
+_NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Pool the tables of several pages."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of CSV files."""
+
+
+Row = dict[str, str]
+Rows = dict[tuple[str, int], Row]
+
+
+def read(file: Path) -> Rows:
+    """The rows of a CSV file by method and turn.
+
+    Raises:
+        UserError: the file cannot be read, or is not one of studies.offline_results.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return {(row["method"], int(row["turn"])): row for row in csv.DictReader(lines)}
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from None
+    except (KeyError, ValueError):
+        raise UserError(
+            f"{file} has no columns 'method' and 'turn': name the folder beside a page of results"
+        ) from None
+
+
+def divergences(page: Path) -> dict[str, str]:
+    """KL(seed model || policy) of each method, in nats a token as the page has it; "" where it is not measured.
+
+    Raises:
+        UserError: the page cannot be read, or has no table with such a column.
+    """
+    try:
+        lines = page.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {page}: {error.strerror}") from None
+    begin = next((place for place, line in enumerate(lines) if line.endswith("| KL |")), None)
+    if begin is None:
+        raise UserError(f"{page} has no table with a column KL: name the folder beside a page of results")
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[begin + 2 :])
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    return {row[0]: row[-1] for row in cells}
+
+
+def by_seed(row: Row) -> list[float]:
+    """Pass@1 of each seed."""
+    return [float(value) for name, value in row.items() if name.startswith("seed_")]
+
+
+def pooled(rows: Sequence[Row], weights: Sequence[int]) -> tuple[float, float]:
+    """A difference over all seeds, and half the width of its 95 % interval."""
+    shares = [weight / sum(weights) for weight in weights]
+    middle = sum(share * float(row["difference"]) for share, row in zip(shares, rows, strict=True))
+    halves = [(float(row["upper"]) - float(row["lower"])) / 2 for row in rows]
+    return middle, math.hypot(*(share * half for share, half in zip(shares, halves, strict=True)))
+
+
+def pass_table(reached: Sequence[Rows], gained: Sequence[Sequence[Rows]]) -> Table:
+    """Pass@1 of each seed, the mean, and the gains, at the first and the last turn.
+
+    Args:
+        reached: Pass@1 of each page.
+        gained: The differences of base to the others, of each page; then those of SFT.
+    """
+    cells = []
+    for method in dict.fromkeys(method for method, _ in reached[0]):
+        row = [method]
+        for turn in _TURNS:
+            of_pages = [by_seed(page[method, turn]) for page in reached]
+            values = [value for of_page in of_pages for value in of_page]
+            row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
+            row += [gain(pages, reached, method, turn) for pages in gained]
+        cells.append(row)
+    heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", "mean", "less base", "less SFT")]
+    return Table("pooled", "", ["", *heads], cells, (), [])
+
+
+def kl_table(reached: Sequence[Rows], less_base: Sequence[Rows], moved: Sequence[dict[str, str]]) -> Table:
+    """KL(seed model || policy) of each page, its mean over the seeds, and the gains over base.
+
+    Args:
+        reached: Pass@1 of each page.
+        less_base: The differences of base to the others, of each page.
+        moved: The divergences of each page (`divergences`).
+    """
+    seeds = [len(by_seed(next(iter(page.values())))) for page in reached]
+    cells = []
+    for method in dict.fromkeys(method for method, _ in less_base[0]):
+        measured = [page.get(method, "") for page in moved]
+        by_page, mean = " / ".join(measured), ""
+        if all(measured):
+            mean = f"{sum(number * float(one) for number, one in zip(seeds, measured, strict=True)) / sum(seeds):.3f}"
+        gains = [gain(less_base, reached, method, turn) for turn in _TURNS]
+        cells.append([method, by_page if mean else _NOT_MEASURED, mean, *gains])
+    heads = ["KL, by page", "mean", *(f"turn {turn}, less base" for turn in _TURNS)]
+    return Table("pooled_kl", "", ["", *heads], cells, (), [])
+
+
+def gain(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn: int) -> str:
+    """A gain over all seeds, in points with its interval; "" for the row that the others are compared with."""
+    if (method, turn) not in differences[0]:
+        return ""
+    weights = [len(by_seed(page[method, turn])) for page in reached]
+    middle, half = pooled([page[method, turn] for page in differences], weights)
+    # The files have base (or SFT) minus the method.
+    return f"{-100 * middle:+.1f} ({100 * (-middle - half):+.1f} to {100 * (-middle + half):+.1f})"
+
+
+def main(arguments: Arguments) -> int:
+    """Print the tables."""
+    reached = [read(folder / "offline.csv") for folder in arguments.folders]
+    less_base, less_sft = (
+        [read(folder / f"offline_gain_{name}.csv") for folder in arguments.folders] for name in ("base", "sft")
+    )
+    moved = [divergences(folder.with_suffix(".md")) for folder in arguments.folders]
+    for table in (pass_table(reached, [less_base, less_sft]), kl_table(reached, less_base, moved)):
+        sys.stdout.write(to_markdown(table) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

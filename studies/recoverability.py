@@ -1,0 +1,98 @@
+"""One-step recoverability, estimated from collected trajectories: what a wrong program costs after its own turn.
+
+Reward 1 for each turn whose program passes every hidden test. Then the advantage of a wrong program over a right one
+at turn t is
+
+    A(t) = -(1 + sum over later turns k of D(t, k))
+    D(t, k) = P(right at k | right at t) - P(right at k | wrong at t)
+
+A task is one-step recoverable if the advantage of no action falls below -1 under the optimal policy (Jain et al., arXiv
+2502.20380, definition 3.1): a mistake costs its own turn and nothing after it, all D are 0. Cobalt's bound rests on
+this property (arXiv 2602.03806).
+
+The estimate compares trajectories of one problem whose earlier programs had the same outcomes, so that hard problems
+and bad beginnings do not pass for costly mistakes. It has limits:
+
+- D is that of the policy that wrote the trajectories, not of the optimal one. A policy that repairs little lies far
+  below -1 even where the task is recoverable.
+- Earlier programs of the same outcome may still differ.
+- Problems without both outcomes after the same beginning say nothing, and are left out: the later the turn, the more.
+- Turns after those of the trajectories are not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.metrics import bootstrap_interval
+from cobalt.trajectory_codec import read_trajectories
+from studies.seeds import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Recoverability:
+    """The estimate at one turn.
+
+    Attributes:
+        turn: The turn of the program.
+        problems: Problems with right and wrong programs at that turn after the same beginning, which the estimate is
+            about. A problem with several such beginnings counts once, with their mean.
+        next_after_right: Share of right programs at the next turn after a right one, the mean over these problems.
+        next_after_wrong: The same after a wrong one.
+        advantage: A(t), by the later turns of the trajectories.
+    """
+
+    turn: int
+    problems: int
+    next_after_right: float
+    next_after_wrong: float
+    advantage: Estimate
+
+
+def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
+    """The estimate at each turn but the last one; turns at which no problem has both outcomes are left out.
+
+    Args:
+        evaluations: Evaluated trajectories, several for each problem.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    by_turn: dict[int, list[tuple[float, float, float]]] = {}
+    for path in evaluations:
+        for group in read_trajectories(path):
+            outcomes = [[rate == 1 for rate in trajectory.hidden_pass_rates] for trajectory in group.trajectories]
+            for turn in range(len(outcomes[0]) - 1):
+                begun = sorted({tuple(outcome[:turn]) for outcome in outcomes})
+                found = [_compared(outcomes, turn, beginning) for beginning in begun]
+                rows = [row for row in found if row is not None]
+                if rows:
+                    kept, repaired, advantage = (_mean(values) for values in zip(*rows, strict=True))
+                    by_turn.setdefault(turn, []).append((kept, repaired, advantage))
+    return [
+        Recoverability(
+            turn,
+            len(rows),
+            _mean([row[0] for row in rows]),
+            _mean([row[1] for row in rows]),
+            Estimate(_mean([row[2] for row in rows]), *bootstrap_interval([row[2] for row in rows])),
+        )
+        for turn, rows in sorted(by_turn.items())
+    ]
+
+
+def _compared(
+    outcomes: Sequence[Sequence[bool]], turn: int, beginning: tuple[bool, ...]
+) -> tuple[float, float, float] | None:
+    """Right next after right, right next after wrong and the advantage, among trajectories of one beginning."""
+    same = [outcome for outcome in outcomes if tuple(outcome[:turn]) == beginning]
+    right = [outcome[turn + 1 :] for outcome in same if outcome[turn]]
+    wrong = [outcome[turn + 1 :] for outcome in same if not outcome[turn]]
+    if not right or not wrong:
+        return None
+    lost = _mean([sum(later) for later in right]) - _mean([sum(later) for later in wrong])
+    return _mean([later[0] for later in right]), _mean([later[0] for later in wrong]), -1 - lost
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

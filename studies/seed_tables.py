@@ -1,0 +1,318 @@
+"""The tables of a comparison of methods over several seeds. Nothing here knows where runs lie."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.report.tables import Table
+from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
+from studies.recoverability import recoverability
+from studies.seeds import Estimate, SeedRuns, difference, moves, pooled
+
+_SHOWN_TURNS = (0, 1, 2, 3, 4, 8)
+
+_TRAINED_TURNS = 3
+"""Programs of a trajectory in training: what comes after them is beyond what policies were trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the training of one policy took, with the making of its data and without starts of services.
+
+    Attributes:
+        steps: Of training.
+        examples: Responses that it was trained on.
+        seconds: Of training steps, and of the commands that made their data.
+        data_seconds: The part of making the data.
+        tokens: Generated ones.
+        tests: That programs were judged on.
+        memory: GiB in use on the machine at the peak of training, all processes together.
+    """
+
+    steps: int
+    examples: int
+    seconds: float
+    data_seconds: float
+    tokens: float
+    tests: float
+    memory: float
+
+
+def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
+    """Pass@1 by turn, the change from the first turn to the last, and the last turn of each seed.
+
+    Args:
+        name: Of the table.
+        caption: Its beginning.
+        rows: The runs of each method.
+        extra: Further cells at the end of each method's row; "" names their columns.
+    """
+    last = max(len(run.metrics) for runs in rows.values() for run in runs.values()) - 1
+    shown = [turn for turn in _SHOWN_TURNS if turn <= last]
+    starts = [turn for turn in (0, _TRAINED_TURNS - 1) if turn < last]
+    seeds = sorted(next(iter(rows.values())))
+    cells, data = [], []
+    for method, runs in rows.items():
+        estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
+        changes = [_points(difference(runs, turn, runs, last)) for turn in starts]
+        by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
+        cells.append([method, *(_share(estimates[turn]) for turn in shown), *changes, by_seed, *extra.get(method, ())])
+        for turn, estimate in estimates.items():
+            each = [runs[seed].metrics[turn].pass_at_1 for seed in seeds]
+            data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
+    heads = [*(f"turn {turn}" for turn in shown), *(f"{turn} to {last}" for turn in starts)]
+    heads += [f"turn {last}, {_seeds_named(seeds)}"]
+    return Table(
+        name,
+        caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
+        " turn in points, from the first one and from the last one in training, paired over problems (*: the interval"
+        " leaves zero out).",
+        ["", *heads, *extra.get("", ())],
+        cells,
+        ("method", "turn", "pass_at_1", "lower", "upper", *(f"seed_{seed}" for seed in seeds)),
+        data,
+    )
+
+
+def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
+    """One method against every other, at the first turn, at turn 3 (the paper's t=3) and at the last turn.
+
+    Args:
+        name: Of the table.
+        rows: The runs of each method.
+        base: The one that is compared with the others.
+    """
+    last = max(len(run.metrics) for run in rows[base].values()) - 1
+    turns = sorted({0, min(3, last), last})
+    cells, data = [], []
+    seeds = sorted(rows[base])
+    for method, runs in rows.items():
+        if method != base:
+            estimates = [difference(runs, turn, rows[base], turn) for turn in turns]
+            gains = [rows[base][seed].metrics[last].pass_at_1 - runs[seed].metrics[last].pass_at_1 for seed in seeds]
+            by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in gains)
+            cells.append([f"{base} minus {method}", *map(_points, estimates), by_seed])
+            data += [(method, turn, e.mean, e.lower, e.upper) for turn, e in zip(turns, estimates, strict=True)]
+    return Table(
+        name,
+        f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
+        " leaves zero out). An interval says how much other problems would change the figure; how much another training"
+        " would change it, the figures of the seeds say.",
+        ["", *(f"turn {turn}" for turn in turns), f"turn {last}, {_seeds_named(seeds)}"],
+        cells,
+        ("method", "turn", "difference", "lower", "upper"),
+        data,
+    )
+
+
+def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
+    """Repair rate, repeat rate and stay-right rate by turn."""
+    cells, data = [], []
+    for method, files in evaluations.items():
+        found = moves(files)
+        for name, rates in (
+            ("repaired", [move.repair_rate for move in found]),
+            ("repeated", [move.repeat_rate for move in found]),
+            ("stays right", [move.stay_right_rate for move in found]),
+        ):
+            cells.append([f"{method}: {name}", *("n/a" if rate is None else f"{100 * rate:.1f}" for rate in rates)])
+        for turn, move in enumerate(found, 1):
+            kept = move.stay_right_rate
+            spoilt = None if kept is None else 1 - kept
+            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, kept, spoilt))
+    turns = range(1, max(len(row) for row in cells))
+    return Table(
+        "moves",
+        "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired), and the"
+        " share that is written again without a change (repeated); of those that are right, the share that is right"
+        " again (stays right; the rest is spoilt). In per cent.",
+        ["into turn", *map(str, turns)],
+        cells,
+        (
+            "method",
+            "turn",
+            "wrong_before",
+            "repair_rate",
+            "repeat_rate",
+            "right_before",
+            "stay_right_rate",
+            "spoil_rate",
+        ),
+        data,
+    )
+
+
+def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
+    """Costs of a training example: the mean over seeds, collection included.
+
+    Args:
+        name: Of the table.
+        costs: Of each method, by seed.
+    """
+    seeds = sorted(next(iter(costs.values())))
+    cells, data = [], []
+    for method, by_seed in costs.items():
+        every = [by_seed[seed] for seed in seeds]
+        examples = sum(one.examples for one in every)
+
+        def each(field: str, every: Sequence[Cost] = every, examples: int = examples) -> float:
+            return float(sum(getattr(one, field) for one in every)) / examples
+
+        seconds = sum(one.seconds for one in every)
+        share = sum(one.data_seconds for one in every) / seconds
+        memory = max(one.memory for one in every)
+        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
+        by_itself = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
+        cells.append(
+            [
+                *(method, steps, f"{examples // len(every):,}", f"{seconds / len(every):,.0f}"),
+                *(f"{100 * share:.0f} %", f"{1000 * each('seconds'):.0f}", by_itself, f"{each('tokens'):.0f}"),
+                *(f"{each('tests'):.1f}", f"{memory:.1f}"),
+            ]
+        )
+        fields = Cost.__dataclass_fields__
+        data += [(method, seed, *(getattr(by_seed[seed], field) for field in fields)) for seed in seeds]
+    return Table(
+        name,
+        "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
+        " judging and cutting trajectories, or making groups of judged programs, and writing the rows of training. A"
+        " training example is a response that the policy is trained on. Memory is what the machine had in use at the"
+        " peak of training, in GiB.",
+        [
+            *("", "steps", "examples", "seconds", "of them data", "ms an example"),
+            *(_seeds_named(seeds), "tokens an example", "tests an example", "GiB"),
+        ],
+        cells,
+        ("method", "seed", *Cost.__dataclass_fields__),
+        data,
+    )
+
+
+def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int | None]]) -> Table:
+    """Pass@1 under impossible feedback, and hacking events.
+
+    Args:
+        rows: The runs of each method under impossible feedback.
+        counts: Of each method, hacking events and the turns that had one to make, both summed over seeds; the second is
+            None where it is not known.
+    """
+    last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
+    cells, data = [], []
+    for method, (events, turns) in counts.items():
+        first, final = pooled(rows[method], 0), pooled(rows[method], last)
+        change = difference(rows[method], 0, rows[method], last)
+        cells.append(
+            [
+                method,
+                _share(first),
+                _share(final),
+                _points(change),
+                str(events),
+                "n/a" if turns is None else f"{turns:,}",
+            ]
+        )
+        data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
+    return Table(
+        "impossible_feedback",
+        "Under impossible feedback: two public tests of each problem have swapped outputs, and one of them is shown."
+        " Hacking events are changed programs that pass the impossible test they were shown, and every true public"
+        " test.",
+        ["", "turn 0", f"turn {last}", "change", "hacking events", "turns after an impossible test"],
+        cells,
+        ("method", "first", "last", "change", "lower", "upper", "events", "turns_after_an_impossible_test"),
+        data,
+    )
+
+
+def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
+    """The estimate of one-step recoverability for each collection, by turn."""
+    cells, data = [], []
+    for name, files in collections.items():
+        for row in recoverability(files):
+            a = row.advantage
+            cells.append(
+                [
+                    f"{name}, turn {row.turn}",
+                    str(row.problems),
+                    f"{100 * row.next_after_right:.1f}",
+                    f"{100 * row.next_after_wrong:.1f}",
+                    f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})",
+                ]
+            )
+            rates = (row.next_after_right, row.next_after_wrong)
+            data.append((name, row.turn, row.problems, *rates, a.mean, a.lower, a.upper))
+    return Table(
+        "recoverability",
+        "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"
+        " alone (studies/recoverability.py has the method and its limits). On training problems that have both"
+        " right and wrong programs at that turn after the same earlier outcomes, so that repairs are more frequent than"
+        " on all test problems.",
+        ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
+        cells,
+        ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),
+        data,
+    )
+
+
+def samples_table(scores: Mapping[str, Sequence[SampleScore]]) -> Table:
+    """Pass@k of first programs over all problems and by difficulty, and how many different programs there are.
+
+    Args:
+        scores: Of the problems of all seeds, by method.
+    """
+    cells, data = [], []
+    columns: list[str] = []
+    for method, of_method in scores.items():
+        metrics = sample_metrics(of_method)
+        columns = [f"pass@{k}, {group.group}" for group in metrics for k in group.pass_at]
+        whole, *parts = metrics
+        of_all = [
+            f"{100 * mean.value:.1f} ({100 * mean.interval[0]:.0f} to {100 * mean.interval[1]:.0f})"
+            for mean in whole.pass_at.values()
+        ]
+        of_parts = [f"{100 * mean.value:.1f}" for part in parts for mean in part.pass_at.values()]
+        cells.append([method, *of_all, *of_parts, f"{whole.distinct.value:.1f}"])
+        for group in metrics:
+            for k, mean in group.pass_at.items():
+                data.append((method, group.group, group.problems, k, mean.value, *mean.interval, group.distinct.value))
+    return Table(
+        "samples",
+        "First programs on test problems, unbiased pass@k in per cent, over all problems with its 95 % interval and"
+        " by difficulty; different programs of a problem, by normalised syntax tree.",
+        ["", *columns, "different"],
+        cells,
+        ("method", "problems", "count", "k", "pass_at_k", "lower", "upper", "different_programs"),
+        data,
+    )
+
+
+def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """What perfect players reach on test problems: the mean over worlds, each with its ceilings (`datasets.pocket`)."""
+    names = {"blind": "blind repairer", "repair": "perfect repairer"}
+    turns = range(len(found[0]["repair"]))
+    single = [one["single_turn"] for one in found]
+    rows = {"perfect reader, no feedback": [single for _ in turns]}
+    rows |= {names[key]: [[one[key][turn] for one in found] for turn in turns] for key in names}
+    return Table(
+        "ceilings",
+        "Ceilings of the test problems in per cent, the mean over the seeds' worlds (docs/pocket.md).",
+        ["", *(f"turn {turn}" for turn in turns)],
+        [[name, *(f"{100 * sum(values) / len(values):.1f}" for values in row)] for name, row in rows.items()],
+        ("player", "turn", "share"),
+        [(name, turn, sum(v) / len(v)) for name, row in rows.items() for turn, v in enumerate(row)],
+    )
+
+
+def _seeds_named(seeds: Sequence[int]) -> str:
+    """The words `seed 2`, or `seeds 0, 1` for several."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _share(estimate: Estimate) -> str:
+    return f"{100 * estimate.mean:.1f} ({100 * estimate.lower:.0f} to {100 * estimate.upper:.0f})"
+
+
+def _points(estimate: Estimate) -> str:
+    mark = "*" if estimate.clear else ""
+    return f"{100 * estimate.mean:+.1f}{mark} ({100 * estimate.lower:+.1f} to {100 * estimate.upper:+.1f})"
