@@ -52,6 +52,7 @@ def _check_training(study: Study, step: Step) -> None:
     from cobalt.training.configuration import compose, trains_on_cpu
     from cobalt.training.fits import check_fits
     from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
+    from cobalt.training.templates import choose_thinking
 
     if step.training is None:
         return
@@ -64,7 +65,8 @@ def _check_training(study: Study, step: Step) -> None:
     config = compose(run)
     check_vllm(on_cpu=trains_on_cpu(config))
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
-    if all((study.root / path).exists() for path in step.needs):
+    complete = all((study.root / path).exists() for path in step.needs)
+    if complete:
         errors = check(config).errors
         checked = "the rows and the policy are checked too"
     else:
@@ -77,8 +79,10 @@ def _check_training(study: Study, step: Step) -> None:
                 logger.info("step %s: %s", step.name, note)
     if errors:
         raise UserError("; ".join(errors))
+    chosen = [attention, *([choose_thinking(config)] if complete else [])]
     launch.dry_run(run.output_dir, config)
-    logger.info("step %s: %s", step.name, attention)
+    for sentence in chosen:
+        logger.info("step %s: %s", step.name, sentence)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
     place = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
     logger.info("step %s: the configuration is right, for %s; %s", step.name, place, checked)

@@ -25,6 +25,7 @@ TAKEN = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "re
 OVERRIDES = (
     "cobalt.multi_turn.turns=2",
     "data.max_response_length=96",
+    "reward.custom_reward_function.reward_kwargs.require_thinking=true",
     # The server alone, with the weights of the model's folder: in training they come from the actor.
     "actor_rollout_ref.rollout.nnodes=1",
     "actor_rollout_ref.rollout.load_format=auto",

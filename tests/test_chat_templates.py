@@ -7,6 +7,7 @@ about it is tested too.
 
 import os
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,13 @@ from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, sav
 from support import square_problem, write_lines
 
 from cobalt.conversation import first_messages, history_text, load_prompts, program_of
-from cobalt.conversation.chat_template import end_of_turn, keeps_thinking_tags, opened_thinking, template_arguments
+from cobalt.conversation.chat_template import (
+    end_of_turn,
+    keeps_thinking_tags,
+    opened_thinking,
+    template_arguments,
+    template_thinks,
+)
 from cobalt.conversation.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.errors import UserError
@@ -439,7 +446,7 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
             token_ids=now, log_probs=[-0.5] * len(now), extra_fields={"min_global_steps": 1, "max_global_steps": 1}
         )
 
-    config = model.config("cobalt.multi_turn.turns=3", data="episodes", rollout="multi_turn")
+    config = model.config(f"{REQUIRES}=true", "cobalt.multi_turn.turns=3", data="episodes", rollout="multi_turn")
     loop = MultiTurnLoop(
         DictConfigWrap(config), SimpleNamespace(generate=generate), model.tokenizer, None, None,
         DictConfigWrap(config.data), hf_model_type=model.kind, seeded=False, judge=judge,
@@ -457,6 +464,70 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     trained = [token for row in places for token, counts in row if counts]
     assert trained == [token for response in ids for token in response], "each response with its end, once"
     assert outputs[-1].extra_fields["reward_extra_info"]["acc"] == 1.0
+
+
+# --- whether the reward requires thinking
+
+REQUIRES = "reward.custom_reward_function.reward_kwargs.require_thinking"
+OFF = "+data.apply_chat_template_kwargs.enable_thinking=false"
+ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, CHAT[1]]
+
+
+@pytest.mark.parametrize(
+    ("form", "messages", "overrides", "required"),
+    [
+        ("qwen3", CHAT[:2], [], True),
+        ("llama", CHAT[:2], [f"{OPENS}=true"], True),
+        ("qwen3", CHAT[:2], [OFF], False),
+        ("llama", CHAT[:2], [OFF, f"{OPENS}=true"], True),  # it has no such switch
+        (None, CHAT[:2], [], False),
+        (None, ASKS, [], True),
+        (None, CHAT, [], True),  # an earlier answer thinks
+        ("qwen3", CHAT[:2], [f"{REQUIRES}=false"], False),
+        (None, CHAT[:2], [f"{REQUIRES}=true"], True),
+    ],
+)
+def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
+    tmp_path, form, messages, overrides, required
+):
+    import pyarrow
+    from pyarrow import parquet
+
+    from cobalt.training.launch import _deciding
+    from cobalt.training.templates import choose_thinking
+
+    folder = save_policy(tmp_path, form or "qwen3")
+    if form is None:
+        tokenizer = make_tokenizer("qwen3")
+        tokenizer.chat_template = TURNS
+        tokenizer.save_pretrained(folder)
+    other = {"prompt": [{"role": "user", "content": "</think>"}]}
+    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": messages}, other]), tmp_path / "train.parquet")
+    settings = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=tuple(overrides))
+    config = compose(settings)
+    sentence = choose_thinking(config)
+    kwargs = config.reward.custom_reward_function.reward_kwargs
+    assert kwargs.require_thinking is required
+    assert "</think>" in sentence if required else "without" in sentence
+    assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
+    assert _deciding(settings, config)["reward"]["settings"]["require_thinking"] is required
+    choose_thinking(config)
+    assert kwargs.require_thinking is required
+
+
+def test_the_seed_model_of_the_pocket_world_thinks():
+    tokenizer = make_tokenizer("qwen3")
+    package = resources.files("cobalt.datasets.pocket")
+    tokenizer.chat_template = package.joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    assert template_thinks(tokenizer, {})
+
+
+def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
+    from cobalt.training.templates import choose_thinking
+
+    config = compose(TrainingSettings(tmp_path, str(tmp_path / "nothing"), tmp_path / "out"))
+    assert str(tmp_path / "nothing") in choose_thinking(config)
+    assert config.reward.custom_reward_function.reward_kwargs.require_thinking is True
 
 
 # --- what does not fit is refused

@@ -308,6 +308,12 @@ def test_other_program():
     assert format_reward(response, 1.0, len).flaw is Flaw.OTHER_PROGRAM  # there: no flaw
 
 
+def test_required_thinking():
+    plain = "```python\nx = 1\n```"
+    assert format_reward(plain, 1.0, len).flaw is Flaw.THINKING  # there as well, for every model
+    assert format_reward(plain, 1.0, len, require_thinking=False).flaw is None
+
+
 def test_program_in_history():
     response = "<think>t</think>" + "a" * 6000 + "\n```python\nx = 1\n```"
     assert program_of(history_text(response, True)) is None  # what hidden tests judge there

@@ -300,6 +300,7 @@ def test_the_first_turns_among_all_turns_are_those_of_the_first_responses(tmp_pa
     ]
 
 
+CODE = "```python\nprint(0)\n```"
 THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
 
 
@@ -334,6 +335,33 @@ def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_
     (of_third,) = [group for group in groups if "2/2" in {one.origin for one in group.responses}]
     rewards = {one.status: one.reward for one in of_third.responses}
     assert rewards[Status.ACCEPTED] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("first", "flag", "flawed"),
+    [
+        (CODE, "auto", False),
+        (CODE, "true", True),
+        (CODE, "false", False),
+        (THOUGHT.format(place=0), "auto", True),
+        ("<think>\nIt was cut off", "auto", True),
+        (THOUGHT.format(place=0), "false", False),
+    ],
+)
+def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, flawed):
+    record = single_turn([["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"], ["wrong_answer"] * 4])
+    record["responses"] = [CODE, CODE.replace("0", "1"), first.replace("0", "2")]
+    file = write_lines(tmp_path / "s.jsonl", [record])
+    _, groups = convert(file, tmp_path, rewards_from="recorded", require_thinking=flag)
+    rewards = {one.origin: one.reward for group in groups for one in group.responses}
+    assert rewards["0/0"] == pytest.approx(0.1 if flawed else 1.0)
+    made = json.loads((tmp_path / "out" / "train.run.json").read_text())["arguments"]
+    assert made["require_thinking"] == str(flawed).lower()
+
+
+def test_whether_thinking_is_required_is_read_only_for_recorded_rewards(tmp_path):
+    with pytest.raises(UserError, match="require_thinking"):
+        JudgedSettings(input_files=(tmp_path / "s.jsonl",), output_dir=tmp_path, require_thinking="false")
 
 
 def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path):

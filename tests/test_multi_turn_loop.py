@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 PROBLEM = Problem.parse(square_problem("p7"))  # four tests, of which the first two are public
 PROMPTS = load_prompts("pocket")
+REQUIRES_THINKING = "reward.custom_reward_function.reward_kwargs.require_thinking=true"
 OPENING = [
     {"role": "system", "content": PROMPTS.system},
     {"role": "user", "content": PROMPTS.first_turn(PROBLEM.question)},
@@ -77,7 +78,7 @@ class Rollout:
         self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
         self.config = compose(
             TrainingSettings(
-                Path(policy), policy, Path(policy), data="episodes", rollout="multi_turn", overrides=overrides
+                Path(policy), policy, Path(policy), "episodes", "multi_turn", overrides=(REQUIRES_THINKING, *overrides)
             )
         )
         self.log_probs, self.seeded = log_probs, seeded

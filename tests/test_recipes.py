@@ -76,10 +76,14 @@ def rewards_of(code_reward, *responses):
 @pytest.mark.sandbox
 @pytest.mark.slow
 def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(recipe):
-    code_reward = recipe("trl_reward").code_reward
+    code_reward = recipe("trl_reward").reward_function()
     assert inspect.iscoroutinefunction(code_reward), "the trainer would call it as a plain function"
-    good, wrong, none = rewards_of(code_reward, GOOD, WRONG, NONE)
-    assert -1 == none < wrong < good <= 1
+    good, wrong, none, thought = rewards_of(code_reward, GOOD, WRONG, NONE, f"</think>{GOOD}")
+    assert -1 == none < wrong < good < thought == 1
+    assert good == pytest.approx(0.1), "it has no </think>"
+    free = recipe("trl_reward").reward_function(require_thinking=False)
+    good, wrong, none, thought = rewards_of(free, GOOD, WRONG, NONE, f"</think>{GOOD}")
+    assert -1 == none < wrong < good == thought == 1
 
 
 @needs_recipes
@@ -87,7 +91,7 @@ def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher
 @pytest.mark.slow
 def test_trl_gets_an_error_and_no_reward_from_a_judge_that_fails(recipe, broken_sandboxes):
     with pytest.raises(InfrastructureError):
-        rewards_of(recipe("trl_reward").code_reward, GOOD, NONE)
+        rewards_of(recipe("trl_reward").reward_function(), GOOD, NONE)
 
 
 @needs_recipes
@@ -101,18 +105,19 @@ def test_trl_trains_a_step_on_the_judges_rewards(seed_model, tmp_path):
     command = [sys.executable, RECIPES / "trl_reward.py", problems, seed_model, *flags]
     finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "must have a </think>" in finished.stdout  # the seed model's chat template has the tag
     state = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text())
     [reward] = [entry["rewards/code_reward/mean"] for entry in state["log_history"] if "loss" in entry]
     assert -1 <= reward <= 1
 
 
-def rollout(recipe, folder, response):
+def rollout(recipe, folder, response, **settings):
     """A rollout of verifiers' own agent, with a model that gives one answer, on the one problem of a file."""
     import verifiers.v1 as vf
 
     taskset = recipe("verifiers_taskset")
     problems = write_lines(folder / "problems.jsonl", [square_problem(0)])
-    [task] = taskset.CodeTaskset(taskset.CodeConfig(id="verifiers_taskset", problems=problems))
+    [task] = taskset.CodeTaskset(taskset.CodeConfig(id="verifiers_taskset", problems=problems, **settings))
     with serve(answer(response)) as provider:
         agent = vf.Agent(
             vf.AgentConfig(
@@ -134,7 +139,9 @@ def test_verifiers_gives_the_better_program_the_higher_reward(recipe, tmp_path):
     traces = [rollout(recipe, tmp_path, response) for response in (GOOD, WRONG, NONE)]
     assert all(trace.ok for trace in traces), [trace.errors for trace in traces]
     good, wrong, none = (trace.rewards["judged"].value for trace in traces)
-    assert -1 == none < wrong < good <= 1
+    assert -1 == none < wrong < good == 1
+    trace = rollout(recipe, tmp_path, GOOD, require_thinking=True)
+    assert trace.rewards["judged"].value == pytest.approx(0.1), "it has no </think>"
 
 
 @needs_recipes

@@ -211,6 +211,50 @@ def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
     assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
 
 
+@pytest.mark.parametrize(
+    ("text", "paper", "without"),
+    [
+        (GOOD, None, None),
+        (response(), None, None),
+        (CODE, Flaw.THINKING, None),
+        (f"  A square.\n\n{CODE}\nIt squares.\n", Flaw.THINKING, None),
+        # With a tag, the form of a thinking holds in any case.
+        ("<think>" + CODE, Flaw.THINKING, Flaw.THINKING),
+        ("<think>\na\n\n" + CODE, Flaw.THINKING, Flaw.THINKING),
+        ("a</think>b</think>" + CODE, Flaw.THINKING, Flaw.THINKING),
+        (CODE + "</think>", Flaw.CODE_BLOCK, Flaw.CODE_BLOCK),
+        # All other rules hold without a thinking, too.
+        (LOOP + CODE, Flaw.REPETITION, Flaw.REPETITION),
+        ("```\nprint(1)\n```", Flaw.THINKING, Flaw.CODE_BLOCK),
+        (CODE + CODE, Flaw.THINKING, Flaw.CODE_BLOCK),
+        ("```python\nprint(1)", Flaw.THINKING, Flaw.CLOSING_FENCE),
+        ("```python\n# `x`\n```", Flaw.THINKING, Flaw.BACKTICK),
+        (CODE + "\n~~~\nan example\n~~~", Flaw.THINKING, Flaw.OTHER_PROGRAM),
+    ],
+)
+def test_a_response_without_tags_is_flawed_only_where_thinking_is_required(text, paper, without):
+    for required, flaw in ((True, paper), (False, without)):
+        for pass_rate in (1.0, 0.0):
+            reward = compute_reward(text, pass_rate, settings=RewardSettings(require_thinking=required))
+            assert reward.flaw == flaw
+    assert compute_reward(text, 1.0).flaw == paper, "the paper's rule is the default"
+
+
+@pytest.mark.parametrize(("pass_rate", "best"), [(1.0, 0.0), (0.75, 0.0), (0.25, 0.5), (0.0, 0.0)])
+@pytest.mark.parametrize("explanation", ["", prose(600)])
+def test_without_a_thinking_the_reward_is_that_of_an_empty_one(pass_rate, best, explanation):
+    plain = f"{CODE}\n{explanation}"
+    reward = compute_reward(plain, pass_rate, best, RewardSettings(require_thinking=False))
+    assert reward == compute_reward(f"</think>{plain}", pass_rate, best)
+    assert reward.long_explanation == bool(explanation)
+
+
+@pytest.mark.parametrize("value", ["auto", "false", None, 0])
+def test_whether_thinking_is_required_must_be_decided_before_a_reward_is_computed(value):
+    with pytest.raises(UserError, match="require_thinking"):
+        RewardSettings(require_thinking=value)
+
+
 FENCES = ["```python", "```", "```", "````", "~~~", "`", "  ```", " ~~~~"]
 OTHERS = ["\r", "\r\n", "3", " ", "\t", "\x0c", "print(1)", "Explanation", "python", "py", "<think>", "</think>"]
 LINE = st.lists(st.sampled_from(FENCES + OTHERS), max_size=3).map("".join)

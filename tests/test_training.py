@@ -624,9 +624,12 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     assert "adv_estimator: grpo" in finished.stdout
     assert "prompts x" in finished.stderr.splitlines()[-1]
     assert "attention: " in finished.stderr
+    assert "reward: a response without thinking tags" in " ".join(finished.stderr.split())
     from omegaconf import OmegaConf
 
-    chosen = OmegaConf.create(finished.stdout).actor_rollout_ref.model
+    printed = OmegaConf.create(finished.stdout)
+    assert printed.reward.custom_reward_function.reward_kwargs.require_thinking is False
+    chosen = printed.actor_rollout_ref.model
     if profile == "pocket":
         assert chosen.external_lib == "cobalt_verl.cpu.shared_prompts"
     elif importlib.util.find_spec("flash_attn") is None:
@@ -817,6 +820,27 @@ def test_each_new_step_is_reported_once(tmp_path, caplog):
         "step 2: mean reward 0.250, 50.0 % solved, 3.1 s, validation 40.0 % solved",
         "step 3: ",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "parts", "warns"),
+    [
+        (1, {"flaw_thinking": 0.9375, "no_code": 0.0625}, True),
+        (1, {"flaw_thinking": 0.9, "no_code": 0.0625}, False),
+        (1, {"flaw_thinking": 0.0, "no_code": 1.0}, False),
+        (1, {}, False),
+        (2, {"flaw_thinking": 1.0, "no_code": 0.0}, False),
+    ],
+)
+def test_a_first_step_in_which_nothing_thinks_is_warned_of(tmp_path, caplog, step, parts, warns):
+    metrics = tmp_path / "metrics.jsonl"
+    report = step_reporter(metrics)
+    record = {"step": step, "metrics": {f"reward/{name}": value for name, value in parts.items()}}
+    metrics.write_text(json.dumps(record) + "\n")
+    report()
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == warns
+    assert all("require_thinking=false" in message for message in warnings)
 
 
 # --- the reward function, as veRL loads and awaits it

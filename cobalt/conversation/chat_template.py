@@ -105,6 +105,22 @@ def head_of_responses(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     return opened_thinking(prompt)
 
 
+def template_thinks(tokenizer: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer's template, with these arguments, is one of a model that ends its thinking with `</think>`.
+
+    It is if it opens the thinking in its prompts (R1-Distill), or deals with the tag anywhere (Qwen3, which takes the
+    thinking out of earlier answers). It is not if its prompts end with a thinking that is closed (Qwen3 with
+    `enable_thinking` off), or it has no such tag (SmolLM2, Llama 3, Qwen2.5-Coder).
+
+    Raises:
+        UserError: the template cannot be used for a conversation of one user message.
+    """
+    [prompt] = render_prompts(tokenizer, [[{"role": "user", "content": "."}]], arguments)
+    if opened_thinking(prompt):
+        return True
+    return not prompt.rstrip().endswith(CLOSE) and CLOSE in tokenizer.get_chat_template()
+
+
 def end_of_turn(tokenizer: Any, arguments: Mapping[str, Any]) -> int | None:
     """The token with which a response ends: the one that a tokenizer's template puts after an assistant's message.
 

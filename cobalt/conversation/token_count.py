@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation.chat_template import end_of_turn, head_of_responses, keeps_thinking_tags, render_prompts
+from cobalt.conversation.chat_template import (
+    end_of_turn,
+    head_of_responses,
+    keeps_thinking_tags,
+    render_prompts,
+    template_thinks,
+)
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
 
@@ -112,6 +118,14 @@ class PromptTokenCounter:
             UserError: the chat template refuses a conversation.
         """
         return bool(head_of_responses(self._tokenizer, self._arguments))
+
+    def thinks(self) -> bool:
+        """Whether the template is one of a model that thinks (`cobalt.conversation.chat_template.template_thinks`).
+
+        Raises:
+            UserError: the chat template refuses a conversation.
+        """
+        return template_thinks(self._tokenizer, self._arguments)
 
     def keeps_thinking_tags(self) -> bool:
         """Whether `</think>` survives in a response that is decoded without special tokens."""

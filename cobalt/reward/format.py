@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cobalt.conversation.thinking import CLOSE
+from cobalt.conversation.thinking import CLOSE, OPEN
 from cobalt.conversation.turns import program_of
 from cobalt.reward.lengths import TokenCounter
 from cobalt.reward.repetition import is_repetitive
@@ -45,7 +45,7 @@ class Flaw(StrEnum):
     """What is wrong with a response's form; the first that holds, in this order."""
 
     REPETITION = "repetition"  # a block of 32 characters or more, eight times in a row
-    THINKING = "thinking"  # not exactly one </think>
+    THINKING = "thinking"  # not exactly one </think>, where one is required or the response has a tag
     CODE_BLOCK = "code_block"  # not exactly one ```python after </think>
     CLOSING_FENCE = "closing_fence"  # not exactly one line after ```python that begins with ```
     BACKTICK = "backtick"  # a back-tick in the code or on the line of the opening fence
@@ -72,7 +72,12 @@ class FormatReward:
 
 
 def format_reward(
-    response: str, reward_so_far: float, count_tokens: TokenCounter, *, spare_tables: bool = False
+    response: str,
+    reward_so_far: float,
+    count_tokens: TokenCounter,
+    *,
+    spare_tables: bool = False,
+    require_thinking: bool = True,
 ) -> FormatReward:
     """R_format of a response.
 
@@ -87,12 +92,17 @@ def format_reward(
         reward_so_far: Correctness and improvement together.
         count_tokens: `cobalt.reward.lengths.token_counter`.
         spare_tables: See `is_repetitive`.
+        require_thinking: If false, a response with neither `<think>` nor `</think>` is all answer, after a thinking of
+            no tokens.
     """
     if is_repetitive(response, spare_tables=spare_tables):
         return FormatReward(FLAW, Flaw.REPETITION)
-    if response.count(CLOSE) != 1:
+    if not require_thinking and OPEN not in response and CLOSE not in response:
+        thinking, answer = "", response.strip()
+    elif response.count(CLOSE) != 1:
         return FormatReward(FLAW, Flaw.THINKING)
-    thinking, _, answer = (part.strip() for part in response.partition(CLOSE))
+    else:
+        thinking, _, answer = (part.strip() for part in response.partition(CLOSE))
     if answer.count(_OPENING) != 1:
         return FormatReward(FLAW, Flaw.CODE_BLOCK)
     block = answer.partition(_OPENING)[2]

@@ -30,11 +30,22 @@ class RewardSettings:
         spare_tables: Do not punish repeated rulers, blanks, numbers and rows of tables (`is_repetitive`).
         prompt_opens_thinking: Whether the policy's chat template ends the prompt with `<think>` (R1-Distill's does,
             Qwen3's does not). A response without `</think>` is then all thinking and has no program.
+        require_thinking: Whether a response without thinking tags is flawed (paper). False is for models that do not
+            think. A response that has a tag must have exactly one `</think>` in any case.
+
+    Raises:
+        UserError: `require_thinking` is neither true nor false. `auto` is for the commands, which decide before any
+            reward is computed (`cobalt.training.templates.choose_thinking`).
     """
 
     lengths: str = O200K_BASE
     spare_tables: bool = False
     prompt_opens_thinking: bool = False
+    require_thinking: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.require_thinking, bool):
+            raise UserError(f"setting 'require_thinking' is {self.require_thinking!r}: it must be true or false")
 
 
 PAPER = RewardSettings()
@@ -126,7 +137,11 @@ def compute_reward(
     correctness = correctness_reward(pass_rate)
     so_far = with_improvement(correctness, pass_rate, prev_best_pass_rate)
     form: FormatReward = format_reward(
-        response, so_far, token_counter(settings.lengths), spare_tables=settings.spare_tables
+        response,
+        so_far,
+        token_counter(settings.lengths),
+        spare_tables=settings.spare_tables,
+        require_thinking=settings.require_thinking,
     )
     return Reward(
         max(-1.0, min(1.0, so_far + form.value)),

@@ -59,6 +59,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.training.configuration import check_flags, compose
     from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
+    from cobalt.training.templates import choose_thinking
 
     check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
     settings = TrainingSettings(
@@ -78,7 +79,7 @@ def main(arguments: Arguments) -> int:
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     findings = check(config)
     findings.raise_errors()
-    findings.notes.append(attention)
+    findings.notes += [attention, choose_thinking(config)]
     stops = arguments.dry_run or arguments.print_config
     if stops:
         dry_run(settings.output_dir, config)

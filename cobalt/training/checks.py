@@ -21,7 +21,7 @@ from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
 from cobalt.training.fits import check_fits
 from cobalt.training.states import architecture
-from cobalt.training.templates import template_errors
+from cobalt.training.templates import REQUIRE_THINKING, template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field each must have."""
@@ -226,6 +226,8 @@ def _sampling_errors(config: Any) -> Iterator[str]:
 
 
 def _reward_errors(config: Any) -> Iterator[str]:
+    from omegaconf import OmegaConf
+
     reward = config.reward
     of_the_function = (
         reward.custom_reward_function.path
@@ -238,6 +240,9 @@ def _reward_errors(config: Any) -> Iterator[str]:
             "reward.num_workers=0 computes rewards by reward.custom_reward_function alone: set it above 0 for another"
             " reward.reward_manager or for a reward.reward_model"
         )
+    required = OmegaConf.select(config, REQUIRE_THINKING, default="auto")
+    if not isinstance(required, bool) and required != "auto":
+        yield f"{REQUIRE_THINKING} is {required!r}: it must be auto, true or false"
 
 
 def _loss_errors(config: Any) -> Iterator[str]:

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 _SECONDS = 30.0
 """Time between two lines on how far a step is."""
 
+_ALL = 0.9999
+"""A share of all responses, as a mean of 0.0 and 1.0 in single precision."""
+
 
 def step_reporter(metrics: Path) -> Callable[[], None]:
     """A function that logs a line for each step that the metrics file gained since it was last called.
@@ -43,6 +46,8 @@ def step_reporter(metrics: Path) -> Callable[[], None]:
                 told += len(line)
                 record = json.loads(line)
                 logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
+                if record["step"] == 1:
+                    _warn_of_thinking(record["metrics"])
 
     return report
 
@@ -91,6 +96,18 @@ def phase_reporter(
             progress.update(bar, description=heartbeat.line(), completed=done, total=total or None)
 
         yield show
+
+
+def _warn_of_thinking(metrics: dict[str, Any]) -> None:
+    """Warn if no response of the first step has the form of a thinking that the reward requires."""
+    flawed = metrics.get("reward/flaw_thinking", 0.0)
+    if flawed and flawed + metrics.get("reward/no_code", 0.0) > _ALL:
+        logger.warning(
+            "no program of step 1 has exactly one </think> before it, so that each one loses 0.9 of its reward: if this"
+            " model does not think, begin again in another folder with"
+            " reward.custom_reward_function.reward_kwargs.require_thinking=false; if it thinks, responses may be cut"
+            " off (data.max_response_length)"
+        )
 
 
 def _words(metrics: dict[str, Any]) -> list[str]:

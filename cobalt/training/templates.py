@@ -2,18 +2,22 @@
 
 The text of a response does not show either, so a wrong setting would go unnoticed: a reward would take code in a
 thinking that was cut off for the program, or generation would go on to the length limit. The checks before a run
-(`cobalt.training.checks`) and veRL's own processes ask here. No tokenizer is loaded.
+(`cobalt.training.checks`) and veRL's own processes ask here. `choose_thinking` alone loads a tokenizer.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from cobalt.conversation.chat_template import head_of_responses
+from cobalt.conversation.thinking import CLOSE
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.errors import UserError
 from cobalt.training.states import architecture
 
 _SETTING = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
+
+REQUIRE_THINKING = "reward.custom_reward_function.reward_kwargs.require_thinking"
+"""The setting that `choose_thinking` decides: `auto`, true or false."""
 
 
 def opened_by_template(tokenizer: Any, config: Any) -> str:
@@ -56,6 +60,57 @@ def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
             f"the chat template of {name} ends a turn with {end[0]}, where generation would not stop: in a copy of the"
             f" model add {end[1]} to eos_token_id in generation_config.json (now {sorted(stops)})"
         )
+
+
+def choose_thinking(config: Any) -> str:
+    """Set whether the reward requires thinking (`cobalt.reward.RewardSettings.require_thinking`), where it is `auto`.
+
+    It does if the policy's chat template is one of a model that thinks, or the first training prompt has `</think>` in
+    it, as a prompt set that asks for the tags or an earlier answer has. It does as well if the tokenizer cannot be
+    read, because that is the paper's rule. The same files give the same answer, in a continuation, too.
+
+    Args:
+        config: The whole configuration, checked, which is changed: its processes get true or false.
+
+    Returns:
+        A sentence for the user: which rule, and why.
+    """
+    from omegaconf import OmegaConf
+
+    chosen = OmegaConf.select(config, REQUIRE_THINKING)
+    why = f"because {REQUIRE_THINKING} is set"
+    if chosen == "auto":
+        chosen, why = _thinking_of(config)
+        OmegaConf.update(config, REQUIRE_THINKING, chosen)
+    rule = "a response must have exactly one </think>" if chosen else "a response without thinking tags is well-formed"
+    return f"reward: {rule}, {why}"
+
+
+def _thinking_of(config: Any) -> tuple[bool, str]:
+    """Whether responses of a run should have a thinking, and the reason."""
+    from omegaconf import OmegaConf
+
+    model = config.actor_rollout_ref.model
+    name = model.tokenizer_path or model.path
+    arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
+    try:
+        thinks = PromptTokenCounter(name, arguments).thinks()
+    except UserError:
+        return True, f"because the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
+    if thinks:
+        return True, f"because the chat template of {name} is one of a model that thinks"
+    if any(CLOSE in message["content"] for message in _first_prompt(config.data.train_files)):
+        return True, f"because the first prompt of {config.data.train_files} has the tag"
+    return False, f"because neither the chat template of {name} nor the first prompt shows a model that thinks"
+
+
+def _first_prompt(path: str) -> list[dict[str, str]]:
+    """The messages of the first row of a file that the checks have read."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        prompt: list[dict[str, str]] = next(file.iter_batches(1, columns=["prompt"])).column("prompt").to_pylist()[0]
+    return prompt
 
 
 def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:

@@ -12,12 +12,14 @@ Nothing is judged here.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cobalt.conversation import PromptSet, load_prompts
 from cobalt.conversation.prompt_set import FILES
+from cobalt.conversation.thinking import CLOSE, OPEN
 from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.judged_record import JudgedRecord
@@ -64,6 +66,9 @@ def convert_judged(settings: JudgedSettings) -> Summary:
         _check_prompts(path, first, settings, prompts)
     own_prompts = settings.responses != "programs" and all(map(_has_conversations, firsts.values()))
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in ("responses", "rewards_from", "source")}
+    if settings.rewards_from == "recorded":
+        settings = _with_thinking(settings, firsts.values())
+        arguments["require_thinking"] = settings.require_thinking
     if len(writers) > 1:
         arguments["writers"] = writers
     asked = OWN_PROMPTS if own_prompts else prompts.digests
@@ -79,6 +84,20 @@ def _first_record(path: Path) -> dict[str, Any]:
     for record in iterate_records(path):
         return record
     raise UserError(f"{path}: the file holds no record")
+
+
+def _with_thinking(settings: JudgedSettings, firsts: Iterable[Mapping[str, Any]]) -> JudgedSettings:
+    """The settings with `require_thinking` decided, which is said."""
+    if settings.require_thinking != "auto":
+        return settings
+    responses = [str(first.get(name)) for first in firsts for name in ("responses", "raw_responses")]
+    thinks = any(tag in text for text in responses for tag in (OPEN, CLOSE))
+    logger.info(
+        "rewards: --require_thinking %s, because %s of the first responses has a thinking tag",
+        str(thinks).lower(),
+        "one" if thinks else "none",
+    )
+    return replace(settings, require_thinking="true" if thinks else "false")
 
 
 def _has_conversations(record: Mapping[str, Any]) -> bool:

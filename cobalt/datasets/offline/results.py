@@ -3,8 +3,8 @@
 Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
 as it was written has a context: the messages between the problem and the response that the model saw, in which its
 earlier answers are shortened as in every rollout (`cobalt.conversation.history_text`). Recorded rewards are those of
-training by Cobalt: `cobalt.reward` with its default settings, on the pass rate over all tests and the best pass rate of
-the programs in the context. Nothing is judged here.
+training by Cobalt: `cobalt.reward` with its default settings, except for `require_thinking`, on the pass rate over all
+tests and the best pass rate of the programs in the context. Nothing is judged here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from cobalt.errors import UserError
 from cobalt.judge import VerdictKind
 from cobalt.offline_groups import Status
 from cobalt.problem import Problem
-from cobalt.reward import compute_reward
+from cobalt.reward import RewardSettings, compute_reward
 from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.trajectory_codec import (
     axes_are_known,
@@ -127,7 +127,8 @@ def _recorded_rewards(settings: JudgedSettings, trajectory: Trajectory, turns: i
 def _recorded(settings: JudgedSettings, turn: Turn, pass_rate: float, best_before: float) -> float | None:
     if settings.rewards_from == "status":
         return None
-    return compute_reward(turn.response, None if turn.program is None else pass_rate, best_before).total
+    rules = RewardSettings(require_thinking=settings.require_thinking == "true")
+    return compute_reward(turn.response, None if turn.program is None else pass_rate, best_before, rules).total
 
 
 def _program(

@@ -156,6 +156,9 @@ class JudgedSettings(GroupSettings):
     rewards_from: Literal["status", "recorded"] = "status"
     """The level of the status, or Cobalt's reward from the recorded pass rates of a result: correctness, improvement
     over the best program of the context, and form."""
+    require_thinking: Literal["auto", "true", "false"] = "auto"
+    """With rewards_from recorded, whether a response without thinking tags has a flaw of the form. auto: yes if any
+    response of the first record of any file has a tag."""
     source: str = "judged"
     """Name of the data set in the groups."""
     prompts: str = "program"
@@ -171,6 +174,11 @@ class JudgedSettings(GroupSettings):
             raise UserError(
                 f"rewards.runtime_bonus is {self.rewards.runtime_bonus}: it is only for CodeNet, whose submissions have"
                 " recorded times, so leave it out"
+            )
+        if self.rewards_from != "recorded" and self.require_thinking != "auto":
+            raise UserError(
+                f"require_thinking is {self.require_thinking}: it is read only with --rewards_from recorded, so leave"
+                " it out"
             )
         if self.rewards_from == "recorded" and self.responses == "programs":
             raise UserError(
