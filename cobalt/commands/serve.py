@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import tyro
 
 from cobalt.serve_state import ServeState, recorded_state
-from cobalt.settings import read_settings
 
 _HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
 
@@ -38,6 +37,7 @@ def main(arguments: Arguments) -> int:
     """Run the services until Ctrl-C, and return the exit code."""
     from cobalt import services
     from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+    from cobalt.settings import read_settings
 
     command = [sys.executable, "-c", _HOLD]
     if arguments.model is not None:

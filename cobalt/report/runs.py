@@ -73,7 +73,8 @@ class Run:
         name: Its name in tables and plots.
         evaluation: Its evaluated records.
         digest: SHA-256 of that file.
-        model: The model that its manifests name, with a short digest (`cobalt.engine.model_name`); "" when they name none.
+        model: The name that its manifests have for the model, with a short digest (`cobalt.engine.model_name`); "" when
+            they have none.
         settings: Everything, by dotted name, that must agree between compared runs.
         problems: Digest of question and hidden tests of each problem.
         metrics: Pass@1 by turn.
