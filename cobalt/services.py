@@ -418,7 +418,7 @@ def check(arguments: Arguments) -> None:
         UserError: a setting is unknown or has a bad value, or the model is not there or has no chat template.
         InfrastructureError: the model is not on this machine, and the Hub does not answer.
     """
-    _check_settings(arguments.model, _pairs(arguments.judge), _pairs(arguments.engine))
+    _check_settings(arguments.model, pairs(arguments.judge), pairs(arguments.engine))
 
 
 def run_beside_services(arguments: Arguments) -> int:
@@ -434,8 +434,8 @@ def run_beside_services(arguments: Arguments) -> int:
         terminations_as_interrupts(),
         running_services(
             model=arguments.model,
-            judge=_pairs(arguments.judge),
-            engine=_pairs(arguments.engine),
+            judge=pairs(arguments.judge),
+            engine=pairs(arguments.engine),
             http_port=arguments.http_port,
         ) as environment,
     ):
@@ -497,14 +497,19 @@ def _free_port(wanted: int | None) -> int:
         return port
 
 
-def _pairs(settings: list[str]) -> dict[str, Any]:
-    pairs = {}
+def pairs(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings of the form key=value by their keys.
+
+    Raises:
+        UserError: one has another form.
+    """
+    values = {}
     for item in settings:
         name, separator, value = item.partition("=")
         if not separator:
             raise UserError(f"setting {item!r} must have the form key=value")
-        pairs[name] = value
-    return pairs
+        values[name] = value
+    return values
 
 
 if __name__ == "__main__":

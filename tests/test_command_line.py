@@ -1,5 +1,6 @@
 """The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
 
+import contextlib
 import json
 import os
 import re
@@ -166,18 +167,53 @@ def test_attach_prints_lines_for_a_shell_and_runs_a_command(home):
 
 
 def test_serve_holds_its_state_until_it_is_told_to_end(home):
-    code = "from cobalt.commands.serve import hold; hold('m')"
+    with holding("m"):
+        [state] = serve_state.running_states()
+        assert state.pid == os.getpid()  # its parent
+    assert not serve_state.running_states()
+
+
+@contextlib.contextmanager
+def holding(*arguments, **variables):
+    """The last process of `cobalt serve`; yields the lines that it prints, and interrupts it at the end."""
+    code = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | HERE, stdout=subprocess.PIPE, text=True
-    )
-    while "Ctrl-C" not in process.stdout.readline():
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT, env=os.environ | HERE | variables, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    lines = []
+    while not lines or "Ctrl-C" not in lines[-1]:
+        lines.append(process.stdout.readline())
         assert process.poll() is None
-    [state] = serve_state.running_states()
-    assert state.pid == os.getpid()  # its parent
+    yield lines
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 0
     process.stdout.close()
-    assert not serve_state.running_states()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "key"),
+    [(["", ""], r"it's-[0-9a-f]{8}", None), (["mine", "token"], "mine", "a-token-of-decent-length")],
+)
+def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(home, tmp_path, settings, name, key):
+    pytest.importorskip("openai")
+    model = tmp_path / "it's" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    shell = os.environ | {"COBALT_VLLM_TOKEN": key or "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with serve(answer("a program")) as provider, holding(model, *settings, COBALT_HTTP=provider.url) as lines:
+        printed = [line for line in lines if line.startswith(("curl ", "python "))]
+        said = [
+            subprocess.run(
+                ["bash", "-c", line], env=shell, capture_output=True, text=True, timeout=60, check=True
+            ).stdout
+            for line in printed
+        ]
+    assert len(said) == 2 and all("a program" in one for one in said)
+    for request in provider.requests:
+        assert request["path"].endswith("/vllm_actor/v1/chat/completions")
+        assert re.fullmatch(name, request["body"]["model"])
+        assert key is None or request["headers"]["Authorization"] == f"Bearer {key}"
 
 
 # --- own problems

@@ -32,6 +32,12 @@ def test_resuming_with_the_same_arguments_is_allowed(run):
     open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
 
 
+def test_a_result_is_resumed_whatever_name_its_model_has_and_the_first_name_stays(run):
+    data, result = run
+    open_manifest(result, {"n": 16, "engine": {"model": "m", "name": "m-12345678"}}, [data])
+    assert recorded_arguments(result) == {"n": 16, "engine": {"model": "m"}}
+
+
 def test_resuming_with_other_arguments_is_refused_and_the_difference_named(run):
     data, result = run
     with pytest.raises(UserError, match="n was 16, now 4"):

@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import httpx
+import huggingface_hub.constants
 import pytest
 from support import ROOT, needs_api
 
+from cobalt.engine.model_name import model_name
 from cobalt.engine.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of, until
+from cobalt.engine.vllm_settings import computes_in_bfloat16
 from cobalt.errors import UserError
 from cobalt.http_guard import Guard, guarded_api
 
@@ -46,6 +49,83 @@ def test_a_message_with_anything_but_text_is_refused_before_it_is_fetched(part):
 @pytest.mark.parametrize("payload", [{}, {"messages": None}, {"messages": [3, None, {"content": 5}]}])
 def test_malformed_messages_are_left_to_their_own_check(payload):
     check_text(payload)
+
+
+CONFIG = '{"hidden_size": 8}'
+
+
+def save_model(folder, content=CONFIG):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(content)
+    return folder
+
+
+def test_a_model_is_named_after_its_folder_and_a_policy_after_its_run(tmp_path, monkeypatch):
+    policies = [save_model(tmp_path / run / "model", content) for run, content in (("ft", CONFIG), ("again", "{}"))]
+    copy = save_model(tmp_path / "smollm2")
+    link = tmp_path / "link"
+    link.symlink_to(policies[0])
+    monkeypatch.chdir(copy)
+    models = [*policies, copy, link, "../ft/model", "."]
+    names = [model_name(str(model)) for model in models]
+    labels, digests = zip(*(name.rsplit("-", 1) for name in names), strict=True)
+    assert labels == ("ft", "again", "smollm2", "link", "ft", "smollm2")
+    assert all(re.fullmatch("[0-9a-f]{8}", digest) for digest in digests)
+    assert {digests.index(digest) for digest in digests} == {0, 1}  # the same files have the same digest
+
+
+def test_weights_that_were_trained_again_have_another_name(tmp_path):
+    model = save_model(tmp_path / "m")
+    names = set()
+    for weights in (b"a" * 100, b"b" + b"a" * 99, b"a" * 99 + b"b"):
+        (model / "model.safetensors").write_bytes(weights)
+        names.add(model_name(str(model)))
+    assert len(names) == 3
+
+
+def test_a_hub_name_has_the_commit_that_the_cache_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert model_name("owner/Small-1B") == "Small-1B"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    entry = tmp_path / "models--owner--Small-1B"
+    save_model(entry / "snapshots" / commit)
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text(commit)
+    assert model_name("owner/Small-1B") == "Small-1B-01234567"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512bw\n", False),
+        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", True),
+        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
+        ("Features\t: fp asimd i8mm bf16 dgh\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("", False),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_if_its_flags_say_so(cpuinfo, expected):
+    assert computes_in_bfloat16(cpuinfo) is expected
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize("dtype", [None, "auto", "bfloat16"])
+def test_float32_is_chosen_and_said_only_on_a_cpu_without_bfloat16_and_if_no_type_is_set(
+    tmp_path, monkeypatch, caplog, bfloat16, dtype
+):
+    from cobalt import cluster
+    from cobalt.engine import vllm_service
+
+    monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
+    monkeypatch.setattr(vllm_service, "computes_in_bfloat16", lambda cpuinfo: bfloat16)
+    given = {"model": str(save_model(tmp_path / "m")), "device": "cpu"} | ({"dtype": dtype} if dtype else {})
+    with caplog.at_level("INFO", logger="cobalt"):
+        application = vllm_service.build(given)
+    settings, on_gpu = application._bound_deployment.init_args  # Serve's own; it has no public name
+    expected = dtype or ("auto" if bfloat16 else "float32")
+    assert (settings.dtype, on_gpu) == (expected, False)
+    assert ["dtype" in record.getMessage() for record in caplog.records] == [True] * (expected == "float32")
 
 
 class Stream:
@@ -124,7 +204,9 @@ def stuck(seed_model):
 
 async def asked_of_stuck(engine, path, token=TOKEN, **fields):
     """The answer to a request of an app with a token and a limit of half a second, and with a stop token of its own."""
-    routes = OpenAIRoutes(engine, "m", [5], Guard(TOKEN, 10_000, "X_TOKEN"), max_completions=4, max_seconds=0.5)
+    routes = OpenAIRoutes(
+        engine, ["m-12345678", "m"], [5], Guard(TOKEN, 10_000, "X_TOKEN"), max_completions=4, max_seconds=0.5
+    )
     api = guarded_api()
     api.post("/v1/chat/completions")(routes.chat)
     api.post("/v1/completions")(routes.completions)
@@ -175,6 +257,7 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
     for status, fields in asked:
         answer = await asked_of_stuck(stuck, "chat/completions", **fields)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
+    assert "m-12345678" in (await asked_of_stuck(stuck, "completions", prompt="a", model="another")).text
     answer = await asked_of_stuck(stuck, "completions", prompt=["a"] * 3, n=2)
     assert answer.status_code == 400
     assert len(stuck.asked) == before
@@ -205,11 +288,18 @@ def marked(test):
 
 
 @marked
-def test_the_model_is_named_after_its_folder_and_no_path_is_told(client, name, seed_model):
+def test_the_model_has_its_name_on_the_routes_and_no_path_is_told(client, name, seed_model):
     [model] = client.models.list().data
-    assert model.id == seed_model.name
+    assert model.id == model_name(str(seed_model))
     assert model.max_model_len == 1024
     assert str(seed_model) not in model.model_dump_json()
+
+
+@marked
+def test_a_request_may_name_the_folder_and_every_answer_has_the_served_name(client, name, seed_model, url):
+    body = {"messages": GREETING, "max_tokens": 1}
+    for fields in ({"model": seed_model.name}, {"model": name}, {}):
+        assert httpx.post(f"{url}/v1/chat/completions", json=body | fields, timeout=60).json()["model"] == name
 
 
 @marked
@@ -289,7 +379,7 @@ def test_an_error_has_openais_form_and_the_clients_class(client, name):
 
     with pytest.raises(openai.NotFoundError) as missing:
         ask(model="no-such-model")
-    assert missing.value.param == "model"
+    assert missing.value.param == "model" and name in str(missing.value)
     for fields in (
         {"messages": 3},
         {"messages": [5]},

@@ -24,7 +24,7 @@ from cobalt.report import __main__ as report_command
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
-from cobalt.report.runs import change_between, check_comparable, named_paths, read_run
+from cobalt.report.runs import change_between, check_comparable, named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
 from cobalt.report.turns import turn_table
 from cobalt.report.write import write_report
@@ -321,6 +321,27 @@ def test_a_report_shows_names_from_manifests_as_they_are(tmp_path):
     [line] = [line for line in written.splitlines() if "heading" in line]
     assert re.search(r"(?<!\\)[<>*`#|\[\]]", line) is None
     assert all(character.isprintable() for character in line)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ({"model": "model", "fingerprint": "6ad22c8412345678"}, "model-6ad22c84"),
+        ({"model": "model", "fingerprint": "6ad22c8412345678", "name": "ft-6ad22c84"}, "ft-6ad22c84"),
+        ({"model": "model", "fingerprint": "6ad22c8412345678", "name": "mine"}, "mine-6ad22c84"),
+        ({"model": "Qwen/Qwen3-8B", "name": "Qwen3-8B-b968826d"}, "Qwen3-8B-b968826d"),
+        ({"model": "Qwen/Qwen3-8B"}, "Qwen/Qwen3-8B"),
+        ({"model_name": "gpt-5"}, "gpt-5"),
+    ],
+)
+def test_a_report_names_the_model_with_a_digest(tmp_path, engine, name):
+    folder = make_run(tmp_path / "early", EARLY)
+    path = folder / "multi_turn.run.json"
+    content = json.loads(path.read_text())
+    content["arguments"]["engine"] = engine
+    path.write_text(json.dumps(content))
+    assert f"model {name}," in write_report({"early": folder}, tmp_path / "r").read_text()
+    assert recorded_model(folder / "evaluation.jsonl") == name
 
 
 LATEX_FRAME = re.compile(

@@ -89,7 +89,7 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     [record] = read_records(tmp_path / "evaluation.jsonl")
     index = decoded(tmp_path / "view.html", "index")
     [figures] = index["problems"][0]["runs"]
-    assert index["runs"] == ["run"]
+    assert (index["runs"], index["models"]) == (["run"], [""])  # a replay has no model
     assert figures["levels"] == ["0S", "S0"]
     piece = decoded(tmp_path / "view.html", "piece-0-0")
     assert piece["public"] == [["2\n", "4\n"], ["3\n", "9\n"]]

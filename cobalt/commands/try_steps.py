@@ -49,6 +49,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.engine.vllm_client import ServeEngine
     from cobalt.judge import ServeJudge
     from cobalt.report.plots import plot_turns
+    from cobalt.report.runs import recorded_model
     from cobalt.report.turns import turn_table
     from cobalt.report.viewer.page import write_viewer
     from cobalt.report.write import write_report
@@ -76,7 +77,7 @@ def main(arguments: Arguments) -> int:
     page = arguments.result("view.html")
     write_viewer({arguments.output_dir.name: evaluation}, page)
     console = Console(highlight=False)
-    console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {arguments.model}"))
+    console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {recorded_model(evaluation)}"))
     console.print(
         f"every program and verdict: {page} (opens in a browser)\n"
         f"tables and plots: {report}\n"

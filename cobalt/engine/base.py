@@ -92,7 +92,7 @@ class Engine(Protocol):
     async def describe(self) -> Mapping[str, Any]:
         """The model and settings that decide this engine's answers, for the run's manifest.
 
-        An engine that runs a model itself adds `device`, "cpu" or "gpu".
+        An engine that runs a model itself adds `device`, "cpu" or "gpu", and the model's `name` in reports.
 
         Raises:
             ServiceDown: the engine is not running; the message says how to start it.

@@ -31,7 +31,7 @@ class OpenAIRoutes:
 
     Args:
         engine: The replica's `AsyncLLM`.
-        name: The model's name in requests and answers.
+        names: The model's names in requests; answers have the first.
         stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
         guard: Who may send requests, and how large they may be.
         max_completions: Largest number of completions of a request: `n` for each of its prompts.
@@ -39,7 +39,13 @@ class OpenAIRoutes:
     """
 
     def __init__(
-        self, engine: Any, name: str, stops: Sequence[int], guard: Guard, max_completions: int, max_seconds: float
+        self,
+        engine: Any,
+        names: Sequence[str],
+        stops: Sequence[int],
+        guard: Guard,
+        max_completions: int,
+        max_seconds: float,
     ) -> None:
         from vllm import exceptions
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -52,7 +58,8 @@ class OpenAIRoutes:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         # The path of the model's folder is nobody else's business.
-        self._models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
+        self._name, self._names = names[0], set(names)
+        self._models = OpenAIServingModels(engine, [BaseModelPath(name=self._name, model_path=self._name)])
         template = {"chat_template": None, "chat_template_content_format": "auto"}  # the model's own
         shared = _renderer(engine, self._models, template) | {"request_logger": None}
         self._chat = OpenAIServingChat(engine, self._models, "assistant", **shared, **template)
@@ -111,6 +118,8 @@ class OpenAIRoutes:
         except self._vllm_errors as error:
             answer = self._chat.create_error_response(error)
         if isinstance(answer, self._error_response):
+            if answer.error.code == HTTPStatus.NOT_FOUND:
+                answer.error.message += f" This engine serves `{self._name}`."
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
             failure = self._failure(late, 503)
@@ -137,6 +146,8 @@ class OpenAIRoutes:
         count = completions_of(payload.get("prompt"), body.n)
         if count > self._max_completions:
             raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
+        if body.model in self._names:
+            body.model = self._name
         for name, default in SAMPLING_DEFAULTS.items():
             if getattr(body, name) is None:
                 setattr(body, name, default)

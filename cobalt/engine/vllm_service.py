@@ -7,8 +7,8 @@ special token is added twice. The module imports Ray, and vLLM only inside a rep
 
 import asyncio
 import copy
-import hashlib
 import itertools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,15 +32,16 @@ from cobalt.conversation.chat_template import (
 )
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.model_check import NO_TEMPLATE, check_folder, model_path
+from cobalt.engine.model_name import fingerprint, model_name
 from cobalt.engine.openai_routes import OpenAIRoutes
 from cobalt.engine.startup import ErrorOutput
-from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings, computes_in_bfloat16
 from cobalt.environment import passed_on
 from cobalt.errors import InfrastructureError, UserError
 from cobalt.http_guard import Guard, Refused, guarded_api
 from cobalt.settings import read_settings
 
-_PIECE = 8 * 2**20
+logger = logging.getLogger(__name__)
 
 
 class GenerateRequest(BaseModel):
@@ -104,7 +105,7 @@ class VllmEngineActor:
                 AsyncEngineArgs(
                     model=settings.model,
                     tensor_parallel_size=settings.tensor_parallel_size,
-                    dtype=settings.dtype,
+                    dtype=settings.dtype or "auto",
                     max_model_len=settings.max_model_len,
                     max_num_seqs=settings.max_num_seqs,
                     enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
@@ -138,9 +139,12 @@ class VllmEngineActor:
         self._numbers = itertools.count()
         # A thread, so that rendering does not block the event loop; only one, because the tokenizer is not shared.
         self._renderer = ThreadPoolExecutor(max_workers=1)
+        folder = Path(settings.model)
+        # After vLLM has loaded the model, so that one from the Hub is in the cache.
+        self._name = settings.served_model_name or model_name(settings.model)
         self._openai = OpenAIRoutes(
             self._engine,
-            settings.served_model_name or _served_name(settings.model),
+            [self._name, folder.name if folder.is_dir() else settings.model],
             self._stops,
             self._guard,
             settings.max_completions,
@@ -201,15 +205,15 @@ class VllmEngineActor:
         }
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide this engine's answers, its device, and the fingerprint of a model that is a folder.
+        """The settings that decide this engine's answers, its device, and the model's name (`name`).
 
-        On an open cluster the description has `"private": false` too.
+        The description has a fingerprint too if the model is a folder, and `"private": false` on an open cluster.
         """
         decisive = self._settings.model_dump(include={"model", "dtype", "seed"})
-        decisive |= {"max_model_len": self._limit, "device": self._device}
+        decisive |= {"max_model_len": self._limit, "device": self._device, "name": self._name}
         folder = Path(self._settings.model)
         if folder.is_dir():
-            decisive |= {"model": folder.name, "fingerprint": _fingerprint(folder)}
+            decisive |= {"model": folder.name, "fingerprint": fingerprint(folder)}
         return decisive if self._private else decisive | {"private": False}
 
     async def check_health(self) -> None:
@@ -283,24 +287,6 @@ def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinki
     return tokens, opened_thinking(text)
 
 
-def _served_name(model: str) -> str:
-    return Path(model).name if Path(model).is_dir() else model
-
-
-def _fingerprint(folder: Path) -> str:
-    """A digest of configuration and weights; only both ends of each file are read, because weights are large."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            with path.open("rb") as handle:
-                digest.update(handle.read(_PIECE))
-                handle.seek(max(0, size - _PIECE))
-                digest.update(handle.read(_PIECE))
-    return digest.hexdigest()[:16]
-
-
 # Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after
 # the class. Under a name of its own, the class is imported by the replicas.
 _Ingress = serve.ingress(_api)(VllmEngineActor)
@@ -324,6 +310,16 @@ def _gpus_of_nodes() -> list[float]:
                 f"the Ray cluster at {address} refuses to be joined: copy its ~/.ray/auth_token here (mode 600)"
             ) from None
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
+def _default_dtype(on_gpu: bool) -> str:
+    if on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8")):
+        return "auto"
+    logger.info(
+        "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
+        " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
+    )
+    return "float32"
 
 
 def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> None:
@@ -365,11 +361,13 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     cluster.require_private(allow_open=settings.allow_open_cluster)
     if path is not None:
         # Replicas do not run in this process's working folder.
-        settings = settings.model_copy(update={"model": str(path.resolve())})
+        name = settings.served_model_name or model_name(settings.model)
+        settings = settings.model_copy(update={"model": str(path.resolve()), "served_model_name": name})
     nodes = [] if settings.device == "cpu" else _gpus_of_nodes()
     on_gpu = settings.device == "gpu" or any(nodes)
     if on_gpu:
         check_gpus(settings.num_replicas, settings.tensor_parallel_size, nodes)
+    settings = settings.model_copy(update={"dtype": settings.dtype or _default_dtype(on_gpu)})
     resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
         resources["num_gpus"] = settings.tensor_parallel_size

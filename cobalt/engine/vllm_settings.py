@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from cobalt.http_guard import check_token
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
 
 
 class VllmSettings(BaseModel):
@@ -17,7 +18,9 @@ class VllmSettings(BaseModel):
         num_replicas: Number of engines (paper: 2).
         tensor_parallel_size: Number of GPUs for one engine (paper: 2).
         device: "auto": GPUs if the Ray cluster has any, and the CPU otherwise.
-        dtype: Type of weights and activations; "auto": that of the model.
+        dtype: Type of weights and activations; "auto": vLLM's choice, the model's type or bfloat16 for a model in
+            float32. None: "auto", but float32 on a CPU without arithmetic in bfloat16, which is several times faster
+            there and takes twice the memory.
         max_model_len: Longest prompt and completion together, in tokens; None: the model's own limit.
         max_num_seqs: Largest number of completions in one batch.
         gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
@@ -33,8 +36,8 @@ class VllmSettings(BaseModel):
             from the machine itself need no token, and all others are refused.
         allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
             manifest of every run, then has `"private": false`.
-        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`); None: the hub name, or
-            the name of the model's folder.
+        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`) and in manifests; None:
+            the name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
         max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
             at a time.
         max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
@@ -50,7 +53,7 @@ class VllmSettings(BaseModel):
     num_replicas: int = Field(1, ge=1)
     tensor_parallel_size: int = Field(1, ge=1)
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    dtype: str = "auto"
+    dtype: str | None = None
     max_model_len: int | None = Field(None, ge=1)
     max_num_seqs: int = Field(256, ge=1)
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
@@ -72,3 +75,8 @@ class VllmSettings(BaseModel):
     @classmethod
     def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
         return check_token(token)
+
+
+def computes_in_bfloat16(cpuinfo: str) -> bool:
+    """Whether a CPU has instructions for arithmetic in bfloat16, by the text of its /proc/cpuinfo."""
+    return not _BFLOAT16.isdisjoint(cpuinfo.split())

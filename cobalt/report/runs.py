@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cobalt.engine.model_name import with_digest
 from cobalt.errors import UserError
 from cobalt.manifest import companion_path, is_named, manifest_path
 from cobalt.metrics import DIFFERENCES, bootstrap_interval
@@ -72,7 +73,8 @@ class Run:
         name: Its name in tables and plots.
         evaluation: Its evaluated records.
         digest: SHA-256 of that file.
-        model: The model that its manifests name, and the start of its fingerprint; "" when they name none.
+        model: The name that its manifests have for the model, with a short digest (`cobalt.engine.model_name`); "" when
+            they have none.
         settings: Everything, by dotted name, that must agree between compared runs.
         problems: Digest of question and hidden tests of each problem.
         metrics: Pass@1 by turn.
@@ -214,6 +216,15 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     )
 
 
+def recorded_model(evaluation: Path) -> str:
+    """The model that made an evaluated file, as `Run.model`.
+
+    Raises:
+        UserError: a manifest cannot be read.
+    """
+    return _settings(evaluation)[1]
+
+
 def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[str]:
     """Refuse runs of different problems or settings; the first run is what the others are compared with.
 
@@ -353,8 +364,8 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
             raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
         pending += [manifest_path(path.with_name(name)) for name in content.inputs]
         engine = content.arguments.engine
-        if engine.model:
-            model = f"{engine.model} ({engine.fingerprint[:8]})" if engine.fingerprint else engine.model
+        name = engine.name or engine.model or engine.model_name
+        model = with_digest(name, engine.fingerprint) if name else model
         found |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
     return found, model
 
@@ -362,9 +373,11 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
 class _Engine(BaseModel):
     """What a manifest's `engine` says about the model."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
 
+    name: str = ""
     model: str = ""
+    model_name: str = ""
     fingerprint: str = ""
 
 

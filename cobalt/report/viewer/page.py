@@ -26,7 +26,7 @@ from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.manifest import file_digest, open_manifest
 from cobalt.problem import ProblemId
-from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest
+from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rows import Digest
@@ -83,7 +83,8 @@ def write_viewer(
         for name, path in evaluations.items():
             events = read_events(hacking[name]) if name in hacking else []
             _write_run(pieces, index, name, path, events, digests[name], with_responses=not programs_only)
-        _write_page(page, list(runs), list(index.problems.values()), pieces)
+        models = {name: recorded_model(path) for name, path in evaluations.items()}
+        _write_page(page, models, list(index.problems.values()), pieces)
         page.flush()  # what a full disk refuses shows while the earlier page is still there
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         arguments = {
@@ -158,16 +159,17 @@ def _write_run(
         )
 
 
-def _write_page(page: IO[bytes], runs: list[str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
+def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
     libraries, script = _libraries(), "\n".join(_asset(name) for name in _SCRIPTS)
     style, shell = _asset("page.css"), _asset("page.html")
     policy = f"default-src 'none'; script-src '{_digest(libraries)}' '{_digest(script)}'; style-src '{_digest(style)}'"
-    title = html.escape(" and ".join(runs)).encode("ascii", "xmlcharrefreplace").decode()
+    title = html.escape(" and ".join(models)).encode("ascii", "xmlcharrefreplace").decode()
     head, _, rest = shell.partition("{{index}}")
     middle, _, tail = rest.partition("{{pieces}}")
     # The runs' names come last: nothing in them is substituted.
     head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
-    index = _block("index", {"kinds": KINDS, "runs": runs, "problems": problems})
+    runs = {"runs": list(models), "models": list(models.values())}
+    index = _block("index", {"kinds": KINDS, **runs, "problems": problems})
     before, _, after = middle.partition("{{libraries}}")
     page.write((head + index + before + libraries + after.replace("{{script}}", script)).encode("ascii"))
     pieces.seek(0)

@@ -77,7 +77,8 @@ function factsOfRuns() {
       (sum, figures) => sum + solvedAt(figures, end) / figures.levels.length, 0) / all.length);
     const rates = turns === 1 ? percent(first) : `${percent(first)} at the first turn, ${percent(last)} at the last`;
     const head = index.runs.length > 1 ? `${name}: ` : "";
-    return `${head}${count(all.length, "problem")}, ${samples} trajectories; Pass@1 on hidden tests ${rates}`;
+    const model = index.models[run] ? `model ${index.models[run]}, ` : "";
+    return `${head}${model}${count(all.length, "problem")}, ${samples} trajectories; Pass@1 on hidden tests ${rates}`;
   }).join(". ");
 }
 

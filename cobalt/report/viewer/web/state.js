@@ -2,7 +2,7 @@
 
 const VIEWS = [["changes", "Changes"], ["programs", "Programs"], ["responses", "Responses"]];
 
-let index; // {kinds, runs, problems}; see data.py
+let index; // {kinds, runs, models, problems}; see data.py
 let turns = 0; // the largest number of turns of a trajectory
 
 // `samples` has the sample of each run; `run` is the run that the keys and the address name; `only` is a run that is
