@@ -95,20 +95,45 @@ def open_manifest(
     if not result.exists() or result.stat().st_size == 0:
         _write(path, made_from | {"sources": [one for path in read for one in made_by(path)]} | _circumstances())
         return
+    content = _compared(result, made_from, only_given=complete)
+    if not complete:
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
+
+
+def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
+    """Check that a result may be resumed with some arguments, as far as these are known; nothing is written.
+
+    Args:
+        result: The result file, which need not exist.
+        arguments: As for `open_manifest`; those that are not given are not compared, and inputs neither.
+
+    Raises:
+        UserError: the result exists without a manifest, or was made with other arguments.
+    """
+    if result.exists() and result.stat().st_size > 0:
+        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": {}}, only_given=True)
+
+
+def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
+    """The manifest of a result that exists.
+
+    Raises:
+        UserError: there is none, or it has other arguments or inputs.
+    """
+    path = manifest_path(result)
     if not path.exists():
         raise UserError(
             f"{result} exists without its manifest {path.name}, which says what made it: name another output file,"
             " or move this one away"
         )
     content = _read(path)
-    differences = _differences(content, made_from, only_given=complete)
+    differences = _differences(content, made_from, only_given=only_given)
     if differences:
         raise UserError(
             f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
             " or give the same settings to resume"
         )
-    if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
+    return content
 
 
 def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:

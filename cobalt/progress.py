@@ -1,8 +1,11 @@
 """Progress of long work: a bar in a terminal, and a line every 30 seconds and at the end in a log file."""
 
+import asyncio
+import contextlib
 import logging
 import sys
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -10,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30.0
 """Seconds between two lines of a log file."""
+
+_BAR_SECONDS = 1.0
 
 
 class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type checkers
@@ -52,3 +57,63 @@ def track(iterable: Any = None, **options: Any) -> Any:
     return _ProgressLines(
         iterable, mininterval=LINE_SECONDS, maxinterval=float("inf"), miniters=1, delay=1e-9, **options
     )
+
+
+class Standing(NamedTuple):
+    """How far work is.
+
+    Attributes:
+        done: Units that are done.
+        total: Units in all.
+        words: More about it, such as the time left.
+    """
+
+    done: int
+    total: int
+    words: str
+
+
+@contextlib.asynccontextmanager
+async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> AsyncIterator[None]:
+    """Show how far asynchronous work is while the block runs, whether or not anything finishes meanwhile.
+
+    A terminal has a bar that is drawn every second. Elsewhere a line is logged every `LINE_SECONDS`, and one more at
+    the end if anything was done.
+
+    Args:
+        state: How far the work is.
+        desc: Label of the work.
+        unit: Name of its units, in the plural.
+    """
+    bar = None
+    if sys.stderr.isatty():
+        layout = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} {unit}{postfix}"
+        bar = tqdm(total=state().total, desc=desc, unit=unit, bar_format=layout)
+    ended = asyncio.Event()
+
+    def show() -> None:
+        standing = state()
+        if bar is None:
+            logger.info("%s: %d of %d %s, %s", desc, standing.done, standing.total, unit, standing.words)
+        else:
+            bar.n, bar.total = standing.done, standing.total
+            bar.set_postfix_str(standing.words)
+
+    async def tick() -> None:
+        while not ended.is_set():
+            try:
+                async with asyncio.timeout(LINE_SECONDS if bar is None else _BAR_SECONDS):
+                    await ended.wait()
+            except TimeoutError:
+                show()
+
+    ticker = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        ended.set()
+        await ticker
+        if state().done:
+            show()
+        if bar is not None:
+            bar.close()

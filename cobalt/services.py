@@ -37,7 +37,7 @@ import tyro
 
 from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
-from cobalt.engine.model_check import check_model
+from cobalt.engine.model_check import check_model, model_path
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
@@ -419,6 +419,22 @@ def check(arguments: Arguments) -> None:
         InfrastructureError: the model is not on this machine, and the Hub does not answer.
     """
     _check_settings(arguments.model, pairs(arguments.judge), pairs(arguments.engine))
+
+
+def known_descriptions(arguments: Arguments) -> dict[str, dict[str, Any]]:
+    """What manifests say of both services (`engine`, `judge`), as far as it is known before they start.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value.
+    """
+    known = {"judge": ServiceSettings.from_mapping(_pairs(arguments.judge), os.environ).of_the_judge().decisive()}
+    if arguments.model is not None:
+        given = {"model": arguments.model} | _pairs(arguments.engine)
+        settings = read_settings(VllmSettings, given, os.environ, ENVIRONMENT_PREFIX)
+        path = model_path(settings.model)
+        known["engine"] = settings.model_dump(include={"dtype", "seed", "max_model_len"}, exclude_none=True)
+        known["engine"]["model"] = settings.model if path is None else path.resolve().name
+    return known
 
 
 def run_beside_services(arguments: Arguments) -> int:

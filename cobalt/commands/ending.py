@@ -3,17 +3,20 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from cobalt.datasets.tally import FIRST
+from cobalt.manifest import recorded_arguments
 from cobalt.problem import Problem
 from cobalt.records import iterate_records
 from cobalt.report.summary import summary_table
-from cobalt.trajectory_codec import decode_passing, read_trajectories
+from cobalt.trajectory import Turn
+from cobalt.trajectory_codec import decode_first_turns, decode_passing, read_trajectories
 
 Summary = Mapping[str, Mapping[str, Any]]
 """What a data command counted: groups of counts by name; see also `cobalt.datasets.tally`."""
@@ -56,6 +59,39 @@ def say_groups(summary: Summary, source: str, folder: Path) -> None:
     say_summary(summary, f"{source}: {folder}", str(folder), next_command)
 
 
+class CutOff:
+    """The share of a result's responses that ended at a token limit."""
+
+    def __init__(self, result: Path) -> None:
+        """Read the limit of a result from its manifest; without one no limit is known."""
+        self._limit: int | None = (recorded_arguments(result) or {}).get("generation", {}).get("max_tokens")
+        self._ends: Counter[str] = Counter()
+
+    def count(self, turns: Iterable[Turn]) -> None:
+        """Count responses."""
+        for turn in turns:
+            if turn.finish_reason != "length":
+                self._ends["other"] += 1
+            elif self._limit is None or (turn.completion_tokens or 0) >= self._limit:
+                self._ends["max_tokens"] += 1
+            else:
+                self._ends["context"] += 1
+
+    def say(self) -> None:
+        """Print a line for each limit that cut responses off, with what to do."""
+        total = self._ends.total()
+        for end, limit, advice in (
+            ("max_tokens", f"--max_tokens{f' {self._limit}' if self._limit else ''}", "give a larger one"),
+            ("context", "the longest context of the model", "give a model or an engine's max_model_len with more"),
+        ):
+            number = self._ends[end]
+            if number:
+                sys.stdout.write(
+                    f"{_percent(number, total)} of the responses ({number} of {total}) were cut off by {limit}:"
+                    f" {advice}, and another output\n"
+                )
+
+
 _OF_LATER_TURNS = (
     "prompts",
     "max_tokens",
@@ -76,11 +112,14 @@ def say_sampled(result: Path, arguments: Any) -> None:
         arguments: The flags of the command; those that later turns need are part of the next command.
     """
     programs = passed = problems = 0
+    cut = CutOff(result)
     for record in iterate_records(result, unfinished=True):
         rows = decode_passing(record, len(Problem.parse(record).tests))
         problems += 1
+        cut.count(decode_first_turns(record) or ())
         programs += len(rows)
         passed += sum(map(all, rows))
+    cut.say()
     repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
     for flag in dataclasses.fields(arguments):
         value = getattr(arguments, flag.name)
@@ -97,13 +136,16 @@ def say_sampled(result: Path, arguments: Any) -> None:
 def say_repaired(result: Path) -> None:
     """The end of multi-turn inference: the share of first and last programs that pass all public tests."""
     problems = trajectories = first = last = 0
+    cut = CutOff(result)
     for group in read_trajectories(result, unfinished=True):
         problems += 1
         for trajectory in group.trajectories:
+            cut.count(trajectory.turns)
             rates = trajectory.public_pass_rates
             trajectories += 1
             first += rates[0] == 1
             last += rates[-1] == 1
+    cut.say()
     evaluation = result.with_name("evaluation.jsonl")
     say(
         f"{result}: {problems} problems, {trajectories} trajectories; all public tests pass in"

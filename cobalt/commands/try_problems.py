@@ -7,14 +7,11 @@ import dataclasses
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from cobalt.conversation import TruncatedThinking
-
-if TYPE_CHECKING:
-    from cobalt.rollout.multi_turn import MultiTurnSettings
 
 
 @dataclass(frozen=True)
@@ -76,35 +73,12 @@ def main(arguments: Arguments) -> int:
         engine=arguments.engine,
     )
     services.check(beside)
-    check_earlier(multi_turn)
+    described = services.known_descriptions(beside)
+    for settings in (single_turn, multi_turn):
+        settings.check_earlier(described)
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
     single_turn.check()
     return services.run_beside_services(beside)
-
-
-def check_earlier(settings: "MultiTurnSettings") -> None:
-    """Raise if the result is there and was made by other flags, which the rollout itself finds after services started.
-
-    Raises:
-        UserError: it was; the flags are named.
-    """
-    from cobalt.errors import UserError
-    from cobalt.manifest import changed_settings, recorded_arguments
-
-    recorded = recorded_arguments(settings.output_file) if settings.output_file.exists() else None
-    if recorded is None:
-        return
-    names = ("turns", "enable_thinking", "truncated_thinking")
-    sampling = settings.generation.model_dump(include={"temperature", "top_p", "max_tokens", "n"})
-    before = {name: recorded.get("generation", {}).get(name) for name in sampling}
-    before |= {name: recorded.get(name) for name in names}
-    changed = changed_settings(before, sampling | {name: getattr(settings, name) for name in names})
-    if changed:
-        said = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in changed.items())
-        raise UserError(
-            f"{settings.output_file.parent} holds a run of other settings ({said}): name another folder with -o, or"
-            " give the same settings to go on"
-        )
 
 
 def _command_line(arguments: Arguments) -> list[str]:

@@ -45,6 +45,7 @@ def rollout_settings(arguments: Arguments) -> tuple[SingleTurnSettings, MultiTur
 
 def main(arguments: Arguments) -> int:
     """Run every step that is not finished, and return the exit code."""
+    from cobalt.commands.ending import CutOff
     from cobalt.commands.eval_multi_turn import measure
     from cobalt.engine.vllm_client import ServeEngine
     from cobalt.judge import ServeJudge
@@ -56,6 +57,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import run_multi_turn
     from cobalt.rollout.single_turn import run_single_turn
+    from cobalt.trajectory_codec import read_trajectories
 
     first, later = rollout_settings(arguments)
     evaluation = arguments.result("evaluation.jsonl")
@@ -78,6 +80,11 @@ def main(arguments: Arguments) -> int:
     write_viewer({arguments.output_dir.name: evaluation}, page)
     console = Console(highlight=False)
     console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {recorded_model(evaluation)}"))
+    cut = CutOff(later.output_file)
+    for group in read_trajectories(later.output_file):
+        for trajectory in group.trajectories:
+            cut.count(trajectory.turns)
+    cut.say()
     console.print(
         f"every program and verdict: {page} (opens in a browser)\n"
         f"tables and plots: {report}\n"

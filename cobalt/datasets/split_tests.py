@@ -80,7 +80,9 @@ def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TE
         with replacing(result) as handle:
             handle.write(content)
     elif result.read_bytes() != content:
-        raise UserError(f"{result} exists and holds other problems than {source}: name another output folder")
+        raise UserError(
+            f"{result} exists and holds other problems than {source}, or other public tests: name another output folder"
+        )
     split = [record for record, problem in zip(records, problems, strict=True) if record != problem.record]
     few = sum(len(TestSuite.parse(record["hidden_test_cases"])) < ENOUGH_HIDDEN for record in split)
     if few:

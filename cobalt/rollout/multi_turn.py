@@ -4,7 +4,7 @@ As in the paper's code (`run_multi_turn_vllm.py`) the first turn is taken from a
 here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,12 @@ from cobalt.engine import Engine
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.judge import Judge
+from cobalt.manifest import recorded_arguments
 from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown
+from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.repair import RepairSettings, repair
-from cobalt.rollout.shared import CountingEngine, RolloutSettings, check_replay, decide_samples, run_rollout
+from cobalt.rollout.shared import RolloutSettings, check_replay, decide_samples, run_rollout
 from cobalt.trajectory import Turn
 from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 
@@ -48,6 +50,20 @@ class MultiTurnSettings(RolloutSettings):
         RolloutSettings.__post_init__(self)  # super() does not work in a dataclass with slots
         if self.turns < 0:
             raise UserError(f"turns is {self.turns}: it must be 0 or more")
+
+    def decisive(self) -> dict[str, Any]:
+        """See `RolloutSettings.decisive`."""
+        of_this_stage = ("turns", "public_tests", "enable_thinking", "truncated_thinking")
+        return RolloutSettings.decisive(self) | {name: getattr(self, name) for name in of_this_stage}
+
+    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
+        """See `RolloutSettings.check_earlier`."""
+        settings = self
+        if self.generation.n == GenerationSettings().n:  # as many as the first turn has, which the run compares
+            generation = (recorded_arguments(self.output_file) or {}).get("generation", {})
+            number = generation.get("n", self.generation.n)
+            settings = replace(self, generation=self.generation.model_copy(update={"n": number}))
+        RolloutSettings.check_earlier(settings, services)
 
 
 async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Judge) -> int:
@@ -82,7 +98,8 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))
     first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     settings = await decide_samples(settings, engine)
-    counting = CountingEngine(engine)
+    counting = CountingEngine(engine, turns=settings.turns + 1, max_tokens=settings.generation.max_tokens)
+    first_turns = dict(zip((problem.id for problem in problems), recorded, strict=True))
     rules = RepairSettings(
         prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
     )
@@ -95,13 +112,20 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
             **encode_multi_turn(trajectories, settings.public_tests),
         }
 
-    decided = {
-        "turns": settings.turns,
-        "public_tests": settings.public_tests,
-        "enable_thinking": settings.enable_thinking,
-        "truncated_thinking": settings.truncated_thinking,
-    } | ({"first_turn": first_turn} if first_turn else {})
-    return await run_rollout(settings, problems, work, counting, judge, stage="multi_turn", decided=decided)
+    def responses(problem: Problem) -> int:
+        samples = first_turns[problem.id]
+        return samples * settings.turns if samples else settings.generation.n * (settings.turns + 1)
+
+    return await run_rollout(
+        settings,
+        problems,
+        work,
+        counting,
+        judge,
+        stage="multi_turn",
+        responses=responses,
+        decided={"first_turn": first_turn} if first_turn else {},
+    )
 
 
 async def _check_first_turn(settings: MultiTurnSettings, engine: Engine, recorded: Sequence[int]) -> dict[str, Any]:

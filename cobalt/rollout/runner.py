@@ -49,7 +49,7 @@ async def run_all(
     described: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     inputs: Sequence[Path],
     concurrency: int,
-    description: str,
+    description: str | None,
 ) -> int:
     """Do `work` for every item that `output` does not hold yet.
 
@@ -64,7 +64,7 @@ async def run_all(
             finished result needs no services.
         inputs: The files the records are made from, for the manifest.
         concurrency: How many items are worked on at a time.
-        description: Label of the progress bar.
+        description: Label of the progress bar, which counts problems; None: no bar.
 
     Returns:
         How many items failed.
@@ -92,7 +92,9 @@ async def run_all(
     if output.done:
         logger.info("%s holds %d problems; resuming", output.path, len(output.done))
     total = len(items) if isinstance(items, Sized) else None
-    with track(total=total, initial=len(output.done), desc=description, unit="problem") as progress:
+    with track(
+        total=total, initial=len(output.done), desc=description, unit="problem", disable=description is None
+    ) as progress:
 
         async def work_and_keep(item: Item) -> None:
             try:

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cobalt.conversation import Message, load_prompts
+from cobalt.conversation import load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.judge import Judge
-from cobalt.manifest import recorded_arguments
+from cobalt.manifest import check_made_with, recorded_arguments
 from cobalt.problem import Problem
+from cobalt.progress import ticking
 from cobalt.records import RecordFile
+from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.trajectory import Turn
 
@@ -51,10 +53,30 @@ class RolloutSettings:
         """Look at the files before anything slow begins.
 
         Raises:
-            UserError: an input cannot be read, or the result cannot be written.
+            UserError: an input cannot be read, or the result cannot be written or was made with other settings.
         """
         load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
+        self.check_earlier()
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides the records, as the manifest has it; without the services."""
+        return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
+
+    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
+        """Compare the settings with those of an existing result, before services are asked or started.
+
+        Args:
+            services: What is known of engine and judge, as the manifest has it.
+
+        Raises:
+            UserError: the result was made with other settings; they are named.
+        """
+        given = self.decisive() | dict(services or {})
+        recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
+        if self.samples == "unseeded" or (self.samples == "auto" and recorded.get("seed") is None):
+            given["generation"] |= {"seed": None}  # see `decide_samples`
+        check_made_with(self.output_file, given)
 
 
 Settings = TypeVar("Settings", bound=RolloutSettings)
@@ -112,33 +134,6 @@ def check_replay(engine: Engine, problems: Sequence[Problem], turns: int) -> Non
         )
 
 
-class CountingEngine:
-    """An engine, with the prompt tokens of all its completions counted.
-
-    Attributes:
-        prompt_tokens: Of every completion.
-        cached_tokens: Those of them that the engine had computed before, for another sample or turn.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-
-    async def generate(
-        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
-    ) -> list[Completion]:
-        """Draw completions; see `Engine.generate`."""
-        completions = await self._engine.generate(conversation, settings, call)
-        self.prompt_tokens += sum(completion.prompt_tokens for completion in completions)
-        self.cached_tokens += sum(completion.cached_tokens for completion in completions)
-        return completions
-
-    async def describe(self) -> Mapping[str, Any]:
-        """See `Engine.describe`."""
-        return await self._engine.describe()
-
-
 async def run_rollout(
     settings: RolloutSettings,
     problems: Sequence[Problem],
@@ -147,7 +142,8 @@ async def run_rollout(
     judge: Judge,
     *,
     stage: str,
-    decided: Mapping[str, Any],
+    responses: Callable[[Problem], int],
+    decided: Mapping[str, Any] | None = None,
 ) -> int:
     """Do `work` for each problem that the result does not hold yet; see `cobalt.rollout.runner.run_all`.
 
@@ -158,29 +154,39 @@ async def run_rollout(
         engine: Generates.
         judge: Judges.
         stage: Name of the stage in the manifest.
-        decided: What decides the records besides sampling, prompts, engine and judge.
+        responses: How many responses the engine is asked for a problem.
+        decided: What decides the records besides the settings, engine and judge.
     """
+
+    async def counted(problem: Problem) -> Mapping[str, Any]:
+        engine.begin()
+        try:
+            return await work(problem)
+        finally:
+            engine.end(problem.id)
+
     with RecordFile(settings.output_file) as output:
         about = dict(await engine.describe())
         about.pop("device", None)  # it decides whether samples are seeded, which the manifest says of the sampling
         arguments = {
             "stage": stage,
-            "generation": settings.generation.model_dump(),
-            **decided,
-            "prompts": load_prompts(settings.prompts).digests,
+            **settings.decisive(),
+            **(decided or {}),
             "engine": about,
             "judge": dict(await judge.describe()),
         }
-        failed = await run_all(
-            problems,
-            lambda problem: problem.id,
-            work,
-            output,
-            arguments=arguments,
-            inputs=[settings.input_file],
-            concurrency=settings.concurrency,
-            description=stage.replace("_", " "),
-        )
+        engine.plan({problem.id: responses(problem) for problem in problems if problem.id not in output.done})
+        async with ticking(engine.standing, desc=stage.replace("_", " "), unit="responses"):
+            failed = await run_all(
+                problems,
+                lambda problem: problem.id,
+                counted,
+                output,
+                arguments=arguments,
+                inputs=[settings.input_file],
+                concurrency=settings.concurrency,
+                description=None,
+            )
     if engine.cached_tokens:
         logger.info(
             "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache",

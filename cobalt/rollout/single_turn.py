@@ -9,8 +9,8 @@ from cobalt.engine import Call, Engine
 from cobalt.episode import judge_response
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problem import Problem, load_problems
+from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.shared import (
-    CountingEngine,
     RolloutSettings,
     check_replay,
     decide_samples,
@@ -43,7 +43,7 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
     problems = load_problems(settings.input_file)
     check_replay(engine, problems, 1)
     settings = await decide_samples(settings, engine)
-    counting = CountingEngine(engine)
+    counting = CountingEngine(engine, turns=1, max_tokens=settings.generation.max_tokens)
 
     async def work(problem: Problem) -> dict[str, Any]:
         messages = first_messages(problem, prompts)
@@ -56,4 +56,6 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
             **encode_single_turn(turns, results),
         }
 
-    return await run_rollout(settings, problems, work, counting, judge, stage="single_turn", decided={})
+    return await run_rollout(
+        settings, problems, work, counting, judge, stage="single_turn", responses=lambda _: settings.generation.n
+    )

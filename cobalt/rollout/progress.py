@@ -1,0 +1,154 @@
+"""How far a rollout is, by what its engine was asked and has answered: responses, tokens, and the time left.
+
+Problems would say less: many are worked on at a time, so that all may finish in the last minute.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from cobalt.conversation import Message
+from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.problem import ProblemId
+from cobalt.progress import Standing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A call that has no answer yet: when it began, in seconds of the event loop, its responses, and its turn."""
+
+    began: float
+    responses: int
+    turn: int
+
+
+class CountingEngine:
+    """An engine, with everything counted that it was asked and has answered.
+
+    Attributes:
+        prompt_tokens: Of every completion.
+        cached_tokens: Those of them that the engine had computed before, for another sample or turn.
+        completion_tokens: Of every completion.
+        responses: Number of completions.
+    """
+
+    def __init__(self, engine: Engine, *, turns: int, max_tokens: int) -> None:
+        """Count the calls of a run.
+
+        Args:
+            engine: Generates.
+            turns: Programs of a conversation, the first one included.
+            max_tokens: Longest completion, in tokens.
+        """
+        self._engine = engine
+        self._turns = turns
+        self._max_tokens = max_tokens
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.responses = 0
+        self._asked: set[_Asked] = set()
+        self._call_seconds = 0.0
+        self._response_seconds = 0.0
+        self._longest_tokens = 0
+        self._answered: Counter[ProblemId] = Counter()
+        self._began = 0.0
+        self._planned: dict[ProblemId, int] = {}
+        self._total = 0
+        self._problems = 0
+        self._problems_begun = 0
+        self._problems_done = 0
+
+    def plan(self, responses: Mapping[ProblemId, int]) -> None:
+        """Set the problems to work on, each with the number of its responses, and begin to measure time."""
+        self._planned = dict(responses)
+        self._problems = len(responses)
+        self._total = sum(responses.values())
+        self._began = _now()
+
+    def begin(self) -> None:
+        """Count a problem as one that is worked on."""
+        self._problems_begun += 1
+
+    def end(self, problem: ProblemId) -> None:
+        """Count a problem as done. If it failed, its further responses are not expected any more."""
+        self._problems_done += 1
+        self._total -= self._planned.pop(problem) - self._answered.pop(problem, 0)
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """Draw completions; see `Engine.generate`."""
+        asked = _Asked(_now(), settings.n, call.turn)
+        self._asked.add(asked)
+        try:
+            completions = await self._engine.generate(conversation, settings, call)
+        finally:
+            self._asked.remove(asked)
+        seconds = _now() - asked.began
+        self._call_seconds += seconds
+        self._response_seconds += seconds * len(completions)
+        self._longest_tokens += max(completion.completion_tokens for completion in completions)
+        if call.problem_id in self._planned:
+            self._answered[call.problem_id] += len(completions)
+        else:  # another sample of the problem has failed
+            self._total += len(completions)
+        self.responses += len(completions)
+        self.prompt_tokens += sum(completion.prompt_tokens for completion in completions)
+        self.cached_tokens += sum(completion.cached_tokens for completion in completions)
+        self.completion_tokens += sum(completion.completion_tokens for completion in completions)
+        return completions
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`."""
+        return await self._engine.describe()
+
+    def seconds_left(self) -> float | None:
+        """Expected time until the last response; None before the first one.
+
+        A response in flight is expected to take as long again as finished ones took, but not longer than `max_tokens`
+        tokens take. With responses that have not begun, they share the number of responses that were in flight on
+        average. The turns of a conversation follow one another, which may take longer than that.
+        """
+        if not self.responses:
+            return None
+        now = _now()
+        finished = self._response_seconds / self.responses
+        longest = self._max_tokens * self._call_seconds / self._longest_tokens if self._longest_tokens else math.inf
+        in_flight = [
+            (asked, now - asked.began, min(finished, max(0.0, longest - now + asked.began))) for asked in self._asked
+        ]
+        number = sum(asked.responses for asked, _, _ in in_flight)
+        spent = self._response_seconds + sum(asked.responses * age for asked, age, _ in in_flight)
+        if spent <= 0:  # a replay
+            return 0.0
+        to_come = sum(asked.responses * rest for asked, _, rest in in_flight)
+        mean = (spent + to_come) / (self.responses + number)
+        work = to_come + mean * (self._total - self.responses - number)
+        chains = [rest + mean * (self._turns - 1 - asked.turn) for asked, _, rest in in_flight]
+        if self._problems_begun < self._problems:
+            chains.append(mean * self._turns)
+        return max(work * (now - self._began) / spent, *chains, 0.0)
+
+    def standing(self) -> Standing:
+        """How far the run is."""
+        seconds = max(_now() - self._began, 1e-9)
+        words = [
+            f"{self._problems_done} of {self._problems} problems",
+            f"{self.completion_tokens:,} tokens",
+            f"{self.completion_tokens / seconds:,.0f} tokens/s",
+            f"{tqdm.format_interval(seconds)} so far",
+        ]
+        left = self.seconds_left()
+        if left is not None and self._problems_done < self._problems:
+            words.append(f"about {tqdm.format_interval(left)} left")
+        return Standing(self.responses, self._total, ", ".join(words))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
