@@ -427,9 +427,9 @@ def known_descriptions(arguments: Arguments) -> dict[str, dict[str, Any]]:
     Raises:
         UserError: a setting is unknown or has a bad value.
     """
-    known = {"judge": ServiceSettings.from_mapping(_pairs(arguments.judge), os.environ).of_the_judge().decisive()}
+    known = {"judge": ServiceSettings.from_mapping(pairs(arguments.judge), os.environ).of_the_judge().decisive()}
     if arguments.model is not None:
-        given = {"model": arguments.model} | _pairs(arguments.engine)
+        given = {"model": arguments.model} | pairs(arguments.engine)
         settings = read_settings(VllmSettings, given, os.environ, ENVIRONMENT_PREFIX)
         path = model_path(settings.model)
         known["engine"] = settings.model_dump(include={"dtype", "seed", "max_model_len"}, exclude_none=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
-from cobalt.engine import Engine
+from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.judge import Judge
