@@ -35,7 +35,7 @@ from cobalt.studies.offline_methods import (
     folders_of,
 )
 from cobalt.studies.page import kept, write_page
-from cobalt.studies.results import collected, cost
+from cobalt.studies.results import batch_of, collected, cost
 from cobalt.training.divergence import read_divergence
 from cobalt.trajectory_codec import read_trajectories
 
@@ -86,7 +86,7 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
         for response in group.responses
     )
     seconds = training_seconds(run, steps) + preparing
-    cost = Cost(steps, examples, seconds, preparing, tokens, tests, memory)
+    cost = Cost(steps, len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
     return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
 
 
