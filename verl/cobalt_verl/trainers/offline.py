@@ -170,8 +170,7 @@ class OfflineTrainer:
         tensordict_utils.assign_non_tensor(
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
         )
-        if self._settings.estimator != "sft":  # which compares no rewards
-            counts["training/equal_groups"] = equal_groups(groups)
+        counts["training/equal_groups"] = equal_groups(groups)
         found = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
         named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
         return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | counts
@@ -284,8 +283,14 @@ def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
 
 
 def equal_groups(groups: Sequence[TokenGroup]) -> float:
-    """The share of groups whose responses have the same reward, which their advantages tell: no contrast to learn."""
-    return float(np.mean([np.ptp([row.advantage for row in group.rows]) < _ROUNDING for group in groups]))
+    """The share of groups whose rows all have the same advantage, so that they hold no contrast to learn.
+
+    Args:
+        groups: At least one of them with a row; those without (`TokenGroup`) do not count. With the estimator sft,
+            which compares no rewards, the share is 1.
+    """
+    advantages = [[row.advantage for row in group.rows] for group in groups if group.rows]
+    return float(np.mean([max(values) - min(values) < _ROUNDING for values in advantages]))
 
 
 def validation_metrics(

@@ -185,8 +185,7 @@ def reward_metrics(parts: Sequence[Mapping[str, float]], prompts: Sequence[str])
     Returns:
         `reward/NAME`; `reward/equal_groups`, the share of prompts whose trajectories all have the same `score` to the
         last digit, so that GRPO learns nothing from them; if the parts say when they were computed (`VERDICT_AT`), also
-        `timing_s/reward_wait`: the seconds
-        of `timing_s/gen` from the end of the last response to the last verdict.
+        `timing_s/reward_wait`: the seconds of `timing_s/gen` from the end of the last response to the last verdict.
     """
     found = {
         f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
