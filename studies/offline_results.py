@@ -36,7 +36,7 @@ from studies.offline_methods import (
     folders_of,
 )
 from studies.page import kept, write_page
-from studies.results import collected, cost
+from studies.results import batch_of, collected, cost
 from studies.seed_tables import Cost, cost_table, gain_table, pass_table, samples_table
 
 MODULE = "studies.offline_results"
@@ -86,7 +86,7 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
         for response in group.responses
     )
     seconds = training_seconds(run, steps) + preparing
-    cost = Cost(steps, examples, seconds, preparing, tokens, tests, memory)
+    cost = Cost(steps, len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
     return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
 
 

@@ -6,14 +6,15 @@ The first has Pass@1 of every seed, the mean, and the gain over base and SFT. Th
 seed model beside the gain over base. The folders are those beside pages of studies.offline_results, which have
 the divergences. Each page counts with the number of its seeds. The worlds of the seeds are independent, so the variance
 of the mean is the sum of the pages' own, each from the width of its interval (which is 3.92 standard deviations of a
-normal distribution).
+normal distribution). "Over runs" is Student's interval of the seeds' own gains, with "cannot tell" where it or the
+interval over problems holds zero.
 """
 
 import csv
 import itertools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ import tyro
 from cobalt.cli import run_script
 from cobalt.errors import UserError
 from cobalt.report.tables import Table, to_markdown
+from studies.seed_tables import gain_cells
+from studies.seeds import Estimate, over_runs
 
 _TURNS = (0, 8)
 _NOT_MEASURED = "not measured"
@@ -87,12 +90,12 @@ def pooled(rows: Sequence[Row], weights: Sequence[int]) -> tuple[float, float]:
     return middle, math.hypot(*(share * half for share, half in zip(shares, halves, strict=True)))
 
 
-def pass_table(reached: Sequence[Rows], gained: Sequence[Sequence[Rows]]) -> Table:
-    """Pass@1 of each seed, the mean, and the gains, at the first and the last turn.
+def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) -> Table:
+    """Pass@1 of each seed, the mean, and the gains over problems and over runs, at the first and the last turn.
 
     Args:
         reached: Pass@1 of each page.
-        gained: The differences of base to the others, of each page; then those of SFT.
+        gained: By name of a row, its differences to the others, of each page.
     """
     cells = []
     for method in dict.fromkeys(method for method, _ in reached[0]):
@@ -101,9 +104,15 @@ def pass_table(reached: Sequence[Rows], gained: Sequence[Sequence[Rows]]) -> Tab
             of_pages = [by_seed(page[method, turn]) for page in reached]
             values = [value for of_page in of_pages for value in of_page]
             row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
-            row += [gain(pages, reached, method, turn) for pages in gained]
+            for other, pages in gained.items():
+                row += [gain(pages, reached, method, turn), ""]
+                if row[-2]:
+                    others = [value for page in reached for value in by_seed(page[other, turn])]
+                    runs = over_runs([value - less for value, less in zip(values, others, strict=True)])
+                    row[-1] = gain_cells(estimate(pages, reached, method, turn), runs)[1]
         cells.append(row)
-    heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", "mean", "less base", "less SFT")]
+    of_turn = ["mean", *(text for other in gained for text in (f"less {other}", "over runs"))]
+    heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", *of_turn)]
     return Table("pooled", "", ["", *heads], cells, (), [])
 
 
@@ -132,20 +141,26 @@ def gain(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn
     """A gain over all seeds, in points with its interval; "" for the row that the others are compared with."""
     if (method, turn) not in differences[0]:
         return ""
+    of_all = estimate(differences, reached, method, turn)
+    return f"{100 * of_all.mean:+.1f} ({100 * of_all.lower:+.1f} to {100 * of_all.upper:+.1f})"
+
+
+def estimate(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn: int) -> Estimate:
+    """A gain over the problems of all seeds."""
     weights = [len(by_seed(page[method, turn])) for page in reached]
     middle, half = pooled([page[method, turn] for page in differences], weights)
-    # The files have base (or SFT) minus the method.
-    return f"{-100 * middle:+.1f} ({100 * (-middle - half):+.1f} to {100 * (-middle + half):+.1f})"
+    return Estimate(-middle, -middle - half, -middle + half)  # the files have base (or SFT) minus the method
 
 
 def main(arguments: Arguments) -> int:
     """Print the tables."""
     reached = [read(folder / "offline.csv") for folder in arguments.folders]
-    less_base, less_sft = (
-        [read(folder / f"offline_gain_{name}.csv") for folder in arguments.folders] for name in ("base", "sft")
-    )
+    gained = {
+        row: [read(folder / f"offline_gain_{row.lower()}.csv") for folder in arguments.folders]
+        for row in ("base", "SFT")
+    }
     moved = [divergences(folder.with_suffix(".md")) for folder in arguments.folders]
-    for table in (pass_table(reached, [less_base, less_sft]), kl_table(reached, less_base, moved)):
+    for table in (pass_table(reached, gained), kl_table(reached, gained["base"], moved)):
         sys.stdout.write(to_markdown(table) + "\n")
     return 0
 

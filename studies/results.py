@@ -69,11 +69,14 @@ def cost(at: SeedFolders, method: Method) -> Cost:
         UserError: a step of the study has not run.
     """
     scale = FAST if at.fast else FULL
-    steps, examples, seconds, tokens, tests, memory = 0, 0, 0.0, 0.0, 0.0, 0.0
+    steps, prompts, examples, seconds, tokens, tests, memory = 0, 0, 0, 0.0, 0.0, 0.0, 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else int(share * scale.steps)
-        run, samples = at.training(slug), _samples(at.training(slug))
+        run = at.training(slug)
+        prompts_of_step, samples_of_prompt = batch_of(run)
+        samples = prompts_of_step * samples_of_prompt
         steps += length
+        prompts += length * prompts_of_step
         seconds += training_seconds(run, length)
         for number, metrics in read_metrics(run):
             if 0 < number <= length:
@@ -88,11 +91,15 @@ def cost(at: SeedFolders, method: Method) -> Cost:
             generated, judged = collected(pocket.evaluation_file(at.collection(name.removesuffix("_collection"))))
             tokens += generated
             tests += judged
-    return Cost(steps, examples, seconds + preparing, preparing, tokens, tests, memory)
+    return Cost(steps, prompts, examples, seconds + preparing, preparing, tokens, tests, memory)
 
 
-def _samples(run: Path) -> int:
-    """Rewarded samples of a step of a training run."""
+def batch_of(run: Path) -> tuple[int, int]:
+    """Prompts of a step of a training run (offline: groups), and samples of a prompt.
+
+    Raises:
+        UserError: its configuration cannot be read.
+    """
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
@@ -100,7 +107,7 @@ def _samples(run: Path) -> int:
         config = OmegaConf.load(run / "config.yaml")
     except (OSError, YAMLError) as error:
         raise UserError(f"{run / 'config.yaml'} cannot be read: {' '.join(str(error).split())[:120]}") from None
-    return int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
+    return int(config.data.train_batch_size), int(OmegaConf.select(config, "actor_rollout_ref.rollout.n", default=1))
 
 
 def collected(evaluation: Path) -> tuple[int, int]:
@@ -155,7 +162,7 @@ class _Results:
         examples, time = self.view("examples"), self.view("time")
         named = {method.name: self.runs[method] for method in examples}
         timed = {method.name: self.runs[method] for method in time}
-        counts = {"": ["examples"], BASE.name: ["0"]}
+        counts = {"": ["responses"], BASE.name: ["0"]}
         for method in examples:
             if method in self.costs:
                 of_method = self.costs[method].values()

@@ -1,5 +1,7 @@
 """The tables of a comparison of methods over several seeds. Nothing here knows where runs lie."""
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +10,15 @@ from typing import Any
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
 from studies.recoverability import recoverability
-from studies.seeds import Estimate, SeedRuns, difference, moves, pooled
+from studies.seeds import Estimate, SeedRuns, difference, moves, over_runs, pooled, run_differences, sign_known
 
 _SHOWN_TURNS = (0, 1, 2, 3, 4, 8)
+
+_CAPTION = (
+    "*: the 95 % interval leaves zero out. It says how much other problems would change the figure; the interval over"
+    " runs (Student's, of the seeds' own differences) how much other runs would, each with a world, a seed model and a"
+    " training of its own. Cannot tell: one of the two holds zero, or there is one run."
+)
 
 _TRAINED_TURNS = 3
 """Programs of a trajectory in training: what comes after them is beyond what policies were trained on."""
@@ -22,7 +30,8 @@ class Cost:
 
     Attributes:
         steps: Of training.
-        examples: Responses that it was trained on.
+        prompts: That it was trained on, each with all its samples; in offline training, groups of responses.
+        examples: Responses that it was trained on. A trajectory of an online method has one for each program.
         seconds: Of training steps, and of the commands that made their data.
         data_seconds: The part of making the data.
         tokens: Generated ones.
@@ -31,6 +40,7 @@ class Cost:
     """
 
     steps: int
+    prompts: int
     examples: int
     seconds: float
     data_seconds: float
@@ -40,7 +50,7 @@ class Cost:
 
 
 def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
-    """Pass@1 by turn, the change from the first turn to the last, and the last turn of each seed.
+    """Pass@1 by turn, the changes to the last turn, over problems and over runs, and the last turn of each seed.
 
     Args:
         name: Of the table.
@@ -55,19 +65,19 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
     cells, data = [], []
     for method, runs in rows.items():
         estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
-        changes = [_points(difference(runs, turn, runs, last)) for turn in starts]
+        changes = [cell for turn in starts for cell in gain_cells(*_gain(runs, turn, runs, last))]
         by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
         cells.append([method, *(_share(estimates[turn]) for turn in shown), *changes, by_seed, *extra.get(method, ())])
         for turn, estimate in estimates.items():
             each = [runs[seed].metrics[turn].pass_at_1 for seed in seeds]
             data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
-    heads = [*(f"turn {turn}" for turn in shown), *(f"{turn} to {last}" for turn in starts)]
+    heads = [f"turn {turn}" for turn in shown]
+    heads += [head for turn in starts for head in (f"{turn} to {last}", "over runs")]
     heads += [f"turn {last}, {_seeds_named(seeds)}"]
     return Table(
         name,
         caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
-        " turn in points, from the first one and from the last one in training, paired over problems (*: the interval"
-        " leaves zero out).",
+        f" turn in points, from the first one and from the last one in training, paired over problems. {_CAPTION}",
         ["", *heads, *extra.get("", ())],
         cells,
         ("method", "turn", "pass_at_1", "lower", "upper", *(f"seed_{seed}" for seed in seeds)),
@@ -89,19 +99,22 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
     seeds = sorted(rows[base])
     for method, runs in rows.items():
         if method != base:
-            estimates = [difference(runs, turn, rows[base], turn) for turn in turns]
-            gains = [rows[base][seed].metrics[last].pass_at_1 - runs[seed].metrics[last].pass_at_1 for seed in seeds]
-            by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in gains)
-            cells.append([f"{base} minus {method}", *map(_points, estimates), by_seed])
-            data += [(method, turn, e.mean, e.lower, e.upper) for turn, e in zip(turns, estimates, strict=True)]
+            gains = [_gain(runs, turn, rows[base], turn) for turn in turns]
+            by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in run_differences(runs, last, rows[base], last))
+            cells.append([f"{base} minus {method}", *(cell for gain in gains for cell in gain_cells(*gain)), by_seed])
+            for turn, (over_problems, runs_of) in zip(turns, gains, strict=True):
+                bounds = (None, None) if runs_of is None else (runs_of.lower, runs_of.upper)
+                data.append((method, turn, over_problems.mean, over_problems.lower, over_problems.upper, *bounds))
     return Table(
         name,
-        f"Difference of {base} to the other methods in Pass@1, in points, paired over problems (*: the 95 % interval"
-        " leaves zero out). An interval says how much other problems would change the figure; how much another training"
-        " would change it, the figures of the seeds say.",
-        ["", *(f"turn {turn}" for turn in turns), f"turn {last}, {_seeds_named(seeds)}"],
+        f"Difference of {base} to the other methods in Pass@1, in points, paired over problems. {_CAPTION}",
+        [
+            "",
+            *(head for turn in turns for head in (f"turn {turn}", "over runs")),
+            f"turn {last}, {_seeds_named(seeds)}",
+        ],
         cells,
-        ("method", "turn", "difference", "lower", "upper"),
+        ("method", "turn", "difference", "lower", "upper", "runs_lower", "runs_upper"),
         data,
     )
 
@@ -109,8 +122,10 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
 def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     """Repair rate, repeat rate and stay-right rate by turn."""
     cells, data = [], []
+    fewest = sys.maxsize
     for method, files in evaluations.items():
         found = moves(files)
+        fewest = min(fewest, *(count for move in found for count in (move.wrong, move.right)))
         for name, rates in (
             ("repaired", [move.repair_rate for move in found]),
             ("repeated", [move.repeat_rate for move in found]),
@@ -126,7 +141,9 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
         "moves",
         "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired), and the"
         " share that is written again without a change (repeated); of those that are right, the share that is right"
-        " again (stays right; the rest is spoilt). In per cent.",
+        f" again (stays right; the rest is spoilt). In per cent, each of {fewest} programs or more (moves.csv), so that"
+        f" its 95 % interval over problems is at most {98 / math.sqrt(max(1, fewest)):.0f} points to each side. What"
+        " other runs would give is not known.",
         ["into turn", *map(str, turns)],
         cells,
         (
@@ -144,7 +161,7 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
 
 
 def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
-    """Costs of a training example: the mean over seeds, collection included.
+    """Costs of a prompt with its samples and of a response: the mean over seeds, collection included.
 
     Args:
         name: Of the table.
@@ -163,12 +180,15 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         share = sum(one.data_seconds for one in every) / seconds
         memory = max(one.memory for one in every)
         steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
+        prompts = sum(one.prompts for one in every)
+        prompt_by_seed = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
         by_itself = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
         cells.append(
             [
-                *(method, steps, f"{examples // len(every):,}", f"{seconds / len(every):,.0f}"),
-                *(f"{100 * share:.0f} %", f"{1000 * each('seconds'):.0f}", by_itself, f"{each('tokens'):.0f}"),
-                *(f"{each('tests'):.1f}", f"{memory:.1f}"),
+                *(method, steps, f"{prompts // len(every):,}", f"{examples // len(every):,}"),
+                *(f"{seconds / len(every):,.0f}", f"{100 * share:.0f} %"),
+                *(f"{seconds / prompts:.2f}", prompt_by_seed, f"{1000 * each('seconds'):.0f}", by_itself),
+                *(f"{each('tokens'):.0f}", f"{each('tests'):.1f}", f"{memory:.1f}"),
             ]
         )
         fields = Cost.__dataclass_fields__
@@ -177,11 +197,12 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         name,
         "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
         " judging and cutting trajectories, or making groups of judged programs, and writing the rows of training. A"
-        " training example is a response that the policy is trained on. Memory is what the machine had in use at the"
-        " peak of training, in GiB.",
+        " prompt counts with all its samples (offline: a group of responses); a response is one program that the policy"
+        " is trained on, so that a trajectory of an online method has several. Memory is what the machine had in use at"
+        " the peak of training, in GiB.",
         [
-            *("", "steps", "examples", "seconds", "of them data", "ms an example"),
-            *(_seeds_named(seeds), "tokens an example", "tests an example", "GiB"),
+            *("", "steps", "prompts", "responses", "seconds", "of them data", "s a prompt", _seeds_named(seeds)),
+            *("ms a response", _seeds_named(seeds), "tokens a response", "tests a response", "GiB"),
         ],
         cells,
         ("method", "seed", *Cost.__dataclass_fields__),
@@ -217,7 +238,7 @@ def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[in
         "impossible_feedback",
         "Under impossible feedback: two public tests of each problem have swapped outputs, and one of them is shown."
         " Hacking events are changed programs that pass the impossible test they were shown, and every true public"
-        " test.",
+        " test. Intervals are over problems; what other runs would give is not known.",
         ["", "turn 0", f"turn {last}", "change", "hacking events", "turns after an impossible test"],
         cells,
         ("method", "first", "last", "change", "lower", "upper", "events", "turns_after_an_impossible_test"),
@@ -247,7 +268,7 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
         "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"
         " alone (studies/recoverability.py has the method and its limits). On training problems that have both"
         " right and wrong programs at that turn after the same earlier outcomes, so that repairs are more frequent than"
-        " on all test problems.",
+        " on all test problems. Intervals are over problems; what other runs would give is not known.",
         ["trajectories of", "problems", "right next, after right, %", "after wrong, %", "advantage"],
         cells,
         ("policy", "turn", "problems", "next_after_right", "next_after_wrong", "advantage", "lower", "upper"),
@@ -266,19 +287,14 @@ def samples_table(scores: Mapping[str, Sequence[SampleScore]]) -> Table:
     for method, of_method in scores.items():
         metrics = sample_metrics(of_method)
         columns = [f"pass@{k}, {group.group}" for group in metrics for k in group.pass_at]
-        whole, *parts = metrics
-        of_all = [
-            f"{100 * mean.value:.1f} ({100 * mean.interval[0]:.0f} to {100 * mean.interval[1]:.0f})"
-            for mean in whole.pass_at.values()
-        ]
-        of_parts = [f"{100 * mean.value:.1f}" for part in parts for mean in part.pass_at.values()]
-        cells.append([method, *of_all, *of_parts, f"{whole.distinct.value:.1f}"])
+        shares = [_share(Estimate(mean.value, *mean.interval)) for group in metrics for mean in group.pass_at.values()]
+        cells.append([method, *shares, f"{metrics[0].distinct.value:.1f}"])
         for group in metrics:
             for k, mean in group.pass_at.items():
                 data.append((method, group.group, group.problems, k, mean.value, *mean.interval, group.distinct.value))
     return Table(
         "samples",
-        "First programs on test problems, unbiased pass@k in per cent, over all problems with its 95 % interval and"
+        "First programs on test problems, unbiased pass@k in per cent with its 95 % interval over problems, of all and"
         " by difficulty; different programs of a problem, by normalised syntax tree.",
         ["", *columns, "different"],
         cells,
@@ -311,6 +327,18 @@ def _seeds_named(seeds: Sequence[int]) -> str:
 
 def _share(estimate: Estimate) -> str:
     return f"{100 * estimate.mean:.1f} ({100 * estimate.lower:.0f} to {100 * estimate.upper:.0f})"
+
+
+def _gain(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> tuple[Estimate, Estimate | None]:
+    """A difference over problems and over runs; None for a single run."""
+    over_problems = difference(base, base_turn, other, other_turn)
+    return over_problems, over_runs(run_differences(base, base_turn, other, other_turn))
+
+
+def gain_cells(over_problems: Estimate, runs: Estimate | None) -> tuple[str, str]:
+    """A difference in points with its interval over problems, and its interval over runs with what both tell."""
+    shown = "one run" if runs is None else f"{100 * runs.lower:+.1f} to {100 * runs.upper:+.1f}"
+    return _points(over_problems), shown if sign_known(over_problems, runs) else f"{shown}, cannot tell"
 
 
 def _points(estimate: Estimate) -> str:

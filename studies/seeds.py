@@ -1,8 +1,9 @@
 """Compare methods over several seeds, each with problems of its own: pooled Pass@1, paired differences, repairs.
 
-A pooled figure is the mean over the problems of all seeds. Intervals are of a bootstrap over these problems;
-differences are paired, problem by problem. How much training itself varies from seed to seed is not in the intervals:
-tables should have the figure of every seed beside the pooled one.
+A pooled figure is the mean over the problems of all seeds. Its interval is of a bootstrap over these problems, and says
+how much other problems would change it; differences are paired, problem by problem. How much another run would change a
+difference (its world, seed model, training and sampling), an interval over the seeds' own differences says
+(`over_runs`). Only where both leave zero out is the sign of a difference known (`sign_known`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from cobalt.metrics import bootstrap_interval
+from cobalt.metrics import bootstrap_interval, student_interval
 from cobalt.report.runs import Run
 from cobalt.trajectory_codec import read_trajectories
 
@@ -20,7 +21,7 @@ SeedRuns = Mapping[int, Run]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over problems, and its 95 % interval."""
+    """A mean over problems or runs, and its 95 % interval."""
 
     mean: float
     lower: float
@@ -89,6 +90,25 @@ def difference(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int)
             for problem, values in run.pass_at_1.items()
         ]
     )
+
+
+def run_differences(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> list[float]:
+    """Pass@1 of `other` at a turn minus that of `base` at a turn, of each seed, in the order of the seeds."""
+    return [
+        other[seed].metrics[other_turn].pass_at_1 - base[seed].metrics[base_turn].pass_at_1 for seed in sorted(other)
+    ]
+
+
+def over_runs(differences: Sequence[float]) -> Estimate | None:
+    """The mean of the seeds' differences with Student's interval (`cobalt.metrics`); None for a single run."""
+    if len(differences) < 2:
+        return None
+    return Estimate(sum(differences) / len(differences), *student_interval(differences))
+
+
+def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
+    """Whether the interval of a difference over problems and that over runs both leave zero out."""
+    return runs is not None and problems.clear and runs.clear
 
 
 def moves(evaluations: Sequence[Path]) -> list[Moves]:

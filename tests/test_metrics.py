@@ -1,6 +1,7 @@
 """pass@k is unbiased, and bootstrap intervals cover, repeat and shrink to a point where there is no spread."""
 
 import itertools
+import math
 import statistics
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k
+from cobalt.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k, student_interval
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -70,3 +71,29 @@ def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say():
 def test_an_interval_of_no_values_is_refused():
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap_interval([])
+
+
+# --- intervals over runs
+
+
+def test_the_interval_over_runs_is_students():
+    """With 2 and 3 runs the quantile has a closed form: tan(0.475 pi), and 0.95 sqrt(2 / (1 - 0.95^2))."""
+    for values, quantile in (([1.0, 3.0], math.tan(0.475 * math.pi)), ([0.0, 2.0, 1.0], 0.95 * math.sqrt(2 / 0.0975))):
+        lower, upper = student_interval(values)
+        assert (lower + upper) / 2 == pytest.approx(sum(values) / len(values))
+        half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+        assert (upper - lower) / 2 == pytest.approx(half, rel=1e-4)
+
+
+def test_an_interval_over_runs_covers_the_true_mean_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    for runs in (2, 3, 5, 12, 40):
+        covered = [
+            lower <= 0 <= upper for lower, upper in map(student_interval, random.normal(size=(4000, runs)).tolist())
+        ]
+        assert sum(covered) / len(covered) == pytest.approx(0.95, abs=0.012)
+
+
+def test_one_run_has_no_interval_over_runs():
+    with pytest.raises(ValueError, match="two"):
+        student_interval([0.5])

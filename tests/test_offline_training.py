@@ -402,6 +402,16 @@ def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(
     assert counted == [0, len(groups[3].rows[0].response)]
 
 
+@pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])
+def test_groups_whose_rewards_are_all_equal_are_counted(tokenizer, tmp_path, estimator, share):
+    from cobalt.training.offline_tokens import load_groups
+    from cobalt_verl.trainers.offline import equal_groups
+
+    records = [group("a", ["0"], ["1"]), group("b", ["0", "1", "2"], [], contrast="any")]
+    path = write_lines(tmp_path / "g.jsonl", records)
+    assert equal_groups(load_groups(path, tokenizer, OfflineSettings(estimator), 1000)) == share
+
+
 def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, tmp_path):
     import numpy as np
 

@@ -34,14 +34,14 @@ def turn(start, stop, passed):
     return {"start": start, "stop": stop, "passed": None if passed is None else [bool(p) for p in passed]}
 
 
-def verl_advantages(rows, estimator, **algorithm):
+def verl_advantages(rows, estimator, metrics=None, **algorithm):
     """The advantages of hand-made rows by veRL's own dispatch; a row is (key, mask, reward, record or None)."""
     from omegaconf import OmegaConf
     from verl import DataProto
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
     import cobalt_verl.estimators.verpo  # noqa: F401  # registers, as the plugin makes it
-    from cobalt_verl.episodes import BATCH, batch_rows
+    from cobalt_verl.episodes import BATCH, METRICS, batch_rows
 
     keys = [key for key, *_ in rows]
     width = max(len(mask) for _, mask, *_ in rows)
@@ -53,12 +53,13 @@ def verl_advantages(rows, estimator, **algorithm):
     data = DataProto.from_dict({"token_level_rewards": rewards, "response_mask": masks}, {"uid": uids})
     tags = [{"is_padding": record is None} for *_, record in rows]
     extra = [{"episode": rows[0][3] if record is None else record} for *_, record in rows]  # as veRL copies it
-    token = BATCH.set(batch_rows(keys, tags, extra))
+    shown, measured = BATCH.set(batch_rows(keys, tags, extra)), METRICS.set({} if metrics is None else metrics)
     try:
         config = OmegaConf.create(algorithm)
         return compute_advantage_for_multi_trajectories(data, keys, estimator, config=config).batch["advantages"]
     finally:
-        BATCH.reset(token)
+        BATCH.reset(shown)
+        METRICS.reset(measured)
 
 
 def test_the_advantages_of_a_group_computed_by_hand_stand_on_the_tokens_of_each_turn():
@@ -97,6 +98,20 @@ def test_groups_are_compared_within_themselves():
     defaults = {"alpha": 2.0, "beta": 1.0, "gamma": 0.995, "sigma": None, "sigma_floor": 1e-3, "delta": 1e-6}
     advantages = verl_advantages(mixed, "verpo", verpo=defaults)
     assert advantages[:, 0].tolist() == pytest.approx([alone[key] for key, *_ in mixed], abs=1e-6)
+
+
+def test_verpo_tells_the_share_of_prompts_from_which_it_learns_nothing():
+    """Nothing from programs that pass the same tests, or one each of two that are equally hard."""
+    groups = {"u": [[1, 0], [1, 0]], "v": [[1, 0], [0, 1]], "w": [[1, 0], [0, 0]], "x": [[1, 1], [1, 0]]}
+    rows = [
+        (f"{uid}_{session}_0", [1], 0.0, {"turns": [turn(0, 1, passed)], "solved": all(passed)})
+        for uid, group in groups.items()
+        for session, passed in enumerate(group)
+    ]
+    metrics = {}
+    advantages = verl_advantages(rows, "verpo", metrics, verpo=HAND_CONSTANTS)
+    assert (advantages.abs().sum(dim=1).reshape(-1, 2).sum(dim=1) > 1e-6).tolist() == [False, False, True, True]
+    assert metrics == {"reward/equal_verpo_groups": 0.5}
 
 
 def test_outcomes_of_public_tests_alone_are_refused():

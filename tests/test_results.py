@@ -21,7 +21,8 @@ from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folde
 from studies.page import marks
 from studies.recoverability import recoverability
 from studies.results import write_results
-from studies.seeds import Moves, difference, moves, pooled
+from studies.seed_tables import gain_table
+from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known
 
 # --- figures over seeds
 
@@ -48,6 +49,40 @@ def test_a_difference_that_varies_over_problems_has_an_interval_around_its_mean(
     runs = {seed: read_run("a", make_run(tmp_path / f"a{seed}", rates)) for seed in (0, 1)}
     estimate = difference(runs, 0, runs, 1)
     assert estimate.mean == pytest.approx(0.5) and 0 < estimate.lower < 0.5 < estimate.upper <= 1 and estimate.clear
+
+
+def gained(tmp_path, gains, problems=40):
+    """Runs of two methods by seed, the second right on as many more of the problems as `gains` says."""
+
+    def runs(name, counts):
+        rates = [[[[float(n < right)]] for n in range(problems)] for right in counts]
+        return {
+            seed: read_run(name, make_run(tmp_path / f"{name}{seed}", of_seed)) for seed, of_seed in enumerate(rates)
+        }
+
+    return runs("a", [10] * len(gains)), runs("b", [10 + gain for gain in gains])
+
+
+@pytest.mark.parametrize(
+    ("gains", "known"),
+    [
+        ((8, 8, 7), True),
+        # Clear over the problems of both seeds, but the seeds differ too much.
+        ((14, 14, 0), False),
+        # The seeds agree, but other problems might turn so small a gain around.
+        ((1, 1, 1), False),
+        # One run says nothing about others.
+        ((12,), False),
+    ],
+)
+def test_a_sign_is_known_where_other_problems_and_other_runs_would_both_have_it(tmp_path, gains, known):
+    base, other = gained(tmp_path, gains)
+    assert run_differences(base, 0, other, 0) == pytest.approx([gain / 40 for gain in gains])
+    runs = over_runs(run_differences(base, 0, other, 0))
+    assert (runs is None) == (len(gains) == 1)
+    assert sign_known(difference(base, 0, other, 0), runs) is known
+    table = gain_table("gain", {"a": base, "b": other}, "b")
+    assert ("cannot tell" in table.rows[0][2]) is not known
 
 
 outcomes = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6)
@@ -193,10 +228,10 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     page = Path("docs/RESULTS.md")
     page.parent.mkdir()
     begin, end = marks(results.MODULE)
-    page.write_text(f"# Mine\n\nbefore\n{begin}\nold\n{end}\nafter\n")
+    page.write_text(f"# Mine\n\nbefore\n{begin}\nstale\n{end}\nafter\n")
     write_results(study, (0, 1), page, fast=True)
     text = page.read_text()
-    assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{end}\nafter\n") and "old" not in text
+    assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{end}\nafter\n") and "stale" not in text
     rows = (page.parent / "RESULTS" / "equal_examples.csv").read_text().splitlines()
     # Two seeds with two problems each: at turn 2 three of four programs are right.
     assert [row.split(",")[2] for row in rows if row.startswith("FT-Cobalt,")] == ["0.5", "1.0", "0.75"]
@@ -206,6 +241,12 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first
+
+
+def table_rows(text, heading):
+    """The cells of a table of a page, its head first."""
+    lines = text.partition(f"### {heading}\n")[2].lstrip().partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[0], *lines[2:])]
 
 
 def costs_of(path):
@@ -220,10 +261,16 @@ def test_costs_have_the_training_and_the_collection(study):
     write_results(study, (0, 1), page, fast=True)
     costs = costs_of(Path("RESULTS/costs.csv"))
     for seed in (0, 1):
-        # Two steps of FT and two of Cobalt, 6 samples each, 2 s a step; four commands of 1 s made their data.
-        assert costs["FT-Cobalt", seed][:4] == [4.0, 24.0, 12.0, 4.0]
-        # One step of 6 trajectories of 3 responses.
-        assert costs["GRPO-MT", seed][:4] == [1.0, 18.0, 3.0, 1.0]
+        # Two steps of FT and two of Cobalt, 2 prompts with 3 samples each, 2 s a step; four commands of 1 s made
+        # their data.
+        assert costs["FT-Cobalt", seed][:5] == [4.0, 8.0, 24.0, 12.0, 4.0]
+        # One step of 2 prompts, which have 6 trajectories of 3 responses.
+        assert costs["GRPO-MT", seed][:5] == [1.0, 2.0, 18.0, 3.0, 1.0]
+    shown = {cells[0]: cells for cells in table_rows(page.read_text(), "Costs")}
+    by_head = {method: dict(zip(shown[""], cells, strict=True)) for method, cells in shown.items()}
+    # A trajectory of three responses: dearer by prompt, cheaper by response.
+    assert (by_head["FT-Cobalt"]["s a prompt"], by_head["FT-Cobalt"]["ms a response"]) == ("1.50", "500")
+    assert (by_head["GRPO-MT"]["s a prompt"], by_head["GRPO-MT"]["ms a response"]) == ("1.50", "167")
     impossible = Path("RESULTS/impossible_feedback.csv").read_text().splitlines()
     assert [row.split(",")[-2:] for row in impossible if row.startswith("FT,")] == [["0", "6"]]
 
@@ -300,9 +347,10 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))
-    # Eight steps of 5 responses, 2 s each, and groups in 1 s; where trajectories were collected for it, 1 s more.
-    assert costs["SFT", 1][:4] == [8.0, 40.0, 17.0, 1.0]
-    assert costs["Cobalt's partial trajectories, offline", 1][:4] == [8.0, 40.0, 18.0, 2.0]
+    # Eight steps of 2 groups with 5 responses in all, 2 s each, and groups in 1 s; where trajectories were collected
+    # for it, 1 s more.
+    assert costs["SFT", 1][:5] == [8.0, 16.0, 40.0, 17.0, 1.0]
+    assert costs["Cobalt's partial trajectories, offline", 1][:5] == [8.0, 16.0, 40.0, 18.0, 2.0]
 
 
 def test_offline_rows_that_are_not_finished_are_left_out_by_name(study, offline):

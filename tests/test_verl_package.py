@@ -234,13 +234,25 @@ def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
         {"score": score, "judge_seconds": seconds, VERDICT_AT: end}
         for score, seconds, end in [(1.0, 9.0, 109.0), (0.0, 1.0, 105.0), (0.5, 0.5, 103.5)]
     ]
-    assert reward_metrics(parts) == {
+    assert reward_metrics(parts, ["u", "u", "u"]) == {
         "reward/score": 0.5,
+        "reward/equal_groups": 0.0,
         "reward/judge_seconds": 3.5,
         "timing_s/reward_wait": 5.0,
     }
     without = [{name: value for name, value in part.items() if name != VERDICT_AT} for part in parts]
-    assert set(reward_metrics(without)) == {"reward/score", "reward/judge_seconds"}
+    assert set(reward_metrics(without, "abc")) == {"reward/score", "reward/equal_groups", "reward/judge_seconds"}
+
+
+def test_a_group_is_equal_if_all_samples_of_its_prompt_have_one_reward():
+    from cobalt_verl.trainers.sync import reward_metrics
+
+    scores = {"u": [0.2, 0.2, 0.2], "v": [0.2, 0.2001, 0.2], "w": [1.0, 1.0, 1.0], "x": [-0.1, 1.0, 0.0]}
+    # Samples of a step are in no order.
+    rows = [(prompt, of_prompt[n]) for n in range(3) for prompt, of_prompt in scores.items()]
+    metrics = reward_metrics([{"score": score} for _, score in rows], [prompt for prompt, _ in rows])
+    assert metrics["reward/equal_groups"] == 0.5
+    assert "reward/equal_groups" not in reward_metrics([{"acc": 1.0}], ["u"])
 
 
 # --- the export

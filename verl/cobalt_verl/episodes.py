@@ -2,7 +2,8 @@
 
 veRL hands an advantage estimator the rewards, the mask and the prompt of each row, but neither trajectories (a session
 of several rows) nor turns nor the outcomes of single tests. The agent loop leaves these in the rows' `extra_fields`.
-The trainer reads them (`batch_rows`) and shows them to the estimator for the length of veRL's computation (`BATCH`).
+The trainer reads them (`batch_rows`) and shows them to the estimator for the length of veRL's computation (`BATCH`),
+with the metrics of the step (`METRICS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,15 @@ class BatchRow:
 
 BATCH: ContextVar[Sequence[BatchRow | None]] = ContextVar("BATCH")
 """The rows of the batch whose advantages are computed, in its order; None for a row of padding."""
+
+
+METRICS: ContextVar[dict[str, Any]] = ContextVar("METRICS")
+"""The metrics of the step whose advantages are computed; an estimator may add its own."""
+
+
+def prompt_of(key: str) -> str:
+    """The prompt that a row's key of veRL names."""
+    return key.rsplit("_", 2)[0]
 
 
 def session_of(key: str) -> tuple[str, int]:

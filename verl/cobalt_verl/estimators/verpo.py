@@ -13,7 +13,10 @@ import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
 from cobalt.reward.verpo import VerpoSettings, advantages
-from cobalt_verl.episodes import BATCH, BatchRow
+from cobalt_verl.episodes import BATCH, METRICS, BatchRow
+
+_ROUNDING = 1e-9
+"""Advantages below this are rounding errors of 0."""
 
 
 @register_adv_est("verpo")  # type: ignore[untyped-decorator]  # veRL is not typed
@@ -21,6 +24,8 @@ def verpo(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A[row, token] = mask[row, token] x (A_traj(i) + β A_turn(i, t)), for the tokens of turn t of trajectory i.
+
+    The share of prompts whose programs all have the advantage 0 becomes the metric `reward/equal_verpo_groups`.
 
     Its rewards come from the outcomes of single tests, which the trainer shows in `cobalt_verl.episodes.BATCH`; the
     token-level rewards are not used. A trajectory may have several rows, each with some of its turns.
@@ -43,14 +48,14 @@ def verpo(
     for place, (prompt, row) in enumerate(zip(index, BATCH.get(), strict=True)):
         if row is not None:
             groups[prompt].append((place, row))
-    for rows in groups.values():
-        _fill(result, rows, settings)
+    equal = [_fill(result, rows, settings) for rows in groups.values()]
+    METRICS.get({})["reward/equal_verpo_groups"] = float(np.mean(equal))
     result *= response_mask
     return result, result
 
 
-def _fill(result: torch.Tensor, rows: Sequence[tuple[int, BatchRow]], settings: VerpoSettings) -> None:
-    """Write the advantages of the rows of one prompt into their places of the result."""
+def _fill(result: torch.Tensor, rows: Sequence[tuple[int, BatchRow]], settings: VerpoSettings) -> bool:
+    """Write the advantages of the rows of one prompt into the result, and return whether they are all 0."""
     trajectories: dict[str, list[tuple[int, BatchRow]]] = defaultdict(list)
     for place, row in sorted(rows, key=lambda item: item[1].place):
         trajectories[row.session].append((place, row))
@@ -61,7 +66,9 @@ def _fill(result: torch.Tensor, rows: Sequence[tuple[int, BatchRow]], settings: 
             raise ValueError("VeRPO needs the outcome of every test at every turn: cobalt.judge_every_turn=true")
         outcomes.append(np.asarray(passed, np.float64))
         solved.append(members[-1][1].record.solved)
-    for members, values in zip(trajectories.values(), advantages(outcomes, solved, settings), strict=True):
+    of_group = advantages(outcomes, solved, settings)
+    for members, values in zip(trajectories.values(), of_group, strict=True):
         spans = [(place, turn.start, turn.stop) for place, row in members for turn in row.record.turns]
         for (place, start, stop), value in zip(spans, values, strict=True):
             result[place, start:stop] = float(value)
+    return bool(np.abs(np.concatenate(of_group)).max() < _ROUNDING)

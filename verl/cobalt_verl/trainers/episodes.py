@@ -11,7 +11,7 @@ from typing import Any
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 
-from cobalt_verl.episodes import BATCH, batch_rows
+from cobalt_verl.episodes import BATCH, METRICS, batch_rows
 from cobalt_verl.trainers.sync import CobaltTrainer
 
 
@@ -49,8 +49,10 @@ class EpisodeTrainer(CobaltTrainer):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         fields = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        token = BATCH.set(batch_rows(batch.keys, batch.tags, list(fields["extra_fields"])))
+        shown = BATCH.set(batch_rows(batch.keys, batch.tags, list(fields["extra_fields"])))
+        measured = METRICS.set(metrics)
         try:
             return super()._compute_advantage(batch, metrics)
         finally:
-            BATCH.reset(token)
+            BATCH.reset(shown)
+            METRICS.reset(measured)

@@ -33,6 +33,9 @@ from cobalt_verl.metrics_file import add_metrics_file
 from cobalt_verl.micro_batches import report_micro_batches
 from cobalt_verl.offline_batch import batch, response_values
 
+_ROUNDING = 1e-9
+"""Advantages that are nearer to one another than this differ by rounding."""
+
 LogProbs = npt.NDArray[np.float32]
 
 
@@ -167,6 +170,7 @@ class OfflineTrainer:
         tensordict_utils.assign_non_tensor(
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
         )
+        counts["training/equal_groups"] = equal_groups(groups)
         found = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
         named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
         return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | counts
@@ -276,6 +280,17 @@ def _tracking(config: Any) -> Tracking:
 def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     """The order of an epoch's groups."""
     return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def equal_groups(groups: Sequence[TokenGroup]) -> float:
+    """The share of groups whose rows all have the same advantage, so that they hold no contrast to learn.
+
+    Args:
+        groups: At least one of them with a row; those without (`TokenGroup`) do not count. With the estimator sft,
+            which compares no rewards, the share is 1.
+    """
+    advantages = [[row.advantage for row in group.rows] for group in groups if group.rows]
+    return float(np.mean([max(values) - min(values) < _ROUNDING for values in advantages]))
 
 
 def validation_metrics(

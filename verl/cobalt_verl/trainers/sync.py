@@ -8,6 +8,7 @@ with the batch. A checkpoint gets the metrics of its step, and older ones are re
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from cobalt.training import checkpoints, run_folder
 from cobalt.training.templates import opened_by_template
 from cobalt_verl import heartbeat
 from cobalt_verl.agent_loops.one_engine import OneEngineClient
-from cobalt_verl.episodes import last_keys
+from cobalt_verl.episodes import last_keys, prompt_of
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
@@ -171,22 +172,29 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         keys = last_keys(real)  # all rows of a trajectory have its reward
         fields = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         parts = [extra["reward_extra_info"] for extra in list(fields["extra_fields"])]
-        metrics.update(reward_metrics(parts))
+        metrics.update(reward_metrics(parts, [prompt_of(key) for key in keys]))
 
 
-def reward_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each part of the rewards of a step, and how long the step waited for the last ones.
+def reward_metrics(parts: Sequence[Mapping[str, float]], prompts: Sequence[str]) -> dict[str, float]:
+    """The mean of each part of the rewards of a step, the share of equal groups, and the wait for the last rewards.
 
     Args:
         parts: Of each trajectory, at least one; all with the same names.
+        prompts: Which prompt each trajectory answers.
 
     Returns:
-        `reward/NAME`; if the parts say when they were computed (`VERDICT_AT`), also `timing_s/reward_wait`: the seconds
-        of `timing_s/gen` from the end of the last response to the last verdict.
+        `reward/NAME`; `reward/equal_groups`, the share of prompts whose trajectories all have the same `score` to the
+        last digit, so that GRPO learns nothing from them; if the parts say when they were computed (`VERDICT_AT`), also
+        `timing_s/reward_wait`: the seconds of `timing_s/gen` from the end of the last response to the last verdict.
     """
     found = {
         f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
     }
+    if "score" in parts[0]:  # a reward function of the user's own may return a bare number
+        scores: dict[str, set[float]] = defaultdict(set)
+        for prompt, part in zip(prompts, parts, strict=True):
+            scores[prompt].add(part["score"])
+        found["reward/equal_groups"] = float(np.mean([len(of_prompt) == 1 for of_prompt in scores.values()]))
     if VERDICT_AT in parts[0]:
         last_response = max(part[VERDICT_AT] - part["judge_seconds"] for part in parts)
         found["timing_s/reward_wait"] = max(part[VERDICT_AT] for part in parts) - last_response
