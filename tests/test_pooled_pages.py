@@ -53,7 +53,7 @@ def test_a_divergence_that_a_page_does_not_have_is_not_made_up(tmp_path):
     assert not any(letter.isdigit() for letter in by_page + mean)
 
 
-def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(pages, tmp_path):
+def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(tmp_path):
     """The seeds of the first page gain 25 points each; with a seed that loses 5, other runs may go either way."""
     folders = [write_page(tmp_path, "a", 2, "0", -0.3, -0.2), write_page(tmp_path, "b", 1, "0", -0.3, -0.2)]
     signs = []
