@@ -51,7 +51,9 @@ async def continued(source, *, engine=None, settings=SETTINGS, **more):
 
 async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):
     other = SETTINGS.model_copy(update={"seed": 7})
-    arguments = await continued(single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu"))
+    arguments = await continued(
+        single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu", name="m-1")
+    )
     assert "first_turn" not in arguments
 
 
