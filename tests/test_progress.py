@@ -149,7 +149,9 @@ def test_a_rollout_says_how_far_it_is_every_half_minute_even_if_nothing_finishes
     [
         pytest.param(300, 0, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven"),
         pytest.param(1000, 0, 8192, lambda numbers: numbers.lognormvariate(7.5, 0.7), id="long tail"),
-        pytest.param(60, 0, 5120, lambda numbers: numbers.choice([*range(100, 10**4, 100)]), id="all at once, half cut off"),
+        pytest.param(
+            60, 0, 5120, lambda numbers: numbers.choice([*range(100, 10**4, 100)]), id="all at once, half cut off"
+        ),
         pytest.param(300, 0, 512, lambda numbers: numbers.choice([100, 10**6, 10**6]), id="most cut off"),
         pytest.param(10, 3, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven turns, all at once"),
         pytest.param(10, 3, 2560, lambda numbers: numbers.lognormvariate(7.9, 0.8), id="turns cut off"),
