@@ -1,6 +1,8 @@
 """The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
 
+import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import pytest
 from provider import answer, serve
-from support import ROOT, needs_api, square_problem, write_lines
+from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
 from cobalt import serve_state
 from cobalt.commands.registry import COMMANDS
 from cobalt.datasets.split_tests import split_problem_file, split_tests
+from cobalt.engine import Completion
 from cobalt.errors import UserError
+from cobalt.judge import JudgeSettings
 from cobalt.problem import Problem, load_problems
 
 
@@ -265,22 +269,103 @@ def test_few_hidden_tests_are_warned_of(tmp_path, caplog, tests, warned):
     assert ("1 of 3 problems" in caplog.text) is warned
 
 
-def test_flags_of_an_earlier_run_in_the_folder_are_compared_before_anything_starts(tmp_path):
-    from cobalt.commands.try_problems import Arguments, check_earlier
+class EchoingEngine:
+    """An engine of a folder's model that answers at once, without a program."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    async def generate(self, conversation, settings, call):
+        return [Completion(text="none", finish_reason="stop", completion_tokens=1)] * settings.n
+
+    async def describe(self):
+        return {"model": self.folder.name, "dtype": "auto", "seed": 0, "max_model_len": 512, "device": "cpu"}
+
+
+class DescribedJudge(RefusingJudge):
+    async def describe(self):
+        return JudgeSettings().decisive()
+
+
+def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything_starts(tmp_path, monkeypatch):
+    from cobalt.commands.try_problems import Arguments, main
     from cobalt.commands.try_steps import rollout_settings
+    from cobalt.rollout.multi_turn import run_multi_turn
+    from cobalt.rollout.single_turn import run_single_turn
+
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
+    models = [tmp_path / name for name in ("one", "two")]
+    for model in models:
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+    # In place of Ray: what starts services imports it first.
+    started = tmp_path / "started"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
+
+    def run(*flags):
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        words = ["try", source, "--model", models[0], "-o", sampled, *flags]
+        return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
+
+    sampled, repaired = tmp_path / "sampled", tmp_path / "repaired"
+    for folder in (sampled, repaired):
+        single_turn, multi_turn = rollout_settings(Arguments(source, str(models[0]), folder))
+        split_problem_file(source, single_turn.input_file)
+        asyncio.run(run_single_turn(single_turn, EchoingEngine(models[0]), DescribedJudge()))
+        if folder == repaired:
+            asyncio.run(run_multi_turn(multi_turn, EchoingEngine(models[0]), DescribedJudge()))
+    monkeypatch.setattr("cobalt.services.run_beside_services", lambda _: pytest.fail("services were started"))
+    for folder, changed, named in [
+        (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
+        (sampled, {"num_completions": 3}, r"generation\.n"),
+        (sampled, {"prompts": "pocket"}, "prompts"),
+        (sampled, {"judge": ["comparison=float"]}, r"judge\.comparison"),
+        (sampled, {"engine": ["max_model_len=256"]}, r"engine\.max_model_len"),
+        (sampled, {"model": str(models[1])}, r"engine\.model"),
+        (sampled, {"public_tests": 2}, r"problems\.jsonl"),
+        (repaired, {"turns": 5}, "turns"),
+        (repaired, {"enable_thinking": True}, "enable_thinking"),
+    ]:
+        same = Arguments(source, str(models[0]), folder)
+        with pytest.raises(UserError, match=named):
+            main(dataclasses.replace(same, **changed))
+    finished = run("--max_tokens", "256")
+    assert finished.returncode == 2 and "max_tokens" in finished.stderr and not started.exists()
+    assert len(finished.stderr.splitlines()) == 1
+    run()
+    assert started.exists(), "the same settings go on"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "tokens", "limits"),
+    [
+        (["stop"] * 4, [10, 20, 30, 512], []),
+        (["length", "length", "stop", "length"], [512, 512, 20, 512], ["75.0 % --max_tokens 512"]),
+        (["length", "length", "stop", "stop"], [512, 100, 20, 30], ["25.0 % --max_tokens 512", "25.0 % max_model_len"]),
+    ],
+)
+def test_a_command_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, capsys, reasons, tokens, limits):
+    from cobalt.commands.ending import say_repaired, say_sampled
+    from cobalt.commands.run_single_turn_vllm import Arguments
     from cobalt.manifest import open_manifest
 
-    def settings(**flags):
-        return rollout_settings(Arguments(tmp_path / "p.jsonl", "m", tmp_path, **flags))[1]
-
-    check_earlier(settings(turns=5))  # there is none
-    made = settings()
-    kept = {name: getattr(made, name) for name in ("turns", "enable_thinking", "truncated_thinking", "public_tests")}
-    open_manifest(made.output_file, kept | {"generation": made.generation.model_dump(mode="json")})
-    made.output_file.write_text("{}\n")
-    check_earlier(settings())
-    with pytest.raises(UserError, match="n was 4, now 2; turns was 3, now 5"):
-        check_earlier(settings(turns=5, num_completions=2))
+    fields = {"finish_reasons": reasons, "completion_tokens": tokens}
+    result = {"passing": [False] * 4, "feedback": ["wrong"] * 4}
+    single = square_problem(1, responses=["none"] * 4, exec_results=[result] * 4, **fields)
+    by_turn = {name: [values] for name, values in fields.items()}
+    multi = trajectory_record(1, [[(0, 0)]] * 4, **by_turn)
+    for record in (single, multi):
+        path = tmp_path / "r.jsonl"
+        path.unlink(missing_ok=True)
+        open_manifest(path, {"generation": {"max_tokens": 512}})
+        write_lines(path, [record])
+        say_sampled(path, Arguments(path, path)) if record is single else say_repaired(path)
+        lines = [line for line in capsys.readouterr().out.splitlines() if "cut off" in line]
+        assert len(lines) == len(limits)
+        for line, limit in zip(lines, limits, strict=True):
+            share, named = limit.split(" % ")
+            assert line.startswith(share) and named in line
 
 
 def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(tmp_path, capsys):

@@ -1,10 +1,20 @@
-"""Progress in a log file: whole lines now and then and one at the end, no bar."""
+"""Progress in a log file: whole lines now and then and one at the end, no bar; and the time that a rollout has left."""
 
+import asyncio
+import itertools
 import logging
+import random
+import re
+import selectors
 
 import pytest
+from support import RefusingJudge, square_problem, write_lines
 
 from cobalt import progress
+from cobalt.engine import Completion, GenerationSettings
+from cobalt.errors import InfrastructureError
+from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
 
 
 @pytest.fixture
@@ -37,3 +47,138 @@ def test_a_loop_of_unknown_length_says_how_far_it_is(lines):
     with progress.track(desc="work", unit="row") as bar:
         bar.update(7)
     assert "7 rows" in lines()[-1]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer, so that hours pass at once and always alike."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        loop = self
+
+        class Jumping(selectors.DefaultSelector):
+            def select(self, timeout=None):
+                loop.seconds += timeout or 0.0
+                return super().select(0)
+
+        super().__init__(Jumping())
+
+    def time(self):
+        return self.seconds
+
+    def run_in_executor(self, executor, function, *arguments):
+        result = self.create_future()
+        result.set_result(function(*arguments))
+        return result
+
+
+class SlowEngine:
+    """An engine that writes ten tokens a second in each response; the lengths are drawn, and a limit cuts them off."""
+
+    def __init__(self, draw, failing=()):
+        self.draw, self.failing, self.numbers = draw, failing, random.Random(0)
+
+    async def generate(self, conversation, settings, call):
+        lengths = [int(min(settings.max_tokens, self.draw(self.numbers))) for _ in range(settings.n)]
+        await asyncio.sleep(max(lengths) / 10)
+        if call.problem_id in self.failing:
+            raise InfrastructureError("gone")
+        return [
+            Completion(
+                text="no program",
+                finish_reason="length" if length == settings.max_tokens else "stop",
+                completion_tokens=length,
+            )
+            for length in lengths
+        ]
+
+    async def describe(self):
+        return {"model": "m", "device": "cpu"}
+
+
+@pytest.fixture
+def rollout(lines, tmp_path):
+    """A function that runs a rollout in virtual time; it returns the lines, each with its time, and the last time."""
+
+    def run(engine, problems, turns, max_tokens=8192, *, n=4):
+        source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(problems)])
+        generation = GenerationSettings(n=n, max_tokens=max_tokens)
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            at = []
+            noting = logging.Handler()
+            noting.emit = lambda record: at.append((runner.get_loop().time(), record.getMessage()))
+            logging.getLogger("cobalt.progress").addHandler(noting)
+            try:
+                if turns:
+                    run = MultiTurnSettings(source, tmp_path / "m.jsonl", generation, turns=turns)
+                    runner.run(run_multi_turn(run, engine, RefusingJudge()))
+                else:
+                    run = SingleTurnSettings(source, tmp_path / "s.jsonl", generation)
+                    runner.run(run_single_turn(run, engine, RefusingJudge()))
+            finally:
+                logging.getLogger("cobalt.progress").removeHandler(noting)
+            return at, runner.get_loop().time()
+
+    return run
+
+
+def counted(line):
+    """How many responses a line says are done, of how many."""
+    return tuple(map(int, re.search(r"(\d+) of (\d+)", line).groups()))
+
+
+def seconds(text):
+    """The seconds of `1:02:03` or `02:03`."""
+    total = 0
+    for part in text.split(":"):
+        total = 60 * total + int(part)
+    return total
+
+
+def test_a_rollout_says_how_far_it_is_every_half_minute_even_if_nothing_finishes(rollout):
+    said, end = rollout(SlowEngine(lambda numbers: 2950), 2, 0)
+    assert end == 295
+    moments = [0.0, *[moment for moment, _ in said]]
+    assert len(said) == 10 and max(after - before for before, after in itertools.pairwise(moments)) <= 30
+    assert [counted(line) for _, line in said] == [(0, 8)] * 9 + [(8, 8)]
+    assert "23,600 tokens" in said[-1][1] and "left" not in said[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("problems", "turns", "max_tokens", "draw"),
+    [
+        pytest.param(300, 0, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven"),
+        pytest.param(1000, 0, 8192, lambda numbers: numbers.lognormvariate(7.5, 0.7), id="long tail"),
+        pytest.param(
+            60, 0, 5120, lambda numbers: numbers.choice([*range(100, 10**4, 100)]), id="all at once, half cut off"
+        ),
+        pytest.param(300, 0, 512, lambda numbers: numbers.choice([100, 10**6, 10**6]), id="most cut off"),
+        pytest.param(10, 3, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven turns, all at once"),
+        pytest.param(10, 3, 2560, lambda numbers: numbers.lognormvariate(7.9, 0.8), id="turns cut off"),
+        pytest.param(100, 3, 8192, lambda numbers: numbers.uniform(500, 2500), id="many uneven turns"),
+    ],
+)
+def test_the_time_left_is_right_within_a_factor_of_two_after_a_tenth(rollout, problems, turns, max_tokens, draw):
+    said, end = rollout(SlowEngine(draw), problems, turns, max_tokens, n=1 if problems in (60, 1000) else 4)
+    looked_at = 0
+    for moment, line in said[:-1]:
+        done, total = counted(line)
+        rest = end - moment
+        if done >= total / 10 and rest > 0.1 * end:  # the last tenth is seconds to minutes
+            left = seconds(re.findall(r"\d+(?::\d\d)+", line)[-1])
+            assert rest / 2 <= left <= 2 * rest, f"{line}: {rest:.0f} s were left"
+            looked_at += 1
+    assert looked_at > 2
+
+
+def test_responses_of_a_problem_that_failed_are_not_waited_for(rollout):
+    said, _ = rollout(SlowEngine(lambda numbers: 1000, failing=[1]), 3, 2, n=2)
+    assert counted(said[0][1]) == (0, 18) and counted(said[-1][1]) == (12, 12)
+
+
+def test_a_terminal_has_a_bar_that_moves_while_nothing_finishes(rollout, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    said, _ = rollout(SlowEngine(lambda numbers: 600), 1, 0)
+    assert said == []
+    drawn = capsys.readouterr().err.split("\r")
+    assert len({text for text in drawn if "0 of 4 responses" in text}) > 30

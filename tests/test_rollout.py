@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from support import square_problem, trajectories_of, write_lines
@@ -405,6 +406,29 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
         await run_single_turn(other, second, PassingJudge())
     assert await run_single_turn(run, second, PassingJudge()) == 0
     assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
+
+
+class UnreachableEngine:
+    async def describe(self):
+        pytest.fail("the engine was asked")
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"generation": SETTINGS.model_copy(update={"max_tokens": 32})}, r"generation\.max_tokens"),
+        ({"generation": SETTINGS.model_copy(update={"seed": 1})}, r"generation\.seed"),
+        ({"prompts": "pocket"}, "prompts"),
+        ({"turns": 2}, "turns"),
+        ({"samples": "unseeded"}, r"generation\.seed"),
+    ],
+)
+async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    assert await run_multi_turn(run, DeviceEngine("cpu", failing=[1]), PassingJudge()) == 1
+    with pytest.raises(UserError, match=named):
+        await run_multi_turn(replace(run, **changed), UnreachableEngine(), PassingJudge())
 
 
 async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):

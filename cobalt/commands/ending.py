@@ -80,16 +80,21 @@ class CutOff:
     def say(self) -> None:
         """Print a line for each limit that cut responses off, with what to do."""
         total = self._ends.total()
-        for end, limit, advice in (
-            ("max_tokens", f"--max_tokens{f' {self._limit}' if self._limit else ''}", "give a larger one"),
-            ("context", "the longest context of the model", "give a model or an engine's max_model_len with more"),
+        for end, words in (
+            (
+                "max_tokens",
+                f"were cut off by --max_tokens{f' {self._limit}' if self._limit else ''}, and a program that was not"
+                " complete fails: give a larger --max_tokens, with another -o",
+            ),
+            (
+                "context",
+                "were cut off at the longest context of the model or engine (max_model_len): give one with a longer"
+                " context, or fewer --turns, with another -o",
+            ),
         ):
             number = self._ends[end]
             if number:
-                sys.stdout.write(
-                    f"{_percent(number, total)} of the responses ({number} of {total}) were cut off by {limit}:"
-                    f" {advice}, and another output\n"
-                )
+                sys.stdout.write(f"{_percent(number, total)} of the responses ({number} of {total}) {words}\n")
 
 
 _OF_LATER_TURNS = (

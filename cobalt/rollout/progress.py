@@ -56,6 +56,7 @@ class CountingEngine:
         self._call_seconds = 0.0
         self._response_seconds = 0.0
         self._longest_tokens = 0
+        self._ended = 0
         self._answered: Counter[ProblemId] = Counter()
         self._began = 0.0
         self._planned: dict[ProblemId, int] = {}
@@ -94,6 +95,7 @@ class CountingEngine:
         self._call_seconds += seconds
         self._response_seconds += seconds * len(completions)
         self._longest_tokens += max(completion.completion_tokens for completion in completions)
+        self._ended += sum(completion.finish_reason != "length" for completion in completions)
         if call.problem_id in self._planned:
             self._answered[call.problem_id] += len(completions)
         else:  # another sample of the problem has failed
@@ -113,7 +115,8 @@ class CountingEngine:
 
         A response in flight is expected to take as long again as finished ones took, but not longer than `max_tokens`
         tokens take. With responses that have not begun, they share the number of responses that were in flight on
-        average. The turns of a conversation follow one another, which may take longer than that.
+        average. The turns of a conversation follow one another, which may take longer than that. So may the last
+        responses, if it is to be expected that they reach `max_tokens`.
         """
         if not self.responses:
             return None
@@ -130,7 +133,15 @@ class CountingEngine:
         to_come = sum(asked.responses * rest for asked, _, rest in in_flight)
         mean = (spent + to_come) / (self.responses + number)
         work = to_come + mean * (self._total - self.responses - number)
-        chains = [rest + mean * (self._turns - 1 - asked.turn) for asked, _, rest in in_flight]
+        # If responses go on ending by themselves at the rate at which they did so far.
+        reaching = sum(
+            asked.responses * math.exp(-max(0.0, longest - age) * self._ended / spent) for asked, age, _ in in_flight
+        )
+        chains = [
+            (longest - age if reaching > number / 4 else min(rest, max(mean - age, mean / 2)))
+            + mean * (self._turns - 1 - asked.turn)
+            for asked, age, rest in in_flight
+        ]
         if self._problems_begun < self._problems:
             chains.append(mean * self._turns)
         return max(work * (now - self._began) / spent, *chains, 0.0)
