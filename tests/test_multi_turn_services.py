@@ -131,6 +131,8 @@ def test_a_training_step_is_real(method, rows, seed_model, tmp_path):
     step = metrics[1]
     assert -1 <= step["reward/score"] <= 1 and step["reward/rows"] >= 1
     assert step["reward/turns"] == {"grpo": 3, "verpo": pytest.approx(4, abs=3)}[method]
+    assert 0 <= step["reward/equal_groups"] <= 1
+    assert ("reward/equal_verpo_groups" in step) == (method == "verpo")
     assert step["training/rollout_probs_diff_max"] < 1e-3, "vLLM and the actor are one policy"
     assert 0 <= step["val-core/pocket/acc/mean@1"] <= 1
     assert (output / "model" / "model.safetensors").exists()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem, trajectory_record, write_lines
+from support import ROOT, square_problem, trajectory_record, write_lines
 from test_report import make_run
 
 from cobalt.errors import UserError
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
+from cobalt.metrics import student_interval
 from cobalt.report.runs import read_run
 from studies import offline_results, results
 from studies.equal_time import command_seconds, last_step_within, training_seconds
@@ -419,6 +420,36 @@ def test_what_is_wrong_with_a_study_is_named(study, name):
     spoil()
     with pytest.raises(UserError, match=named):
         write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
+
+
+@pytest.mark.parametrize(
+    ("page", "gains", "passes", "base"),
+    [
+        ("RESULTS", "gain", "equal_examples", "FT-Cobalt"),
+        ("RESULTS", "gain_cobalt", "equal_examples", "Cobalt"),
+        ("RESULTS", "offline_gain_base", "offline", "base"),
+        ("RESULTS_seed2", "offline_gain_sft", "offline", "SFT"),
+    ],
+)
+def test_the_published_intervals_over_runs_follow_from_the_published_seeds(page, gains, passes, base):
+    folder = ROOT / "docs" / page
+    with (folder / f"{passes}.csv").open() as file:
+        seeds = {
+            (row["method"], row["turn"]): [float(value) for name, value in row.items() if name.startswith("seed_")]
+            for row in csv.DictReader(file)
+        }
+    with (folder / f"{gains}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 30
+    for row in rows:
+        others, own = seeds[row["method"], row["turn"]], seeds[base, row["turn"]]
+        each = [a - b for a, b in zip(own, others, strict=True)]
+        assert float(row["difference"]) == pytest.approx(sum(each) / len(each), abs=1e-9)
+        published = [row["runs_lower"], row["runs_upper"]]
+        if len(each) == 1:
+            assert published == ["", ""]
+        else:
+            assert list(map(float, published)) == pytest.approx(student_interval(each), abs=1e-9)
 
 
 def test_problems_of_two_seeds_may_have_the_same_names(tmp_path):

@@ -507,3 +507,20 @@ def test_importing_the_reward_loads_no_heavy_library():
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.stdout.strip() == "set()", finished.stderr
+
+
+def test_repeating_a_program_costs_less_than_a_failed_change_and_the_bonus_pays_for_announcing_one():
+    """The totals that docs/RESULTS.md names, after a program with a pass rate of 0.25."""
+    keep = "The test fails, but the program looks right. Keep it."
+    readme = (ROOT / "README.md").read_text().partition("\nthinking ")[2].partition("\nprogram 1")[0]
+    announce = "\n".join(line.strip() for line in readme.splitlines())
+    totals = {
+        (thought, rate): compute_reward(f"<think>\n{thought}\n</think>\n\n```python\nprint(1)\n```", rate, 0.25).total
+        for thought in (keep, announce)
+        for rate in (0.0, 0.1, 0.25, 0.35, 1.0)
+    }
+    assert totals[keep, 0.25] == pytest.approx(-0.0938, abs=5e-5)
+    assert totals[announce, 0.25] == pytest.approx(-0.0925, abs=5e-5)
+    assert totals[announce, 0.1] == pytest.approx(-0.153, abs=5e-4)
+    assert totals[announce, 0.0] == pytest.approx(-0.193, abs=5e-4)
+    assert totals[announce, 0.35] == pytest.approx(0.01, abs=5e-3) and totals[announce, 1.0] == 1

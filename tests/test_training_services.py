@@ -65,6 +65,7 @@ def metrics_of(output):
 
 def check_step(parts):
     assert -1 <= parts["reward/score"] <= 1 and 0 <= parts["reward/pass_rate"] <= 1
+    assert 0 <= parts["reward/equal_groups"] <= 1
     judged = sum(value for name, value in parts.items() if name.startswith("reward/verdict_"))
     assert judged == pytest.approx(1 - parts["reward/no_code"]), "every program has a verdict for every test"
     assert parts["training/rollout_probs_diff_max"] < 1e-3, "vLLM and the actor are one policy"
