@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cobalt.conversation import Message, load_prompts
+from cobalt.conversation import Message, check_wording, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import recorded_arguments
-from cobalt.problem import Problem
+from cobalt.problem import Problem, choose_problems
 from cobalt.records import RecordFile
 from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.trajectory import Turn
@@ -32,17 +32,21 @@ class RolloutSettings:
         input_file: Problems, or what `run_multi_turn` takes.
         output_file: Result; resumed when it exists.
         generation: Sampling; its `seed` is the run's seed.
-        prompts: Prompt set, by name or folder.
+        prompts: Prompt set, by name or folder. None: `paper`, and problems may have an `instruction` in other words.
         concurrency: Problems worked on at a time.
         samples: Whether each sample has a seed of its own, which follows from the run's seed.
+        limit: Work on the first so many problems alone. None: on all.
+        ids: Work on the problems with these ids alone, as text. Empty: on all.
     """
 
     input_file: Path
     output_file: Path
     generation: GenerationSettings
-    prompts: str = "paper"
+    prompts: str | None = None
     concurrency: int = 64
     samples: Samples = "auto"
+    limit: int | None = None
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
@@ -55,6 +59,35 @@ class RolloutSettings:
         """
         load_prompts(self.prompts)
         check_files([self.input_file], [self.output_file])
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """How the problems are chosen, for the manifest; {} for all problems."""
+        named = {"limit": self.limit, "ids": list(self.ids)}
+        return {"problems": {name: value for name, value in named.items() if value}} if any(named.values()) else {}
+
+    def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The problems that the run works on, of all in its input.
+
+        Raises:
+            UserError: there is no problem with a chosen id.
+        """
+        return choose_problems(problems, self.input_file, self.limit, self.ids)
+
+    def check_wording(self, problems: Sequence[Problem]) -> None:
+        """Raise if a prompt set is named that does not word the first messages which the problems have.
+
+        Raises:
+            UserError: it does not; the message names file and problem.
+        """
+        if self.prompts is None:
+            return
+        prompts = load_prompts(self.prompts)
+        for problem in problems:
+            try:
+                check_wording(problem, prompts)
+            except UserError as error:
+                raise UserError(f"{self.input_file}: {error}") from None
 
 
 Settings = TypeVar("Settings", bound=RolloutSettings)
@@ -153,7 +186,7 @@ async def run_rollout(
 
     Args:
         settings: Files, sampling and prompts.
-        problems: The problems of the input.
+        problems: All problems of the input; the run works on those that the settings choose.
         work: Makes the record of a problem.
         engine: Generates.
         judge: Judges.
@@ -180,6 +213,8 @@ async def run_rollout(
             inputs=[settings.input_file],
             concurrency=settings.concurrency,
             description=stage.replace("_", " "),
+            only=frozenset(problem.id for problem in settings.chosen(problems)),
+            circumstances=settings.choice,
         )
     if engine.cached_tokens:
         logger.info(
