@@ -128,10 +128,10 @@ def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
     counter = PromptTokenCounter(policy)
     limit = counter.count(
-        [[{"role": "system", "content": load_prompts("pocket").system}, {"role": "user", "content": "a"}]]
+        [[{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]]
     )[0]
     run = VerlRowsSettings(run.train_file, run.validation_file, run.local_dir, policy, limit)
-    summary = convert_single_turn(run, "pocket")
+    summary = convert_single_turn(run)
     assert summary["train"] == {
         "prompts read": 2,
         "dropped: over max_prompt_length": 1,
