@@ -66,7 +66,12 @@ def file_digest(path: Path) -> str:
 
 
 def open_manifest(
-    result: Path, arguments: Mapping[str, Any], inputs: Iterable[Path] = (), *, complete: bool = False
+    result: Path,
+    arguments: Mapping[str, Any],
+    inputs: Iterable[Path] = (),
+    *,
+    complete: bool = False,
+    circumstances: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the manifest of a new result, or check that a resumed result continues with the same arguments.
 
@@ -82,6 +87,8 @@ def open_manifest(
             folders. For files with the same name the manifest has a list of digests.
         complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
             service would have to be asked for them) are not compared.
+        circumstances: What decides no record and may differ when a run resumes, such as which problems it worked on;
+            recorded with the other circumstances, JSON-able.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -93,11 +100,12 @@ def open_manifest(
         "inputs": _digests(read),
     }
     if not result.exists() or result.stat().st_size == 0:
-        _write(path, made_from | {"sources": [one for path in read for one in made_by(path)]} | _circumstances())
+        sources = [one for path in read for one in made_by(path)]
+        _write(path, made_from | {"sources": sources} | _circumstances(circumstances))
         return
     content = _compared(result, made_from, only_given=complete)
     if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances)]})
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
@@ -144,9 +152,9 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
     return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
 
 
-def _circumstances() -> dict[str, Any]:
-    """When, by which command and code, and on which machine a result is made."""
-    return {
+def _circumstances(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """When, by which command and code, and on which machine a result is made, and `more`."""
+    return dict(more or {}) | {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),

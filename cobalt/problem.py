@@ -8,7 +8,7 @@ module judges no programs and builds no prompts.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -266,3 +266,26 @@ def load_problems(path: Path) -> list[Problem]:
     if not problems:
         raise UserError(f"{path}: the file holds no problem")
     return problems
+
+
+def choose_problems(
+    problems: Sequence[Problem], source: Path, limit: int | None = None, ids: Sequence[str] = ()
+) -> list[Problem]:
+    """The problems of a file that a command works on, in the order of the file.
+
+    Args:
+        problems: All problems of the file.
+        source: The file, for messages.
+        limit: The first so many, of those with `ids`; None: all of them.
+        ids: The problems with these ids, which are compared as text; empty: all problems.
+
+    Raises:
+        UserError: the limit is below 1, or the file has no problem with one of the ids; the id is named.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit is {limit}: it must be 1 or more")
+    known = {str(problem.id) for problem in problems}
+    unknown = [identifier for identifier in ids if identifier not in known]
+    if unknown:
+        raise UserError(f"--ids {unknown[0]}: {source} has no problem with this id")
+    return [problem for problem in problems if not ids or str(problem.id) in ids][:limit]

@@ -22,6 +22,7 @@ from cobalt.datasets.split_tests import split_problem_file, split_tests
 from cobalt.engine import Completion
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings
+from cobalt.manifest import read_summary
 from cobalt.problem import Problem, load_problems
 
 
@@ -399,10 +400,45 @@ def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
     assert [problem.id for problem in load_problems(tmp_path / "q.jsonl")] == ["a", "b"]
 
 
+def test_split_gives_own_problems_both_kinds_of_tests_counts_them_and_names_a_next_command(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9), own("b", 8), square_problem("c")])
+    result = tmp_path / "q.jsonl"
+    for _ in range(2):  # the second run changes nothing
+        finished = cobalt("split", "-i", source, "-o", result, "--public_tests", "3")
+        assert finished.returncode == 0, finished.stderr
+        assert f"next: cobalt sample -i {result}" in finished.stdout
+        assert [(len(p.public_tests), len(p.hidden_tests)) for p in load_problems(result)] == [(3, 6), (3, 5), (2, 2)]
+        assert read_summary(result) == {
+            "problems": {"read": 3, "split": 2, "left as they are": 1},
+            "tests of those split": {"public": 6, "hidden": 11},
+        }
+
+
+@pytest.mark.parametrize(
+    ("problem", "flags", "named"),
+    [
+        (own("short", 1), [], "'short'"),
+        (own("a", 9), ["--public_tests", "0"], "--public_tests"),
+        (own("a", 9), ["--public_tests", "2"], "public_tests was 4, now 2"),
+    ],
+)
+def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path, problem, flags, named):
+    result = tmp_path / "q.jsonl"
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
+    assert cobalt("split", "-i", source, "-o", result).returncode == 0
+    before = result.read_bytes()
+    finished = cobalt("split", "-i", write_lines(source, [problem]), "-o", result, *flags)
+    assert finished.returncode == 2 and named in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+    assert result.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         (["-n", "0"], "num_completions"),
+        (["--limit", "0"], "--limit"),
+        (["--ids", "b"], "--ids b"),
         (["--public_tests", "0"], "public_tests"),
         (["--prompts", "?"], "?"),
         (["--engine", "x=1"], "'x'"),
@@ -422,8 +458,20 @@ def test_trys_flags_reach_its_steps():
     from cobalt.cli import parse_arguments
     from cobalt.commands.try_problems import Arguments, _command_line
 
-    given = Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2)
-    assert parse_arguments(Arguments, _command_line(given)) == given
+    for given in (
+        Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2),
+        Arguments(Path("p"), "m", prompts="pocket", limit=2, ids=("a", "1")),
+    ):
+        assert parse_arguments(Arguments, _command_line(given)) == given
+
+
+def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the_users_file(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | {"instruction": "Mine."}])
+    (tmp_path / "config.json").write_text("{}")
+    finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", "--prompts", "paper")
+    assert finished.returncode == 2 and str(source) in finished.stderr and "--prompts" in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):

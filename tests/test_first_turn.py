@@ -8,6 +8,7 @@ from test_rollout import PassingJudge
 from test_scripts import assert_user_error, run
 
 from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
+from cobalt.conversation import load_prompts
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
@@ -47,6 +48,37 @@ async def continued(source, *, engine=None, settings=SETTINGS, **more):
     run_settings = MultiTurnSettings(source, output, settings, turns=1, **more)
     assert await run_multi_turn(run_settings, engine or NamedEngine(), PassingJudge()) == 0
     return json.loads(manifest_path(output).read_text())["arguments"]
+
+
+@pytest.mark.parametrize("prompts", [None, "pocket"])
+async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_turns_may_name_them(tmp_path, prompts):
+    words = load_prompts("pocket").first_turn("Print the square of a number.")
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
+    result = tmp_path / "single.jsonl"
+    run_settings = SingleTurnSettings(problems, result, SETTINGS, prompts=prompts)
+    assert await run_single_turn(run_settings, NamedEngine(), PassingJudge()) == 0
+    assert [record["instruction"] for record in read_records(result)] == [words]
+    await continued(result, prompts=prompts)
+
+
+async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_of_the_input(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in (3, 2, "1", 0)])
+    result = tmp_path / "single.jsonl"
+    choices = ({"limit": 1}, {"ids": ("0", "1"), "limit": 1}, {"limit": 1}, {"limit": 3}, {"ids": ("0",)}, {})
+    held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
+    for choice, ids in zip(choices, held, strict=True):
+        settings = SingleTurnSettings(problems, result, SETTINGS, **choice)
+        assert await run_single_turn(settings, NamedEngine(), PassingJudge()) == 0
+        assert [record["id"] for record in read_records(result)] == ids
+    manifest = json.loads(manifest_path(result).read_text())
+    worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
+    assert [one["problems"] for one in worked] == [
+        {"limit": 1}, {"limit": 1, "ids": ["0", "1"]}, {"limit": 3}, {"ids": ["0"]}
+    ]  # fmt: skip
+    output = tmp_path / "multi.jsonl"
+    later = MultiTurnSettings(result, output, SETTINGS, turns=1, ids=("2",))
+    assert await run_multi_turn(later, NamedEngine(), PassingJudge()) == 0
+    assert [record["id"] for record in read_records(output)] == [2]
 
 
 async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):

@@ -1,5 +1,7 @@
 """The data scripts as a user runs them: help, refusals, and the chain from evaluated records to parquet."""
 
+import json
+
 import pytest
 from support import trajectory_record, write_lines
 from test_scripts import assert_user_error, run
@@ -61,6 +63,25 @@ def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_any
     assert not imported & heavy
 
 
+def test_a_model_whose_tokenizer_cannot_be_found_by_its_recorded_name_is_asked_for(tmp_path):
+    source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
+    arguments = {"stage": "multi_turn", "engine": {"model": "model", "fingerprint": "f"}}
+    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": arguments}))
+    finished = run(SCRIPTS[0], "-i", source, "-o", tmp_path / "p.jsonl")
+    assert_user_error(finished, "--model")
+    assert "Qwen" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "model"), [({"model": "nobody/nothing"}, "nobody/nothing"), ({"replay": "digest"}, "Qwen/Qwen3-8B")]
+)
+def test_without_a_model_the_tokenizer_that_measures_is_named(tmp_path, engine, model):
+    source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
+    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {"stage": "multi_turn", "engine": engine}}))
+    finished = run(SCRIPTS[0], "-i", source, "-o", tmp_path / "p.jsonl", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert_user_error(finished, f"without --model prompts are measured by the tokenizer of {model}")
+
+
 @pytest.mark.slow
 def test_an_unknown_model_gets_one_sentence(tmp_path):
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
@@ -76,6 +97,14 @@ def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
     finished = run(SCRIPTS[0], "-i", source, "-o", tmp_path / "train.jsonl", "--model_name", policy)
     assert finished.returncode == 0, finished.stderr
     assert "down-sampling" in finished.stdout
+    for flags, result, name, other in (
+        ([], tmp_path / "train.jsonl", "--train_file", "--validation_file"),
+        (["--is_test"], tmp_path / "test.jsonl", "--validation_file", "--train_file"),
+    ):
+        finished = run(SCRIPTS[0], "-i", source, "-o", result, "--model_name", policy, *flags)
+        following = finished.stdout.rpartition("next: ")[2]
+        assert f"{name} {result} " in following and f"{other} {result}" not in following
+        assert f"--model {policy}" in following
     train = (tmp_path / "train.jsonl").read_text()
     (tmp_path / "dev.jsonl").write_text(train.replace('"problem_id": "t"', '"problem_id": "d"'))
     files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]

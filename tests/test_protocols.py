@@ -12,6 +12,7 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 from test_single_turn_evaluation import HALF, RIGHT, single
 
+from cobalt.commands.eval_multi_turn import measure
 from cobalt.errors import UserError
 from cobalt.metrics import best_of_k
 from cobalt.report.runs import evaluation_file, read_run
@@ -93,11 +94,11 @@ def test_without_public_results_the_measures_that_need_them_are_missing():
 
 def test_a_k_beyond_the_samples_is_refused():
     one = [outcomes([(1.0, True)])]
-    for measure in (pass_at, best_of):
+    for function in (pass_at, best_of):
         with pytest.raises(UserError, match="at least 2 samples"):
-            measure(one, 2)
+            function(one, 2)
         with pytest.raises(UserError, match="1 or more"):
-            measure(one, 0)
+            function(one, 0)
 
 
 def test_problems_are_grouped_by_their_difficulty():
@@ -156,6 +157,46 @@ def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):
     assert_user_error(
         run_script("-m", "cobalt.report", folder, "-o", tmp_path / "other", "--since", "2026-01-01"), "window"
     )
+
+
+@pytest.mark.parametrize("single_turn", [False, True])
+def test_a_report_has_the_pass_at_k_that_its_evaluations_were_asked_for(tmp_path, single_turn):
+    samples = [[(0, 0), (2, 2)], [(1, 0), (1, 0)], [(1, 0), (1, 0)]]
+    source = tmp_path / "source.jsonl"
+    run, result = tmp_path / "run", tmp_path / "run" / "evaluation.jsonl"
+    if single_turn:
+        write_lines(source, [single(0, [RIGHT, HALF, HALF]), single(1, [HALF, HALF, HALF])])
+        assert run_script("eval_single_turn.py", "-i", source, "-o", result, "--k", "1", "2").returncode == 0
+    else:
+        run.mkdir()
+        write_lines(result, [trajectory_record(number, samples) for number in range(2)])
+        measure(result, [1, 2])
+    rows = protocol_rows(write_report({"a": run}, tmp_path / "report"))
+    last = "0" if single_turn else "1"
+    assert rows["pass@2", last] == pytest.approx((2 / 3 + 0) / 2 if single_turn else 2 / 3)
+    assert ("best of 3", last) in rows and ("pass@1", last) not in rows
+    rows = protocol_rows(write_report({"a": run}, tmp_path / "report", ks=[3]))
+    assert ("pass@3", last) in rows and ("pass@2", last) not in rows
+
+
+def test_the_best_by_tests_that_are_the_hidden_ones_is_called_an_oracle(tmp_path):
+    (tmp_path / "run").mkdir()
+    samples = [[(0, 0), (2, 2)], [(1, 0), (1, 0)]]
+    records = [trajectory_record(number, samples) for number in range(2)]
+    shown = [record | {"public_test_cases": record["hidden_test_cases"]} for record in records]
+    for problems, names in ((shown, {"oracle best of 2"}), ([shown[0], records[1]], {"best of 2"})):
+        write_lines(tmp_path / "run" / "evaluation.jsonl", problems)
+        report = write_report({"a": tmp_path / "run"}, tmp_path / "report")
+        assert {name for name, _ in protocol_rows(report) if "best" in name} == names
+        assert "oracle" in report.read_text().partition("Other measures")[2]
+    write_lines(tmp_path / "run" / "evaluation.jsonl", records)
+    assert "oracle" not in write_report({"a": tmp_path / "run"}, tmp_path / "report").read_text()
+
+
+def protocol_rows(report):
+    """The values of a report's other measures, by measure and turn."""
+    lines = report.with_name("protocols.csv").read_text().splitlines()
+    return {tuple(line.split(",")[1:3]): float(line.split(",")[3]) for line in lines[1:]}
 
 
 def test_a_single_turn_result_is_reported_as_it_is(tmp_path):

@@ -80,6 +80,8 @@ def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, 
         (["-n", "0"], "num_completions is 0"),
         (["--concurrency", "0"], "concurrency is 0"),
         (["--prompts", "none-such"], "no prompt set 'none-such'"),
+        (["--limit", "0"], "--limit is 0"),
+        (["--ids", "1", "none-such"], "--ids none-such"),
         (["--replay_file", "absent.jsonl"], "cannot read absent.jsonl"),
         (["--no_such_flag"], "no_such_flag"),
         (["-o", "/dev/null"], "'/dev/null' is not a file"),
@@ -226,6 +228,17 @@ def test_a_prompt_file_that_is_not_text_is_refused(tmp_path):
         (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", tmp_path)
     assert_user_error(finished, "system.jinja")
+
+
+@pytest.mark.parametrize("script", SCRIPTS[:2])
+@pytest.mark.parametrize("prompts", ["paper", "program"])
+def test_prompts_that_would_not_word_the_first_message_are_refused_with_both_ways_out(tmp_path, script, prompts):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1), square_problem("two", instruction="Mine.")])
+    finished = run(script, "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", prompts)
+    for named in (str(problems), "'two'", "'instruction'", "leave --prompts out", "make the file again"):
+        assert_user_error(finished, named)
+    assert len(finished.stderr.splitlines()) == 1
+    assert not (tmp_path / "o.jsonl").exists()
 
 
 def test_apis_have_the_same_defaults_for_one_turn_and_for_many():

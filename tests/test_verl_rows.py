@@ -45,10 +45,10 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     run = single_turn(
         tmp_path, policy, [square_problem(0), square_problem(1, instruction="Mine.")], [square_problem(2)]
     )
-    summary = convert_single_turn(run, "pocket")
+    summary = convert_single_turn(run)
     rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
     assert list(rows[0]) == COLUMNS
-    prompts = load_prompts("pocket")
+    prompts = load_prompts("paper")
     assert rows[0]["prompt"] == [
         {"role": "system", "content": prompts.system},
         {"role": "user", "content": prompts.first_turn("Print the square of a number.")},
@@ -69,6 +69,16 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     assert summary["train"]["rows"] == 2
     manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}
+
+
+def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, policy):
+    worded = load_prompts("pocket").first_turn("Print the square of a number.")
+    train = [square_problem(0), square_problem(1, instruction=worded)]
+    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="Mine.")])
+    with pytest.raises(UserError, match=r"v\.jsonl: record 2: .*'instruction'.*--prompts"):
+        convert_single_turn(run, "pocket")
+    summary = convert_single_turn(single_turn(tmp_path, policy, train, [square_problem(2)]), "pocket")
+    assert summary["train"]["rows"] == 2
 
 
 async def test_multi_turn_rows_are_the_contextual_prompts(tmp_path, policy):
@@ -118,10 +128,10 @@ def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
     counter = PromptTokenCounter(policy)
     limit = counter.count(
-        [[{"role": "system", "content": load_prompts("pocket").system}, {"role": "user", "content": "a"}]]
+        [[{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]]
     )[0]
     run = VerlRowsSettings(run.train_file, run.validation_file, run.local_dir, policy, limit)
-    summary = convert_single_turn(run, "pocket")
+    summary = convert_single_turn(run)
     assert summary["train"] == {
         "prompts read": 2,
         "dropped: over max_prompt_length": 1,

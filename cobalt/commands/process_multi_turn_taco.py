@@ -1,6 +1,7 @@
 """Turn trajectories into contextual prompts: the flags and the work of `preproc/process_multi_turn_taco.py`."""
 
 import asyncio
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,8 +23,9 @@ class Arguments:
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
-    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
-    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is."""
+    model_name: Annotated[str | None, tyro.conf.arg(name="model", aliases=["--model_name"])] = None
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
+    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
     num_turns: int = 3
@@ -57,14 +59,20 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
     from cobalt.contexts.processing import ProcessingSettings, process_trajectories
+    from cobalt.conversation.token_count import recorded_policy
     from cobalt.judge import ServeJudge
 
-    summary = asyncio.run(process_trajectories(ProcessingSettings(**vars(arguments)), ServeJudge()))
+    model = arguments.model_name or recorded_policy(arguments.input_file)
+    settings = ProcessingSettings(**vars(arguments) | {"model_name": model})
+    summary = asyncio.run(process_trajectories(settings, ServeJudge()))
+    result = quoted(arguments.output_file)
+    train, validation = ("FILE", result) if arguments.is_test else (result, "FILE")
+    other = "the training problems, without --is_test" if arguments.is_test else "other problems, with --is_test"
     say_summary(
         summary,
         f"Contextual prompts: {arguments.output_file}",
         str(arguments.output_file),
-        f"python preproc/verl_preproc_multi_turn.py --train_file {quoted(arguments.output_file)} --validation_file FILE"
-        " -o ROWS, with prompts made with --is_test as FILE",
+        f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
+        f" --model {shlex.quote(model)}, where FILE has prompts of {other}",
     )
     return 0

@@ -59,6 +59,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Inference and evaluation": (
         Command(
+            "split",
+            "Divide the tests of your own problems into public and hidden ones.",
+            "cobalt.commands.split",
+            "-i problems.jsonl -o split.jsonl",
+        ),
+        Command(
             "sample",
             "Draw n programs for each problem and judge them.",
             "cobalt.commands.run_single_turn_vllm",

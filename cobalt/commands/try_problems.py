@@ -35,8 +35,13 @@ class Arguments:
     """Turns of repair after the first program."""
     public_tests: int = 4
     """Number of tests that become public in a problem without a split; at least one test stays hidden."""
-    prompts: str = "paper"
-    """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
+    limit: int | None = None
+    """Work on the first so many problems alone."""
+    ids: tuple[str, ...] = ()
+    """Work on the problems with these ids alone; of them the first, with a limit."""
+    prompts: str | None = None
+    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
+    feedback.jinja. Refused if problems have the field instruction in other words."""
     max_tokens: int = 8192
     """Maximum number of tokens in one response."""
     temperature: float = 0.6
@@ -64,6 +69,7 @@ def main(arguments: Arguments) -> int:
     from cobalt import services
     from cobalt.commands.try_steps import rollout_settings
     from cobalt.datasets.split_tests import split_problem_file
+    from cobalt.problem import load_problems
 
     single_turn, multi_turn = rollout_settings(arguments)  # a wrong flag is found before anything starts
     beside = services.Arguments(
@@ -76,7 +82,10 @@ def main(arguments: Arguments) -> int:
     described = services.known_descriptions(beside)
     for settings in (single_turn, multi_turn):
         settings.check_earlier(described)
-    split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests)
+    source = dataclasses.replace(single_turn, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
+    chosen = source.chosen(load_problems(source.input_file))
+    source.check_wording(chosen)
+    split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests, chosen)
     single_turn.check()
     return services.run_beside_services(beside)
 
@@ -90,6 +99,10 @@ def _command_line(arguments: Arguments) -> list[str]:
             continue
         if isinstance(value, bool):
             words += [f"--{item.name}"] if value else []
+        elif value is None or value == ():
+            continue
+        elif isinstance(value, tuple):
+            words += [f"--{item.name}", *value]
         elif isinstance(value, list):
             words += [word for one in value for word in (f"--{item.name}", one)]
         else:

@@ -1,5 +1,6 @@
 """Turn contextual prompts into veRL's parquet files: the flags and the work of `preproc/verl_preproc_multi_turn.py`."""
 
+import shlex
 from dataclasses import dataclass
 
 from cobalt.datasets.verl_flags import VerlRowsFlags
@@ -21,14 +22,16 @@ class Arguments(VerlRowsFlags):
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
+    from cobalt.conversation.token_count import recorded_policy
     from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
 
-    summary = convert_multi_turn(VerlRowsSettings(**vars(arguments)))
+    model = arguments.model_name or recorded_policy(arguments.train_file)
+    summary = convert_multi_turn(VerlRowsSettings(**vars(arguments) | {"model_name": model}))
     say_summary(
         summary,
         f"veRL rows: {arguments.local_dir}",
         f"{arguments.local_dir}/train.parquet and validation.parquet",
         f"cobalt train --data partial_trajectories --data_dir {quoted(arguments.local_dir)} --model"
-        f" {arguments.model_name} -o RUN",
+        f" {shlex.quote(model)} -o RUN",
     )
     return 0

@@ -1,5 +1,6 @@
 """Turn problems into veRL's parquet files: the flags and the work of `preproc/verl_preproc_single_turn.py`."""
 
+import shlex
 from dataclasses import dataclass
 
 from cobalt.conversation import TruncatedThinking
@@ -16,8 +17,9 @@ class Arguments(VerlRowsFlags):
 
     max_prompt_length: int = 2_048
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
-    prompts: str = "paper"
-    """Prompt set that words the problems: paper, pocket, program, or a folder."""
+    prompts: str | None = None
+    """Prompt set that words the problems: paper (the default), pocket, program, or a folder. Refused if problems have
+    the field instruction in other words."""
     episodes: bool = False
     """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
     in the words of the prompt set."""
@@ -31,9 +33,11 @@ class Arguments(VerlRowsFlags):
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
+    from cobalt.conversation.token_count import recorded_policy
     from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
 
-    flags = vars(arguments).copy()
+    model = arguments.model_name or recorded_policy(arguments.train_file)
+    flags = vars(arguments) | {"model_name": model}
     prompts, episodes = flags.pop("prompts"), flags.pop("episodes")
     rules = EpisodeRules(flags.pop("enable_thinking"), flags.pop("truncated_thinking"))
     summary = convert_single_turn(VerlRowsSettings(**flags), prompts, rules if episodes else None)
@@ -42,6 +46,6 @@ def main(arguments: Arguments) -> int:
         summary,
         f"veRL rows: {arguments.local_dir}",
         f"{arguments.local_dir}/train.parquet and validation.parquet",
-        f"cobalt train --data {data} --data_dir {quoted(arguments.local_dir)} --model {arguments.model_name} -o RUN",
+        f"cobalt train --data {data} --data_dir {quoted(arguments.local_dir)} --model {shlex.quote(model)} -o RUN",
     )
     return 0

@@ -17,6 +17,9 @@ from cobalt.manifest import file_digest
 from cobalt.templates import load, render
 
 BUILT_IN = Path(__file__).parent / "prompts"
+DEFAULT = "paper"
+"""The set that is used where none is named."""
+
 FILES = ("system.jinja", "first_turn.jinja", "feedback.jinja")
 
 
@@ -49,12 +52,13 @@ class PromptSet:
         return render(self.feedback_template, feedback=feedback)
 
 
-def load_prompts(name: str) -> PromptSet:
-    """Load a built-in set by name (`paper`, `pocket`, `program`) or any folder by path.
+def load_prompts(name: str | None) -> PromptSet:
+    """Load a built-in set by name (`paper`, `pocket`, `program`) or any folder by path; None: `paper`.
 
     Raises:
         UserError: no such set, a file of it is missing, or a template does not render.
     """
+    name = DEFAULT if name is None else name
     folder = BUILT_IN / name
     if not folder.is_dir():
         folder = Path(name)

@@ -19,10 +19,14 @@ from cobalt.conversation.chat_template import (
 )
 from cobalt.conversation.turns import Message
 from cobalt.errors import UserError
+from cobalt.manifest import made_by
 
 logger = logging.getLogger(__name__)
 
 Conversation = Sequence[Message]
+
+PAPER_POLICY = "Qwen/Qwen3-8B"
+"""The model whose tokenizer measures prompts in the authors' scripts."""
 
 # One of these is in every folder that a tokenizer can be loaded from.
 _TOKENIZER_FILES = ("tokenizer_config.json", "config.json", "tokenizer.json")
@@ -157,6 +161,29 @@ class PromptTokenCounter:
                 fitting[index] -= 1
             undecided = [index for index in too_long if fitting[index]]
         return fitting
+
+
+def recorded_policy(source: Path) -> str:
+    """The model by whose tokenizer prompts are measured where the user names none; a message says which.
+
+    It is the model of the Hub that wrote the trajectories of a file, as far as manifests say, and without a manifest
+    the paper's.
+
+    Raises:
+        UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
+    """
+    engine: Mapping[str, Any] = next((made["engine"] for made in made_by(source) if "engine" in made), {})
+    model = engine.get("model")
+    if "model_name" in engine or "fingerprint" in engine:
+        raise UserError(
+            f"the trajectories of {source} are those of the model {model or engine['model_name']!r}, whose tokenizer"
+            " cannot be found by this name: name the policy, by which prompts are measured, with --model"
+        )
+    logger.info(
+        "without --model prompts are measured by the tokenizer of %s, %s",
+        *((model, f"which wrote the trajectories of {source}") if model else (PAPER_POLICY, "the paper's model")),
+    )
+    return model or PAPER_POLICY
 
 
 def load_tokenizer(model_name: str) -> Any:

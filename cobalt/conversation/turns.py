@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 from cobalt.conversation.extraction import extract_code
 from cobalt.conversation.prompt_set import PromptSet
 from cobalt.conversation.thinking import CLOSE, OPEN, split_thinking
+from cobalt.errors import UserError
 from cobalt.problem import Problem
 
 HISTORY_CHARACTERS = 6000
@@ -38,6 +39,20 @@ def first_messages(problem: Problem, prompts: PromptSet) -> list[Message]:
     if instruction is None:
         instruction = prompts.first_turn(problem.question, problem.tests.fn_name)
     return opening_messages(instruction, prompts)
+
+
+def check_wording(problem: Problem, prompts: PromptSet) -> None:
+    """Raise if a problem's `instruction`, which is what the model is sent, is not what a named prompt set words.
+
+    Raises:
+        UserError: it is not; the message names the problem.
+    """
+    worded = prompts.first_turn(problem.question, problem.tests.fn_name)
+    if problem.instruction not in (None, worded):
+        raise UserError(
+            f"problem {problem.id!r} has a first message of its own (field 'instruction'), in other words than those of"
+            " --prompts: leave --prompts out, or make the file again with the --prompts of the command that made it"
+        )
 
 
 def opening_messages(instruction: str, prompts: PromptSet) -> list[Message]:

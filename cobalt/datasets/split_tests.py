@@ -1,15 +1,17 @@
 """Public and hidden tests for problems that have only `test_cases`: the first tests are public, the rest are hidden."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cobalt.atomic import replacing
+from cobalt.datasets.tally import Summary
 from cobalt.errors import UserError
 from cobalt.files import check_files
+from cobalt.manifest import open_manifest, read_summary, write_summary
 from cobalt.problem import Problem, TestSuite, has_tests, load_problems
-from cobalt.records import encode_record
+from cobalt.records import encode_record, write_whole
 from cobalt.rows import decode_json
 
 logger = logging.getLogger(__name__)
@@ -60,29 +62,72 @@ def _check_keys(problem: Problem) -> None:
         raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
 
 
-def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> int:
+def split_problem_file(
+    source: Path, result: Path, public_tests: int = PUBLIC_TESTS, problems: Sequence[Problem] | None = None
+) -> int:
     """Write the problems of a file, all with public and hidden tests; returns how many were split.
 
     Warns of problems with so few hidden tests that verdicts on them say little.
+
+    Args:
+        source: The problems.
+        result: The file to write; if it exists, it must have the same content.
+        public_tests: See `split_tests`.
+        problems: Those of the file to write; None: all.
 
     Raises:
         UserError: a file cannot be read or written, the result exists with other problems, a problem is malformed, or
             one has too few tests; it is named.
     """
     check_files([source], [result])
-    problems = load_problems(source)
-    try:
-        records = [split_tests(problem, public_tests) for problem in problems]
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+    problems = load_problems(source) if problems is None else problems
+    records = _split_all(source, problems, public_tests)
     content = b"".join(map(encode_record, records))
     if not result.exists():
         with replacing(result) as handle:
             handle.write(content)
     elif result.read_bytes() != content:
         raise UserError(
-            f"{result} exists and holds other problems than {source}, or other public tests: name another output folder"
+            f"{result} exists and holds other problems than those of this command, or other public tests: name another"
+            " output folder"
         )
+    return sum(record != problem.record for record, problem in zip(records, problems, strict=True))
+
+
+def split_with_manifest(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> Summary:
+    """As `split_problem_file` for all problems of a file, with a manifest; returns counts of problems and tests.
+
+    Raises:
+        UserError: as there, or the result was made with another input or number of tests.
+    """
+    check_files([source], [result])
+    problems = load_problems(source)
+    records = _split_all(source, problems, public_tests)
+    summary: Summary = {
+        "problems": {"read": len(problems), "split": 0, "left as they are": 0},
+        "tests of those split": {"public": 0, "hidden": 0},
+    }
+    for record, problem in zip(records, problems, strict=True):
+        if record == problem.record:
+            summary["problems"]["left as they are"] += 1
+            continue
+        summary["problems"]["split"] += 1
+        public = len(TestSuite.parse(record["public_test_cases"]))
+        summary["tests of those split"]["public"] += public
+        summary["tests of those split"]["hidden"] += len(problem.tests) - public
+    done = read_summary(result) is not None
+    open_manifest(result, {"stage": "split", "public_tests": public_tests}, [source], complete=done)
+    write_whole(result, records)
+    write_summary(result, summary)
+    return summary
+
+
+def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> list[dict[str, Any]]:
+    """The records of problems with public and hidden tests; warns of few hidden ones."""
+    try:
+        records = [split_tests(problem, public_tests) for problem in problems]
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
     split = [record for record, problem in zip(records, problems, strict=True) if record != problem.record]
     few = sum(len(TestSuite.parse(record["hidden_test_cases"])) < ENOUGH_HIDDEN for record in split)
     if few:
@@ -91,7 +136,7 @@ def split_problem_file(source: Path, result: Path, public_tests: int = PUBLIC_TE
             " problem are public, so give %d or more",
             *(few, len(problems), ENOUGH_HIDDEN, public_tests, public_tests + ENOUGH_HIDDEN),
         )
-    return len(split)
+    return records
 
 
 def _like(suite: TestSuite, original: object) -> object:

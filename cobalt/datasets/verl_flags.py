@@ -23,8 +23,9 @@ class VerlRowsFlags:
     """What the validation rows are made from (JSONL)."""
     local_dir: Annotated[Path, tyro.conf.arg(name="output_dir", aliases=["-o", "--local_dir"])]
     """Folder for the two parquet files."""
-    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "Qwen/Qwen3-8B"
-    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is."""
+    model_name: Annotated[str | None, tyro.conf.arg(name="model", aliases=["--model_name"])] = None
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
+    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
     chat_template_thinking: TemplateThinking = "default"
     """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
     max_prompt_length: int

@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cobalt.atomic import locked_folder
-from cobalt.conversation import Message, TruncatedThinking, first_messages, load_prompts
+from cobalt.conversation import Message, TruncatedThinking, check_wording, first_messages, load_prompts
 from cobalt.conversation.chat_template import TemplateThinking, template_arguments
-from cobalt.conversation.prompt_set import BUILT_IN
+from cobalt.conversation.prompt_set import BUILT_IN, DEFAULT
 from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.tally import FIRST, Summary, Tally, with_first
 from cobalt.errors import UserError
@@ -115,7 +115,7 @@ class _ContextualFields(BaseModel):
 
 
 def convert_single_turn(
-    settings: VerlRowsSettings, prompts: str = "paper", episodes: EpisodeRules | None = None
+    settings: VerlRowsSettings, prompts: str | None = None, episodes: EpisodeRules | None = None
 ) -> Summary:
     """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
 
@@ -125,12 +125,12 @@ def convert_single_turn(
 
     Args:
         settings: Files, policy and limits.
-        prompts: Prompt set, by name or folder.
+        prompts: Prompt set, by name or folder. None: `paper`, and problems may have an `instruction` in other words.
         episodes: Rules of the episodes that begin with the rows; None for rows of one turn.
 
     Raises:
-        UserError: bad input, or a file without a usable prompt. With `episodes` also a problem that has no public
-            tests, or one that is not among all its tests.
+        UserError: bad input, an `instruction` in other words than those of `prompts`, or a file without a usable
+            prompt. With `episodes` also a problem that has no public tests, or one that is not among all its tests.
     """
     prompt_set = load_prompts(prompts)
 
@@ -144,7 +144,8 @@ def convert_single_turn(
         except UserError as error:
             raise UserError(f"field 'public_test_cases': {error}") from None
         # veRL's processes run elsewhere, so a folder needs its whole path.
-        words = prompts if (BUILT_IN / prompts).is_dir() else str(Path(prompts).resolve())
+        name = prompts or DEFAULT
+        words = name if (BUILT_IN / name).is_dir() else str(Path(name).resolve())
         return {"public_tests": places, "prompts": words} | asdict(episodes)
 
     def read(path: Path) -> Iterator[_Prompt]:
@@ -152,6 +153,8 @@ def convert_single_turn(
             try:
                 problem = Problem.parse(record)
                 begins = episode(problem)
+                if prompts is not None:
+                    check_wording(problem, prompt_set)
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
             yield _Prompt(

@@ -24,37 +24,48 @@ from cobalt.rollout.protocols import (
 
 STOPPED = "stopped"
 PROGRAMS = "programs until then"
+ORACLE = "oracle "
 _ABSENT = "n/a"
 
 
-def protocol_figures(outcomes: Sequence[Outcomes], ks: Sequence[int]) -> dict[str, list[Mean]]:
+def protocol_figures(
+    outcomes: Sequence[Outcomes], ks: Sequence[int], of_pass_at: Sequence[int] = ()
+) -> dict[str, list[Mean]]:
     """The measures of one run by name, each by turn; those that the file has no data for are left out.
+
+    The best of k is called an oracle where each problem's hidden tests are all public.
 
     Args:
         outcomes: The run's problems.
-        ks: The k of pass@k and of the best of k. Empty: pass@k is left out, and the best is that of all samples.
+        ks: The k of pass@k and of the best of k. Empty: the best is that of all samples.
+        of_pass_at: The k of pass@k where `ks` is empty.
 
     Raises:
         UserError: a k is below 1, or a problem has fewer trajectories.
     """
     check_k(ks)
     fewest = min(one.samples for one in outcomes)
-    figures: dict[str, list[Mean] | None] = {f"pass@{k}": pass_at(outcomes, k) for k in ks}
+    figures: dict[str, list[Mean] | None] = {f"pass@{k}": pass_at(outcomes, k) for k in ks or of_pass_at}
     figures |= {STOPPED: stopped(outcomes), PROGRAMS: programs_until_stopped(outcomes)}
-    figures |= {f"best of {k}": best_of(outcomes, k) for k in (ks or (fewest,)) if k > 1}
+    oracle = ORACLE if all(one.hidden_is_public for one in outcomes) else ""
+    figures |= {f"{oracle}best of {k}": best_of(outcomes, k) for k in (ks or (fewest,)) if k > 1}
     return {name: rows for name, rows in figures.items() if rows is not None}
 
 
 def protocols_table(runs: Sequence[Run], ks: Sequence[int]) -> Table | None:
     """The measures of each run, a row for each measure and turn, a column for each run; None if there is no measure.
 
+    Without `ks`, pass@k has the k that the evaluations of the runs were asked for, as far as all runs have the samples.
+
     Raises:
         UserError: a k is below 1, or a run has fewer trajectories of a problem; the run is named.
     """
+    fewest = min(one.samples for run in runs for one in run.outcomes.values())
+    asked = sorted({k for run in runs for k in run.asked if k <= fewest})
     of_runs: dict[str, Mapping[str, list[Mean]]] = {}
     for run in runs:
         try:
-            of_runs[run.name] = protocol_figures(list(run.outcomes.values()), ks)
+            of_runs[run.name] = protocol_figures(list(run.outcomes.values()), ks, asked)
         except UserError as error:
             raise UserError(f"{run.name}: {error}") from None
     names = list(dict.fromkeys(name for figures in of_runs.values() for name in figures))
@@ -75,11 +86,23 @@ def protocols_table(runs: Sequence[Run], ks: Sequence[int]) -> Table | None:
         " trajectory ends with its first program that passes all public tests, and how many programs it has then. best"
         " of k: Pass@1 of the one of k trajectories whose program passes most public tests, by lot between equals."
         " pass@k: at least one of k trajectories is right."
-        f" {few_problems(min(len(run.problems) for run in runs))}".rstrip(),
+        f"{_about_oracles(runs)} {few_problems(min(len(run.problems) for run in runs))}".rstrip(),
         ["measure", "turn", *of_runs],
         rows,
         ("run", "measure", "turn", "value", "lower", "upper"),
         data,
+    )
+
+
+def _about_oracles(runs: Sequence[Run]) -> str:
+    """A sentence on problems whose hidden tests are all public; "" if no measure chooses by the tests of such a one."""
+    outcomes = [one for run in runs for one in run.outcomes.values() if one.public is not None]
+    oracles = sum(one.hidden_is_public for one in outcomes)
+    if not oracles:
+        return ""
+    return (
+        f" In {100 * oracles / len(outcomes):.0f} % of the problems every hidden test is a public test, so that stopped"
+        " and best of k choose there by the tests that decide (an oracle), which no user of a model has."
     )
 
 
@@ -114,7 +137,9 @@ def difficulty_table(runs: Sequence[Run]) -> Table | None:
 
 def protocols_for_terminal(figures: Mapping[str, Sequence[Mean]], title: str) -> TerminalTable:
     """The measures of one run, a column for each measure, a row for each turn."""
-    table = TerminalTable(title=title, title_justify="left")
+    oracle = any(name.startswith(ORACLE) for name in figures)
+    note = "oracle: every hidden test is a public test, so the best is chosen by the tests that decide"
+    table = TerminalTable(title=title, title_justify="left", caption=note if oracle else None, caption_justify="left")
     table.add_column("turn", justify="right")
     for name in figures:
         table.add_column(name, justify="right")

@@ -82,6 +82,7 @@ class Run:
         outcomes: What each problem's programs reached, for the measures of `cobalt.rollout.protocols`.
         usage: Tokens and costs by turn.
         failed: Problems whose evaluation failed, so that they are missing here.
+        asked: The k of pass@k that its evaluation was asked for, above 1.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Run:
     outcomes: Mapping[ProblemId, Outcomes]
     usage: Sequence[TurnUsage]
     failed: int
+    asked: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         outcomes=outcomes,
         usage=totals,
         failed=sum(map(bool, errors.read_bytes().split(b"\n"))) if errors.exists() else 0,
+        asked=_asked(evaluation),
     )
 
 
@@ -368,6 +371,37 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
         model = with_digest(name, engine.fingerprint) if name else model
         found |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
     return found, model
+
+
+def _asked(evaluation: Path) -> list[int]:
+    """The k above 1 of the pass@k in the figures next to an evaluation; [] without figures."""
+    path = companion_path(evaluation, ".metrics.json")
+    if not path.exists():
+        return []
+    try:
+        figures = _Figures.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
+    ks = {int(name.removeprefix("pass@")) for name in figures.protocols if name.startswith("pass@")}
+    ks |= {k for group in figures.single_turn.groups for k in group.pass_at}
+    return sorted(k for k in ks if k > 1)
+
+
+class _Group(BaseModel):
+    """Figures of a group of problems of a single-turn result, as far as a report needs them."""
+
+    pass_at: dict[int, Any] = {}
+
+
+class _SingleTurn(BaseModel):
+    groups: list[_Group] = []
+
+
+class _Figures(BaseModel):
+    """What a report needs of the figures next to an evaluation."""
+
+    protocols: dict[str, Any] = {}
+    single_turn: _SingleTurn = _SingleTurn()
 
 
 class _Engine(BaseModel):

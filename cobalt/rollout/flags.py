@@ -56,8 +56,13 @@ class InferenceFlags:
     6,000 characters (paper), or drop them, which leaves an empty message."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
-    prompts: str = "paper"
-    """Prompt set: paper, pocket, program, or a folder with system.jinja, first_turn.jinja and feedback.jinja."""
+    prompts: str | None = None
+    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
+    feedback.jinja. Refused if problems have the field instruction in other words."""
+    limit: int | None = None
+    """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
+    ids: tuple[str, ...] = ()
+    """Work on the problems with these ids alone; of them the first, with a limit."""
     seed: int = 0
     """Seed of the run; if each sample is seeded, the same seed gives the same records."""
     concurrency: int = 64
@@ -91,6 +96,8 @@ class InferenceFlags:
             prompts=self.prompts,
             concurrency=self.concurrency,
             samples=self.which_samples(),
+            limit=self.limit,
+            ids=self.ids,
         )
 
 
@@ -120,6 +127,8 @@ class MultiTurnFlags(InferenceFlags):
             prompts=self.prompts,
             concurrency=self.concurrency,
             samples=self.which_samples(),
+            limit=self.limit,
+            ids=self.ids,
         )
 
 

@@ -84,15 +84,18 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     recorded: list[int] = []
-    for problem in problems:
+    chosen = settings.chosen(problems)
+    for problem in chosen:
         if len(problem.public_tests) == 0:
             raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'),"
-                " and feedback comes from them"
+                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'), and"
+                " feedback comes from them: cobalt split makes public and hidden tests of a problem's own"
             )
         _feedback_tests(settings, problem)
         recorded.append(len(_recorded_first_turns(settings, problem) or ()))
-    check_replay(engine, problems, settings.turns + 1)
+    # A recorded first turn was sent the instruction that its record has; `_check_first_turn` compares the prompts.
+    settings.check_wording([problem for problem, first in zip(chosen, recorded, strict=True) if not first])
+    check_replay(engine, chosen, settings.turns + 1)
     if all(recorded):
         samples = recorded_samples(settings.input_file, recorded, settings.generation.n)
         settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))

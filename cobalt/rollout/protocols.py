@@ -9,8 +9,9 @@ when its public tests pass. The measures here say what the same trajectories giv
 | stopped | that of the first turn, up to t, whose public tests all pass; that of turn t if there is none |
 | best of k | the one of k trajectories' programs of turn t that passes most public tests; by lot between equals |
 
-Stopped and best of k choose by public tests alone, which are there when a model is used. A program is right if it
-passes every hidden test. Nothing is judged here, and no table is written.
+Stopped and best of k choose by public tests alone, which are there when a model is used; where every hidden test is
+public as well, they are an oracle. A program is right if it passes every hidden test. Nothing is judged here, and no
+table is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,9 @@ from datetime import date, datetime
 
 from cobalt.errors import UserError
 from cobalt.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
-from cobalt.problem import ProblemId
+from cobalt.problem import ProblemId, TestSuite
 from cobalt.trajectory import ProblemTrajectories
+from cobalt.trajectory_codec import feedback_tests
 
 EVERY_PROBLEM = "all"
 DATE_FIELD = "contest_date"
@@ -42,11 +44,13 @@ class Outcomes:
         difficulty: As the problem has it; "" if it has none.
         correct: Whether the program passes every hidden test, [sample][turn].
         public: Share of public tests passed, 0 to 1, [sample][turn]; None if the file does not have it.
+        hidden_is_public: Whether every hidden test is among the public ones, so that they give the answer away.
     """
 
     difficulty: str
     correct: tuple[tuple[bool, ...], ...]
     public: tuple[tuple[float, ...], ...] | None
+    hidden_is_public: bool = False
 
     @property
     def samples(self) -> int:
@@ -70,7 +74,12 @@ def outcomes_of(group: ProblemTrajectories) -> Outcomes:
         difficulty=str(group.problem.record.get("difficulty") or ""),
         correct=tuple(tuple(rate == 1.0 for rate in each.hidden_pass_rates) for each in group.trajectories),
         public=tuple(tuple(each.public_pass_rates) for each in group.trajectories) if judged else None,
+        hidden_is_public=_pairs(group.problem.hidden_tests) <= _pairs(feedback_tests(group.problem)),
     )
+
+
+def _pairs(tests: TestSuite) -> set[tuple[str, str]]:
+    return set(zip(tests.inputs, tests.outputs, strict=True))
 
 
 def collecting(groups: Iterable[ProblemTrajectories], into: list[Outcomes]) -> Iterator[ProblemTrajectories]:

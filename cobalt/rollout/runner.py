@@ -50,6 +50,8 @@ async def run_all(
     inputs: Sequence[Path],
     concurrency: int,
     description: str | None,
+    only: frozenset[ProblemId] | None = None,
+    circumstances: Mapping[str, Any] | None = None,
 ) -> int:
     """Do `work` for every item that `output` does not hold yet.
 
@@ -65,6 +67,8 @@ async def run_all(
         inputs: The files the records are made from, for the manifest.
         concurrency: How many items are worked on at a time.
         description: Label of the progress bar, which counts problems; None: no bar.
+        only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
+        circumstances: See `open_manifest`.
 
     Returns:
         How many items failed.
@@ -80,18 +84,18 @@ async def run_all(
     def pending() -> Iterator[Item]:
         for item in items:
             order.append(identify(item))
-            if order[-1] not in output.done:
+            if order[-1] not in output.done and (only is None or order[-1] in only):
                 yield item
 
     queue = pending()
     first = list(islice(queue, 1))
     if first and described is not None:
         arguments = {**arguments, **await described()}
-    open_manifest(output.path, arguments, inputs, complete=not first)
+    open_manifest(output.path, arguments, inputs, complete=not first, circumstances=circumstances)
     queue = chain(first, queue)
     if output.done:
         logger.info("%s holds %d problems; resuming", output.path, len(output.done))
-    total = len(items) if isinstance(items, Sized) else None
+    total = len(only | output.done) if only is not None else len(items) if isinstance(items, Sized) else None
     with track(
         total=total, initial=len(output.done), desc=description, unit="problem", disable=description is None
     ) as progress:
@@ -123,7 +127,7 @@ async def run_all(
         logger.error(
             "%d of %d problems failed (%s); run the same command again to retry them",
             len(failures),
-            len(order),
+            total or len(order),
             errors_path(output.path),
         )
     return len(failures)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cobalt.conversation import load_prompts
+from cobalt.conversation import check_wording, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.errors import UserError
 from cobalt.files import check_files
 from cobalt.judge import Judge
 from cobalt.manifest import check_made_with, recorded_arguments
-from cobalt.problem import Problem
+from cobalt.problem import Problem, choose_problems
 from cobalt.progress import ticking
 from cobalt.records import RecordFile
 from cobalt.rollout.progress import CountingEngine
@@ -34,17 +34,21 @@ class RolloutSettings:
         input_file: Problems, or what `run_multi_turn` takes.
         output_file: Result; resumed when it exists.
         generation: Sampling; its `seed` is the run's seed.
-        prompts: Prompt set, by name or folder.
+        prompts: Prompt set, by name or folder. None: `paper`, and problems may have an `instruction` in other words.
         concurrency: Problems worked on at a time.
         samples: Whether each sample has a seed of its own, which follows from the run's seed.
+        limit: Work on the first so many problems alone. None: on all.
+        ids: Work on the problems with these ids alone, as text. Empty: on all.
     """
 
     input_file: Path
     output_file: Path
     generation: GenerationSettings
-    prompts: str = "paper"
+    prompts: str | None = None
     concurrency: int = 64
     samples: Samples = "auto"
+    limit: int | None = None
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
@@ -77,6 +81,35 @@ class RolloutSettings:
         if self.samples == "unseeded" or (self.samples == "auto" and recorded.get("seed") is None):
             given["generation"] |= {"seed": None}  # see `decide_samples`
         check_made_with(self.output_file, given)
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """How the problems are chosen, for the manifest; {} for all problems."""
+        named = {"limit": self.limit, "ids": list(self.ids)}
+        return {"problems": {name: value for name, value in named.items() if value}} if any(named.values()) else {}
+
+    def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The problems that the run works on, of all in its input.
+
+        Raises:
+            UserError: there is no problem with a chosen id.
+        """
+        return choose_problems(problems, self.input_file, self.limit, self.ids)
+
+    def check_wording(self, problems: Sequence[Problem]) -> None:
+        """Raise if a prompt set is named that does not word the first messages which the problems have.
+
+        Raises:
+            UserError: it does not; the message names file and problem.
+        """
+        if self.prompts is None:
+            return
+        prompts = load_prompts(self.prompts)
+        for problem in problems:
+            try:
+                check_wording(problem, prompts)
+            except UserError as error:
+                raise UserError(f"{self.input_file}: {error}") from None
 
 
 Settings = TypeVar("Settings", bound=RolloutSettings)
@@ -149,7 +182,7 @@ async def run_rollout(
 
     Args:
         settings: Files, sampling and prompts.
-        problems: The problems of the input.
+        problems: All problems of the input; the run works on those that the settings choose.
         work: Makes the record of a problem.
         engine: Generates.
         judge: Judges.
@@ -175,7 +208,8 @@ async def run_rollout(
             "engine": about,
             "judge": dict(await judge.describe()),
         }
-        engine.plan({problem.id: responses(problem) for problem in problems if problem.id not in output.done})
+        chosen = settings.chosen(problems)
+        engine.plan({problem.id: responses(problem) for problem in chosen if problem.id not in output.done})
         async with ticking(engine.standing, desc=stage.replace("_", " "), unit="responses"):
             failed = await run_all(
                 problems,
@@ -186,6 +220,8 @@ async def run_rollout(
                 inputs=[settings.input_file],
                 concurrency=settings.concurrency,
                 description=None,
+                only=frozenset(problem.id for problem in chosen),
+                circumstances=settings.choice,
             )
     if engine.cached_tokens:
         logger.info(

@@ -1,6 +1,7 @@
 """Single turn: draw n programs for each problem and judge each on all of its tests."""
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from cobalt.rollout.shared import (
     turn_of,
 )
 from cobalt.trajectory_codec import encode_single_turn
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,15 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
     settings.check()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
-    check_replay(engine, problems, 1)
+    chosen = settings.chosen(problems)
+    settings.check_wording(chosen)
+    without = sum(not problem.public_tests for problem in chosen)
+    if without:
+        logger.info(
+            "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them",
+            *(without, len(chosen)),
+        )
+    check_replay(engine, chosen, 1)
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine, turns=1, max_tokens=settings.generation.max_tokens)
 
