@@ -488,7 +488,7 @@ STARTED_BY_USERS = [
     *sorted([script.name] for script in ROOT.glob("*.py") if script.name not in SERVED),
     *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
     *(["-m", f"cobalt.{name}"] for name in ("report", "report.viewer", "judge", "services", "preflight", "training")),
-    *(["-m", f"cobalt.{name}"] for name in ("training.offline", "studies.quickstart", "studies.reproduce")),
+    *(["-m", name] for name in ("cobalt.training.offline", "studies.quickstart", "studies.reproduce")),
     ["-m", "cobalt.datasets.pocket"],
 ]
 

@@ -102,7 +102,7 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
     first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
     settings = await decide_samples(settings, engine)
     counting = CountingEngine(engine, turns=settings.turns + 1, max_tokens=settings.generation.max_tokens)
-    first_turns = dict(zip((problem.id for problem in problems), recorded, strict=True))
+    first_turns = dict(zip((problem.id for problem in chosen), recorded, strict=True))
     rules = RepairSettings(
         prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
     )
