@@ -5,9 +5,11 @@ Problems would say less: many are worked on at a time, so that all may finish in
 
 import asyncio
 import math
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from tqdm import tqdm
@@ -55,6 +57,7 @@ class CountingEngine:
         self._asked: set[_Asked] = set()
         self._call_seconds = 0.0
         self._response_seconds = 0.0
+        self._durations: list[float] = []  # of calls, ascending
         self._longest_tokens = 0
         self._ended = 0
         self._answered: Counter[ProblemId] = Counter()
@@ -93,6 +96,7 @@ class CountingEngine:
             self._asked.remove(asked)
         seconds = _now() - asked.began
         self._call_seconds += seconds
+        insort(self._durations, seconds)
         self._response_seconds += seconds * len(completions)
         self._longest_tokens += max(completion.completion_tokens for completion in completions)
         self._ended += sum(completion.finish_reason != "length" for completion in completions)
@@ -113,19 +117,27 @@ class CountingEngine:
     def seconds_left(self) -> float | None:
         """Expected time until the last response; None before the first one.
 
-        A response in flight is expected to take as long again as finished ones took, but not longer than `max_tokens`
-        tokens take. With responses that have not begun, they share the number of responses that were in flight on
-        average. The turns of a conversation follow one another, which may take longer than that. So may the last
-        responses, if it is to be expected that they reach `max_tokens`.
+        A response in flight is expected to take as long as those that took longer than it has taken so far; if there
+        are none, as long again as an average one, but not longer than `max_tokens` tokens take. With responses that
+        have not begun, they share the number of responses that were in flight on average. The turns of a conversation
+        follow one another, and the slowest of those in flight may take longer than that.
         """
         if not self.responses:
             return None
         now = _now()
         finished = self._response_seconds / self.responses
         longest = self._max_tokens * self._call_seconds / self._longest_tokens if self._longest_tokens else math.inf
-        in_flight = [
-            (asked, now - asked.began, min(finished, max(0.0, longest - now + asked.began))) for asked in self._asked
-        ]
+        sums = [0.0, *accumulate(reversed(self._durations))]  # of the longest calls
+
+        def rest_of(age: float) -> float:
+            longer = len(self._durations) - bisect_right(self._durations, age)
+            return sums[longer] / longer - age if longer else min(finished, max(0.0, longest - age))
+
+        def longest_rest_of(age: float) -> float:
+            longer = len(self._durations) - bisect_right(self._durations, age)
+            return self._durations[-max(1, 2 * longer // (len(self._asked) + 1))] - age if longer else rest_of(age)
+
+        in_flight = [(asked, now - asked.began, rest_of(now - asked.began)) for asked in self._asked]
         number = sum(asked.responses for asked, _, _ in in_flight)
         spent = self._response_seconds + sum(asked.responses * age for asked, age, _ in in_flight)
         if spent <= 0:  # a replay
@@ -138,9 +150,8 @@ class CountingEngine:
             asked.responses * math.exp(-max(0.0, longest - age) * self._ended / spent) for asked, age, _ in in_flight
         )
         chains = [
-            (longest - age if reaching > number / 4 else min(rest, max(mean - age, mean / 2)))
-            + mean * (self._turns - 1 - asked.turn)
-            for asked, age, rest in in_flight
+            (longest - age if reaching > number / 4 else longest_rest_of(age)) + mean * (self._turns - 1 - asked.turn)
+            for asked, age, _ in in_flight
         ]
         if self._problems_begun < self._problems:
             chains.append(mean * self._turns)
