@@ -1,6 +1,7 @@
 """method.py is the method of a training run: the same updates as by veRL, and nothing of this project for it alone."""
 
 import ast
+import asyncio
 import importlib
 import inspect
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from support import ROOT, locked_folder
@@ -18,6 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (scripts/set
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt import method  # noqa: E402
+from cobalt.engine import GenerationSettings  # noqa: E402
 from cobalt.engine.torch_policy import Sample, TorchPolicy  # noqa: E402
 from cobalt.judge import ExecResult  # noqa: E402
 from cobalt.judge.verdict import Verdict, VerdictKind  # noqa: E402
@@ -264,6 +267,57 @@ def test_sizes_are_those_of_a_training_run_on_the_pocket_world(tmp_path):
     assert sampling.max_tokens == own.collecting.max_tokens == config.data.max_response_length
 
 
+# --- its policy
+
+
+@pytest.fixture(scope="module")
+def speaker(policy):
+    """A random policy with a chat template."""
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    torch.manual_seed(1)
+    return TorchPolicy(Qwen3ForCausalLM(Qwen3Config(**TINY | {"vocab_size": len(tokenizer)})).eval(), tokenizer)
+
+
+def asked(speaker, *questions, **settings):
+    policy = TorchPolicy(speaker.model, speaker.tokenizer)  # one event loop each
+
+    async def all_at_once():
+        generation = GenerationSettings(n=3, max_tokens=12, **settings)
+        conversations = [[{"role": "user", "content": question}] for question in questions]
+        return await asyncio.gather(*(policy.sample(messages, generation) for messages in conversations))
+
+    return asyncio.run(all_at_once())
+
+
+def test_a_sample_depends_on_its_seed_and_index_and_not_on_its_batch(speaker):
+    short, long = "0 1", "problem 0 1 2 3 answer 3 2 1 0"
+    both = asked(speaker, short, long, seed=5, temperature=1.0, top_p=0.9)
+    alone = [asked(speaker, question, seed=5, temperature=1.0, top_p=0.9)[0] for question in (short, long)]
+    assert both == alone
+    assert len({sample.response for sample in both[0]}) == 3
+    assert asked(speaker, short, seed=6, temperature=1.0, top_p=0.9)[0] != both[0]
+
+
+def test_a_greedy_sample_has_the_most_probable_tokens_and_log_probs_say_so(speaker):
+    groups = asked(speaker, "0 1", "problem 0 1 2 3 answer 3 2 1 0", temperature=0)
+    samples = [group[0] for group in groups]
+    with torch.no_grad():
+        values = speaker.log_probs(samples, 0.7)
+        for sample, found in zip(samples, values, strict=True):
+            logits = speaker.model(torch.tensor([sample.prompt + sample.response])).logits[0] / 0.7
+            expected = logits.log_softmax(-1)[len(sample.prompt) - 1 : -1]
+            assert expected.argmax(-1).tolist() == list(sample.response)
+            torch.testing.assert_close(found, expected.max(-1).values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_nucleus_leaves_out_improbable_tokens(speaker):
+    [group] = asked(speaker, "0 1", seed=0, temperature=1.0, top_p=1e-9)
+    [[greedy, *_]] = asked(speaker, "0 1", temperature=0)
+    assert {sample.response for sample in group} == {greedy.response}
+
+
 # --- swapped functions
 
 
@@ -334,10 +388,11 @@ def test_nothing_is_imported_that_only_method_uses_nor_a_parameter_passed_that_o
     wanted = IMPORTED[name]
     users, handed_on, theirs = [], False, set()
     for path, source in others.items():
-        if not re.search(rf"import\b.*?\b{name}\b", source, re.DOTALL):
+        if name not in source:
             continue
         tree = ast.parse(source)
-        for alias in [alias for alias, value in imports_of(tree, {name}).items() if value is wanted]:
+        names = {alias for alias, value in imports_of(tree, {name}).items() if value is wanted}
+        for alias in names | ({name} if path == Path(inspect.getfile(wanted)) else set()):
             calls, more = uses(tree, alias)
             if calls or more:
                 users.append(path)
