@@ -3,7 +3,7 @@
     python -m torch.distributed.run --standalone --nproc_per_node 1 tests/verl_updates.py CONFIG.yaml FOLDER
 
 It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/updates.pt: for each engine, mean of the loss and optimiser
-the loss of each mini-batch, the norm and the gradients before each step, and the weights after the last.
+the loss of each mini-batch, the gradients before each step and before they are clipped, and the weights after the last.
 """
 
 import os
@@ -29,7 +29,7 @@ from cobalt_verl.losses.loss_agg import micro_batch_loss
 ENGINES = {"veRL's own": ("cuda", None), "shared prompts": ("cpu", "cobalt_verl.cpu.shared_prompts")}
 LOSSES = {"mini_batch": ppo_loss, "micro_batch": micro_batch_loss}
 OPTIMIZERS = {
-    "SGD": {"optimizer": "SGD", "lr": 0.5, "weight_decay": 0.0},
+    "SGD": {"optimizer": "SGD", "lr": 0.1, "weight_decay": 0.0},
     "AdamW": {"optimizer": "AdamW", "lr": 1e-3},  # with veRL's other defaults
 }
 
@@ -70,8 +70,6 @@ def updates(config, batch, engine, loss, optimizer):
     """Two steps by SGD or three by AdamW."""
     os.environ["VERL_ENGINE_DEVICE"], config.model.external_lib = ENGINES[engine]
     config.actor.optim.update(OPTIMIZERS[optimizer])
-    if optimizer == "AdamW":
-        config.actor.kl_loss_coef = batch["large_kl"]  # the gradients are clipped
     actor = omega_conf_to_dataclass(config.actor)
     worker = TrainingWorker(
         config=TrainingWorkerConfig(
@@ -84,15 +82,16 @@ def updates(config, batch, engine, loss, optimizer):
     )
     worker.set_loss_fn(partial(LOSSES[loss], config=actor))
     worker.reset()
-    gradients = []
     parameters = dict(worker.engine.module.named_parameters())
-
-    def record(*_):
-        gradients.append({name: weight.grad.full_tensor().clone() for name, weight in parameters.items()})
-
-    worker.engine.optimizer.register_step_pre_hook(record)
     advantages = advantages_of(batch)
-    results = {"losses": [], "norms": [], "gradients": gradients}
+    results = {"losses": [], "norms": [], "gradients": []}
+    step = worker.engine.optimizer_step  # it clips, too
+
+    def recorded_step():
+        results["gradients"].append({name: weight.grad.full_tensor().clone() for name, weight in parameters.items()})
+        return step()
+
+    worker.engine.optimizer_step = recorded_step
     for count in (8,) if optimizer == "SGD" else (8, 4):
         metrics = tensordict_utils.get(worker.train_mini_batch(rows_of(batch, advantages, count)), "metrics")
         results["losses"] += metrics["loss"]
