@@ -41,8 +41,8 @@ class Settings(NamedTuple):
     contexts: int = 16  # of each step
     mini_batch: int = 128  # samples for one step of the optimiser
     micro_batch: int = 32  # samples computed together
-    clip_low: float = 0.2
-    clip_high: float = 0.4
+    weight: Callable[[list[int], list[int]], float] = lambda mini, micro: 1 / sum(mini)  # of a token, by tokens of each
+    clip: tuple[float, float] = (0.8, 1.4)
     kl: float = 0.1
     learning_rate: float = 4e-4
     seed: int = 0
@@ -98,12 +98,12 @@ def grpo(group: Sequence[Completed]) -> list[float]:
 
 
 def loss(policy: TorchPolicy, rows: Sequence[Row], own: Settings) -> torch.Tensor:
-    """Sum over tokens of max(-A r, -A clip(r, 1 - low, 1 + high)) + kl (log pi - log pi_ref)^2 / 2, r = pi / pi_old."""
+    """Sum over tokens of max(-A r, -A clip(r, 0.8, 1.4)) + kl (log pi - log pi_ref)^2 / 2, r = pi / pi_old."""
     now = torch.cat(policy.log_probs([row.sample for row in rows], own.training.temperature))
     old, reference = torch.cat([row.old for row in rows]), torch.cat([row.reference for row in rows])
     advantage = torch.cat([torch.full_like(row.old, row.advantage) for row in rows])
     ratio = (now - old).exp()
-    clipped = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - own.clip_low, 1 + own.clip_high))
+    clipped = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(*own.clip))
     clipped = torch.where(advantage < 0, clipped.minimum(-3 * advantage), clipped)  # the bound that veRL adds
     return (clipped + own.kl * (now - reference).square() / 2).sum()
 
@@ -111,8 +111,9 @@ def loss(policy: TorchPolicy, rows: Sequence[Row], own: Settings) -> torch.Tenso
 def update(policy: TorchPolicy, optimizer: torch.optim.Optimizer, rows: Sequence[Row], own: Settings) -> None:
     """A step of the optimiser for each mini-batch: on the mean of `loss` over its tokens, computed in micro-batches."""
     for mini in (rows[start : start + own.mini_batch] for start in range(0, len(rows), own.mini_batch)):
-        for start in range(0, len(mini), own.micro_batch):
-            (loss(policy, mini[start : start + own.micro_batch], own) / sum(len(row.old) for row in mini)).backward()
+        tokens = [len(row.old) for row in mini]
+        for micro in (slice(start, start + own.micro_batch) for start in range(0, len(mini), own.micro_batch)):
+            (loss(policy, mini[micro], own) * own.weight(tokens, tokens[micro])).backward()
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

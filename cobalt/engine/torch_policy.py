@@ -133,19 +133,13 @@ class TorchPolicy:
                 past_key_values=cache,
                 logits_to_keep=1,
             ).logits[:, -1]
-            tokens = [
-                self._end_or_pad() if request.done else _drawn(row, request)
-                for row, request in zip(logits.float(), batch, strict=True)
-            ]
-            for token, request in zip(tokens, batch, strict=True):
+            tokens = _drawn(logits.float(), batch)
+            for token, request in zip(tokens.tolist(), batch, strict=True):
                 if not request.done:
                     request.response.append(token)
                     request.done = token == self._end or len(request.response) == request.settings.max_tokens
-            ids, positions = torch.tensor(tokens)[:, None], positions[:, -1:] + 1
+            ids, positions = tokens[:, None], positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(batch), 1, dtype=torch.long)], 1)
-
-    def _end_or_pad(self) -> int:
-        return 0 if self._end is None else self._end
 
     def log_probs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[torch.Tensor]:
         """Log-probabilities of the responses' tokens under the policy, with gradients; one tensor for each sample.
@@ -163,14 +157,17 @@ class TorchPolicy:
         return [every[row, first : first + len(samples[row].response)] for row, first in enumerate(firsts)]
 
 
-def _drawn(logits: torch.Tensor, request: _Request) -> int:
-    """A token by the request's temperature and nucleus, from its own random numbers."""
-    settings = request.settings
-    if settings.temperature == 0:
-        return int(logits.argmax())
-    probabilities, tokens = torch.softmax(logits / settings.temperature, -1).sort(descending=True)
-    cumulative = probabilities.cumsum(-1)
-    # The nucleus has every token that those before it do not fill.
-    nucleus = cumulative[cumulative - probabilities < settings.top_p]
-    drawn = torch.searchsorted(nucleus, torch.tensor(request.random.random()) * nucleus[-1], right=True)
-    return int(tokens[min(int(drawn), len(nucleus) - 1)])
+def _drawn(logits: torch.Tensor, batch: Sequence[_Request]) -> torch.Tensor:
+    """A token for each request (requests), by its temperature and nucleus, from its own random numbers."""
+    settings = [request.settings for request in batch]
+    greedy = torch.tensor([item.temperature == 0 for item in settings])
+    temperatures = torch.tensor([item.temperature or 1.0 for item in settings])
+    probabilities, tokens = torch.softmax(logits / temperatures[:, None], -1).sort(descending=True)
+    # The nucleus has every token that those before it do not fill; a greedy one has the first token alone.
+    before = probabilities.cumsum(-1) - probabilities
+    within = before < torch.tensor([item.top_p for item in settings])[:, None]
+    within[greedy, 1:] = False
+    cumulative = torch.where(within, probabilities, 0.0).cumsum(-1)
+    drawn = torch.tensor([request.random.random() for request in batch]) * cumulative[:, -1]
+    index = torch.searchsorted(cumulative, drawn[:, None], right=True)
+    return tokens.gather(-1, index.minimum(within.sum(-1, keepdim=True) - 1))[:, 0]

@@ -1,7 +1,7 @@
 """Base: how the seed model fares in its own world, turn by turn, on a few problems and without any service.
 
-A first look while a world is built: transformers generates, a `LocalJudge` runs the programs in sandboxes. The figures
-to publish come from the rollout scripts and the evaluation (`cobalt.rollout`), with vLLM and every problem.
+A first look while a world is built: plain torch generates (`TorchPolicy`), a `LocalJudge` runs the programs in
+sandboxes. The figures to publish come from the rollout scripts and the evaluation, with vLLM and every problem.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import Message, first_messages, load_prompts
+from cobalt.conversation import load_prompts
 from cobalt.datasets.pocket.dataset import PROMPTS
 from cobalt.datasets.pocket.training import load_torch
-from cobalt.episode import Episode, judge_response
-from cobalt.judge import Judge, LocalJudge, RememberingJudge
+from cobalt.engine import Engine, GenerationSettings
+from cobalt.judge import Judge, LocalJudge
 from cobalt.problem import Problem
+from cobalt.rollout.evaluate import evaluate
+from cobalt.rollout.repair import RepairSettings, repair
 
 MAX_TOKENS = 512
 """The longest response, as in the studies of the pocket world."""
@@ -59,7 +61,7 @@ def measure_base(model: Path, problems: Sequence[Problem], turns: int, seed: int
     """Have the seed model in the folder `model` write one trajectory of `turns` turns for each of `problems`.
 
     Args:
-        model: A Hugging Face folder; its generation settings (temperature 0.6, top-p 0.95) are used.
+        model: A Hugging Face folder.
         problems: At least one.
         turns: Programs of each trajectory, at least one.
         seed: Of the samples.
@@ -68,65 +70,21 @@ def measure_base(model: Path, problems: Sequence[Problem], turns: int, seed: int
         UserError: programs cannot be isolated on this machine.
         InfrastructureError: the judge failed.
     """
-    return asyncio.run(_measure(_Writer(model, seed), problems, turns))
+    load_torch()
+    from cobalt.engine.torch_policy import TorchPolicy
+
+    generation = GenerationSettings(n=1, max_tokens=MAX_TOKENS, seed=seed)  # as the seed model's own: 0.6, top-p 0.95
+    rules = RepairSettings(load_prompts(PROMPTS), generation, turns, enable_thinking=True, truncated_thinking="drop")
+    return asyncio.run(_measure(TorchPolicy.load(model), problems, rules))
 
 
-async def _measure(writer: "_Writer", problems: Sequence[Problem], turns: int) -> Base:
-    prompts = load_prompts(PROMPTS)
-    episodes = [
-        Episode(
-            first_messages(problem, prompts),
-            problem.public_tests,
-            prompts,
-            turns=turns,
-            enable_thinking=True,
-            truncated_thinking="drop",
-        )
-        for problem in problems
-    ]
-    solved: list[list[bool]] = [[] for _ in problems]
-    async with LocalJudge() as local:
-        judge = RememberingJudge(local)
-        for _ in range(turns):
-            responses = writer.write([episode.messages for episode in episodes])
-            turn = zip(episodes, problems, responses, strict=True)
-            outcomes = await asyncio.gather(*(_step(judge, *item) for item in turn))
-            for row, outcome in zip(solved, outcomes, strict=True):
-                row.append(outcome)
-    return Base(tuple(map(tuple, solved)))
+async def _measure(policy: Engine, problems: Sequence[Problem], rules: RepairSettings) -> Base:
+    async with LocalJudge() as judge:
+        solved = await asyncio.gather(*(_solved(problem, policy, judge, rules) for problem in problems))
+    return Base(tuple(solved))
 
 
-async def _step(judge: Judge, episode: Episode, problem: Problem, response: str) -> bool:
-    """Take a turn; whether its program passes all tests."""
-    step = await episode.step(response, judge)
-    return step.result.all_passed and (await judge_response(judge, response, problem.hidden_tests)).all_passed
-
-
-class _Writer:
-    """The model: it answers a batch of conversations."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        load_torch()
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-        torch.manual_seed(seed)
-
-    def write(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
-        """A response to each conversation, all of them in one batch."""
-        import torch
-
-        texts = [
-            self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-            for messages in conversations
-        ]
-        batch = self._tokenizer(texts, return_tensors="pt", padding=True)
-        with torch.inference_mode():
-            ids = self._model.generate(**batch, max_new_tokens=MAX_TOKENS)
-        new = ids[:, batch["input_ids"].shape[1] :]
-        responses: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
-        return responses
+async def _solved(problem: Problem, policy: Engine, judge: Judge, rules: RepairSettings) -> tuple[bool, ...]:
+    """Whether each program of the problem's one trajectory passes all tests."""
+    [trajectory] = await evaluate(await repair(problem, policy, judge, rules), judge)
+    return tuple(turn.public_pass_rate == turn.hidden_pass_rate == 1 for turn in trajectory.turns)

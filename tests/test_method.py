@@ -1,0 +1,400 @@
+"""method.py is the method of a training run: the same updates as by veRL, and nothing of this project for it alone."""
+
+import ast
+import asyncio
+import importlib
+import inspect
+import os
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from support import ROOT, locked_folder
+
+torch = pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from cobalt import method  # noqa: E402
+from cobalt.engine import GenerationSettings  # noqa: E402
+from cobalt.engine.torch_policy import Sample, TorchPolicy  # noqa: E402
+from cobalt.judge import ExecResult  # noqa: E402
+from cobalt.judge.verdict import Verdict, VerdictKind  # noqa: E402
+from cobalt.method import Completed, Row, Settings  # noqa: E402
+
+# --- the same updates
+
+TINY = {
+    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "initializer_range": 0.2,
+}  # fmt: skip
+OWN = Settings(mini_batch=4, micro_batch=2, training=Settings().training.model_copy(update={"temperature": 0.7}))
+ENGINES = ["veRL's own", "shared prompts"]
+MEANS = ["mini_batch", "micro_batch"]
+TOLERANCES = {"advantages": 1e-6, "losses": 1e-5, "gradients": 1e-4, "SGD": 1e-4, "AdamW": 1e-2}
+
+
+def result_of(*passing):
+    kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
+    return ExecResult(list(passing), ["" if passed else "Wrong." for passed in passing], list(map(Verdict, kinds)))
+
+
+def make_policy(folder):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    vocabulary = {chr(32 + index): index for index in range(95)} | {"<unk>": 95}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="~", pad_token="~"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=False, **TINY)).save_pretrained(folder)
+
+
+def make_batch(policy):
+    """Two prompts with four responses each, sampled by a policy that is some way off."""
+    rng = random.Random(0)
+
+    def tokens(count):
+        return [rng.randrange(TINY["vocab_size"]) for _ in range(count)]
+
+    prompts = [prompt for prompt in (tokens(5), tokens(8)) for _ in range(4)]
+    responses = [tokens(count) for count in (3, 9, 5, 12, 7, 2, 10, 6)]
+    samples = [Sample((*prompt,), (*response,), "", True) for prompt, response in zip(prompts, responses, strict=True)]
+    with torch.no_grad():
+        values = policy.log_probs(samples, OWN.training.temperature)
+    # Both bounds act on both signs of the advantage.
+    old = [value + torch.tensor([rng.uniform(-0.6, 0.6) for _ in value]) for value in values]
+    old[1][3] = values[1][3] - 1.5  # the bound of 3 acts, too: this response has a negative advantage
+    reference = [value + torch.tensor([rng.uniform(-0.5, 0.5) for _ in value]) for value in values]
+    return {
+        "prompts": prompts, "responses": responses, "rewards": [1.0, -0.3, 0.2, 0.7, -1.0, 0.4, 0.4, 0.1], "old": old,
+        "reference": reference, "temperature": OWN.training.temperature,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a policy, a batch, and what veRL makes of them (tests/verl_updates.py)."""
+    from omegaconf import OmegaConf
+
+    from cobalt.training.configuration import TrainingSettings, compose, process_environment
+
+    with locked_folder(tmp_path_factory, "verl_updates") as folder:
+        if (folder / "updates.pt").exists():
+            return folder
+        make_policy(folder / "model")
+        torch.save(make_batch(TorchPolicy.load(folder / "model")), folder / "batch.pt")
+        config = compose(TrainingSettings(folder, str(folder / "model"), folder / "run"))
+        OmegaConf.resolve(config)
+        OmegaConf.save(config, folder / "config.yaml")
+        rank = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1"]
+        finished = subprocess.run(
+            [*rank, "tests/verl_updates.py", folder / "config.yaml", folder],
+            env=os.environ | process_environment(folder / "run", on_cpu=True),
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr[-3000:]
+    return folder
+
+
+def swapped_functions():
+    """The functions of docs/method.md."""
+    [code] = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "method.md").read_text(), re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(code, names)
+    return names
+
+
+def settings_of(mean):
+    return OWN if mean == "mini_batch" else OWN._replace(weight=swapped_functions()["micro_batch_mean"])
+
+
+def groups_of(batch):
+    rows = zip(batch["prompts"], batch["responses"], batch["rewards"], strict=True)
+    completed = [
+        Completed(Sample((*prompt,), (*response,), "", True), result_of(True), reward)
+        for prompt, response, reward in rows
+    ]
+    return [completed[:4], completed[4:]]
+
+
+def updates(made, optimizer, own, weigh=method.grpo, kind=TorchPolicy):
+    """What `tests/verl_updates.py` makes, by method.py."""
+    batch = torch.load(made / "batch.pt")
+    policy = kind.load(made / "model")
+    groups = groups_of(batch)
+    advantages = [value for group in groups for value in weigh(group)]
+    samples = [completed.sample for group in groups for completed in group]
+    rows = list(map(Row, samples, advantages, batch["old"], batch["reference"]))
+    if optimizer == "SGD":
+        steps, taken = torch.optim.SGD(policy.model.parameters(), lr=0.1), [rows]
+    else:
+        steps, taken = torch.optim.AdamW(policy.model.parameters(), lr=1e-3), [rows, rows[:4]]
+    mini_batches = iter([rows[:4], rows[4:], rows[:4]])
+    losses, gradients, clip = [], [], torch.nn.utils.clip_grad_norm_
+
+    @torch.no_grad()
+    def recorded_clip(*arguments):
+        mini = next(mini_batches)
+        counts = [len(row.old) for row in mini]
+        parts = [slice(start, start + own.micro_batch) for start in range(0, 4, own.micro_batch)]
+        losses.append(sum(float(method.loss(policy, mini[p], own)) * own.weight(counts, counts[p]) for p in parts))
+        gradients.append({name: weight.grad.clone() for name, weight in policy.model.named_parameters()})
+        return clip(*arguments)
+
+    with mock.patch.object(torch.nn.utils, "clip_grad_norm_", recorded_clip):
+        for part in taken:
+            method.update(policy, steps, part, own)
+    weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
+    return {"advantages": advantages, "losses": losses, "gradients": gradients, "weights": weights}
+
+
+def apart(one, other):
+    """The largest relative difference of a tensor."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in one)
+
+
+def changes(made, weights):
+    from safetensors.torch import load_file
+
+    before = load_file(made / "model" / "model.safetensors")
+    return {name: weights[name] - before[name] for name in before}
+
+
+def differences(made, engine, mean, optimizer, own=None, **planted):
+    """How far method.py is from veRL, by what is compared."""
+    verl = torch.load(made / "updates.pt")
+    theirs = verl[engine, mean, optimizer]
+    ours = updates(made, optimizer, own or settings_of(mean), **planted)
+    assert len(ours["losses"]) == len(theirs["losses"]) == (2 if optimizer == "SGD" else 3)
+    assert min(theirs["norms"]) > 1  # so that every gradient is clipped
+    return {
+        "advantages": float((torch.tensor(ours["advantages"]) - verl["advantages"]).abs().max()),
+        "losses": max(abs(one - other) for one, other in zip(ours["losses"], theirs["losses"], strict=True)),
+        "gradients": max(map(apart, ours["gradients"], theirs["gradients"])),
+        optimizer: apart(changes(made, ours["weights"]), changes(made, theirs["weights"])),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("engine", "mean", "optimizer"), list(product(ENGINES, MEANS, ["SGD", "AdamW"])))
+def test_updates_are_those_of_verl(made, engine, mean, optimizer):
+    found = differences(made, engine, mean, optimizer)
+    assert not {name: value for name, value in found.items() if value > TOLERANCES[name]}
+
+
+def over_n(group):
+    rewards = torch.tensor([completed.reward for completed in group])
+    return ((rewards - rewards.mean()) / (rewards.std(unbiased=False) + 1e-6)).tolist()
+
+
+class Shifted(TorchPolicy):
+    """A policy whose log-probs are those of the tokens before."""
+
+    def log_probs(self, samples, temperature=1.0):
+        before = [replace(s, prompt=s.prompt[:-1], response=(s.prompt[-1], *s.response[:-1])) for s in samples]
+        return super().log_probs(before, temperature)
+
+
+def loss_with_k3(policy, rows, own, loss=method.loss):
+    now = torch.cat(policy.log_probs([row.sample for row in rows], own.training.temperature))
+    change = torch.cat([row.reference for row in rows]) - now
+    return loss(policy, rows, own._replace(kl=0.0)) + own.kl * (change.exp() - change - 1).sum()
+
+
+def loss_without_bound(policy, rows, own):
+    """Without what veRL adds to the clipped ratio."""
+    now = torch.cat(policy.log_probs([row.sample for row in rows], own.training.temperature))
+    parts = []
+    for row, values in zip(rows, now.split([len(row.old) for row in rows]), strict=True):
+        ratio = (values - row.old).exp()
+        clipped = torch.maximum(-row.advantage * ratio, -row.advantage * ratio.clamp(*own.clip))
+        parts.append(clipped + own.kl * (values - row.reference).square() / 2)
+    return torch.cat(parts).sum()
+
+
+DEFECTS = {
+    "mean over responses": {"settings": {"micro_batch": 1, "weight": lambda mini, micro: 1 / len(mini) / sum(micro)}},
+    "n in place of n - 1": {"weigh": over_n},
+    "another KL": {"loss": loss_with_k3},
+    "clipped at 1.2": {"settings": {"clip": (0.8, 1.2)}},
+    "temperature 1": {"settings": {"training": Settings().training}},
+    "shifted by a token": {"kind": Shifted},
+    "no bound at 3": {"loss": loss_without_bound},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_is_seen(made, monkeypatch, defect):
+    planted = dict(DEFECTS[defect])
+    if "loss" in planted:
+        monkeypatch.setattr(method, "loss", planted.pop("loss"))
+    own = OWN._replace(**planted.pop("settings", {}))
+    found = differences(made, "shared prompts", "mini_batch", "SGD", own, **planted)
+    seen = {name for name, value in found.items() if value > TOLERANCES[name]}
+    assert {"losses", "gradients", "SGD"} <= seen
+    assert ("advantages" in seen) == (defect == "n in place of n - 1")
+
+
+def test_sizes_are_those_of_a_training_run_on_the_pocket_world(tmp_path):
+    from cobalt.training.configuration import TrainingSettings, compose
+
+    config = compose(TrainingSettings(tmp_path, str(tmp_path), tmp_path / "run"))
+    own, actor, rollout = Settings(), config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert own.clip == (1 - actor.clip_ratio_low, 1 + actor.clip_ratio_high)
+    assert actor.clip_ratio_c == 3
+    assert (own.kl, own.learning_rate) == (actor.kl_loss_coef, actor.optim.lr)
+    assert actor.optim.clip_grad == 1
+    assert own.contexts == config.data.train_batch_size
+    assert own.mini_batch == actor.ppo_mini_batch_size * rollout.n
+    sampling = own.training
+    assert (sampling.n, sampling.temperature, sampling.top_p) == (rollout.n, rollout.temperature, rollout.top_p)
+    assert sampling.max_tokens == own.collecting.max_tokens == config.data.max_response_length
+
+
+# --- its policy
+
+
+@pytest.fixture(scope="module")
+def speaker(policy):
+    """A random policy with a chat template."""
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    torch.manual_seed(1)
+    return TorchPolicy(Qwen3ForCausalLM(Qwen3Config(**TINY | {"vocab_size": len(tokenizer)})).eval(), tokenizer)
+
+
+def asked(speaker, *questions, **settings):
+    policy = TorchPolicy(speaker.model, speaker.tokenizer)  # one event loop each
+
+    async def all_at_once():
+        generation = GenerationSettings(n=3, max_tokens=12, **settings)
+        conversations = [[{"role": "user", "content": question}] for question in questions]
+        return await asyncio.gather(*(policy.sample(messages, generation) for messages in conversations))
+
+    return asyncio.run(all_at_once())
+
+
+def test_a_sample_depends_on_its_seed_and_index_and_not_on_its_batch(speaker):
+    short, long = "0 1", "problem 0 1 2 3 answer 3 2 1 0"
+    both = asked(speaker, short, long, seed=5, temperature=1.0, top_p=0.9)
+    alone = [asked(speaker, question, seed=5, temperature=1.0, top_p=0.9)[0] for question in (short, long)]
+    assert both == alone
+    assert len({sample.response for sample in both[0]}) == 3
+    assert asked(speaker, short, seed=6, temperature=1.0, top_p=0.9)[0] != both[0]
+
+
+def test_a_greedy_sample_has_the_most_probable_tokens_and_log_probs_say_so(speaker):
+    groups = asked(speaker, "0 1", "problem 0 1 2 3 answer 3 2 1 0", temperature=0)
+    samples = [group[0] for group in groups]
+    with torch.no_grad():
+        values = speaker.log_probs(samples, 0.7)
+        for sample, found in zip(samples, values, strict=True):
+            logits = speaker.model(torch.tensor([sample.prompt + sample.response])).logits[0] / 0.7
+            expected = logits.log_softmax(-1)[len(sample.prompt) - 1 : -1]
+            assert expected.argmax(-1).tolist() == list(sample.response)
+            torch.testing.assert_close(found, expected.max(-1).values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_nucleus_leaves_out_improbable_tokens(speaker):
+    [group] = asked(speaker, "0 1", seed=0, temperature=1.0, top_p=1e-9)
+    [[greedy, *_]] = asked(speaker, "0 1", temperature=0)
+    assert {sample.response for sample in group} == {greedy.response}
+
+
+# --- swapped functions
+
+
+def test_functions_that_a_reader_swaps_in_weigh_a_group():
+    import numpy as np
+
+    from cobalt.reward import offline, verpo
+
+    sample = Sample((1,), (2,), "", True)
+    outcomes = [(True, True, True), (True, False, False), (True, True, False), (False, False, False)]
+    rewards = [1.0, -0.2, 0.3, -1.0]
+    group = [Completed(sample, result_of(*passed), reward) for passed, reward in zip(outcomes, rewards, strict=True)]
+    functions = swapped_functions()
+    by_verpo = functions["verpo_advantages"](group)
+    expected = verpo.advantages([np.array([passed], float) for passed in outcomes], [True, False, False, False])
+    assert by_verpo == pytest.approx([float(value[0]) for value in expected])
+    assert by_verpo[0] > by_verpo[2] > by_verpo[1] > by_verpo[3]
+    normalised = functions["offline_advantages"](group)
+    assert normalised == pytest.approx(method.grpo(group), abs=1e-6)
+    assert functions["exponential_advantages"](group) == pytest.approx(np.exp(normalised))
+    assert offline.exponential(np.array(rewards), 1.0).tolist() == functions["exponential_advantages"](group)
+    for name in ("verpo_advantages", "offline_advantages", "exponential_advantages"):
+        assert all(type(value) is float for value in functions[name](group))
+
+
+# --- what it imports
+
+
+def imports_of(tree, wanted):
+    """What a module imports of the wanted names, with the object that each of its own names stands for."""
+    return {
+        alias.asname or alias.name: getattr(importlib.import_module(node.module), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cobalt"
+        for alias in node.names
+        if wanted is None or alias.name in wanted
+    }
+
+
+def uses(tree, name):
+    """The parameters that a module's calls of a name pass, by position or keyword, and whether it hands the name on."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == name]
+    called = {id(call.func) for call in calls}
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+    return calls, any(id(node) not in called for node in named)
+
+
+def parameters(calls, function):
+    names = list(inspect.signature(function).parameters)
+    return {name for call in calls for name in names[: len(call.args)]} | {
+        keyword.arg for call in calls for keyword in call.keywords
+    }
+
+
+@pytest.fixture(scope="module")
+def others():
+    """The modules of the library and of the package for veRL, without method.py."""
+    paths = [*(ROOT / "cobalt").rglob("*.py"), *(ROOT / "verl" / "cobalt_verl").rglob("*.py")]
+    return {path: path.read_text(encoding="utf-8") for path in paths if path != ROOT / "cobalt" / "method.py"}
+
+
+OWN_TREE = ast.parse((ROOT / "cobalt" / "method.py").read_text(encoding="utf-8"))
+IMPORTED = imports_of(OWN_TREE, None)
+
+
+@pytest.mark.parametrize("name", sorted(IMPORTED))
+def test_nothing_is_imported_that_only_method_uses_nor_a_parameter_passed_that_only_it_passes(others, name):
+    wanted = IMPORTED[name]
+    users, handed_on, theirs = [], False, set()
+    for path, source in others.items():
+        if name not in source:
+            continue
+        tree = ast.parse(source)
+        names = {alias for alias, value in imports_of(tree, {name}).items() if value is wanted}
+        for alias in names | ({name} if path == Path(inspect.getfile(wanted)) else set()):
+            calls, more = uses(tree, alias)
+            if calls or more:
+                users.append(path)
+                handed_on |= more
+                theirs |= parameters(calls, wanted) if callable(wanted) else set()
+    assert users
+    calls, _ = uses(OWN_TREE, name)
+    if calls and not handed_on:
+        assert parameters(calls, wanted) <= theirs
