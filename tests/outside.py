@@ -62,19 +62,18 @@ def read_by_code():
     return _names(_SOURCES) | made
 
 
-def run_commands(commands, folder):
-    """Run commands one after the other in one process, each in a folder of its own.
+def run_commands(commands, **variables):
+    """Run commands one after the other in one process.
 
     Args:
-        commands: (name, folder, words); the words begin with a script, relative to the checkout.
-        folder: Where this function may write.
+        commands: (folder, words); the words begin with a script, relative to the checkout.
+        variables: Of the environment, besides those of this process.
 
     Returns:
-        By name: the exit code, and what the command said.
+        Of each command the exit code, and what it wrote on the two outputs.
     """
-    listed = folder / "commands.json"
-    listed.write_text(json.dumps([[name, str(where), list(words)] for name, where, words in commands]))
-    return _in_process_of_its_own("commands", str(listed))
+    listed = json.dumps([[str(folder), list(words)] for folder, words in commands])
+    return _in_process_of_its_own("commands", listed, **variables)
 
 
 def _names(patterns):
@@ -83,14 +82,14 @@ def _names(patterns):
     return {name for text in texts for name in re.findall(r"\bCOBALT_[A-Z0-9_]+", text)}
 
 
-def _in_process_of_its_own(what, *arguments):
-    """What the function `_<what>` returns in a new process, whose terminal shows one column of flags and whose variables are plain."""
+def _in_process_of_its_own(what, *arguments, **more):
+    """What the function `_<what>` returns in a new process, with a terminal in which flags are one column."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COBALT_")}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "verl"), str(ROOT / "tests")])
     finished = subprocess.run(
         [sys.executable, __file__, what, *arguments],
         cwd=ROOT,
-        env=variables | {"COLUMNS": "110", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "RAY_ADDRESS": ""},
+        env=variables | {"COLUMNS": "110", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "RAY_ADDRESS": ""} | more,
         capture_output=True,
         text=True,
         check=False,
@@ -120,13 +119,41 @@ def _run(words):
                 runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         except SystemExit as end:
             code = end.code or 0
-        except BaseException:
+        except Exception:  # noqa: BLE001 - a defect of one command is not to hide what the others did
             traceback.print_exc()
             code = "traceback"
         finally:
             sys.argv = before
             logging.getLogger().handlers.clear()  # the next command has its own outputs
     return code, *(stream.buffer.getvalue().decode() for stream in (out, err))
+
+
+def _commands(listed):
+    """Run the commands; those that look for the judge of a service get one in this process."""
+    import cobalt.judge as judge
+
+    if hasattr(judge, "ServeJudge"):
+        judge.ServeJudge = _JudgeOfThisProcess
+    results = []
+    for folder, words in json.loads(listed):
+        os.chdir(folder)
+        results.append(_run(words))
+    return results
+
+
+class _JudgeOfThisProcess:
+    """The judge with its default settings; its sandboxes live as long as one program is judged."""
+
+    async def judge(self, *arguments, **options):
+        from cobalt.judge import JudgeSettings, LocalJudge
+
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            return await judge.judge(*arguments, **options)
+
+    async def describe(self):
+        from cobalt.judge import LocalJudge
+
+        return await LocalJudge().describe()
 
 
 def _commands_with_help():
