@@ -1,0 +1,241 @@
+"""What a user of the project sees from outside: flags, variables, routes, and the stages' commands; no tests.
+
+    python tests/outside.py --write
+
+renews `flags.json`, `environment.json` and `routes.json` of `tests/data/outside`. That is right only where an issue
+names the change of the flag, variable or route; the change then stands in CHANGELOG.md, too. Nothing renews the results
+and manifests there: the commit that their README names wrote them.
+
+Modules are reached through the commands that users type; the one exception is the judge of `_commands`.
+"""
+
+import contextlib
+import gc
+import io
+import json
+import logging
+import os
+import re
+import runpy
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests/data/outside"
+
+MODULES = ("judge", "report", "report.viewer", "training", "services", "preflight")
+"""Those of `cobalt` that `python -m` runs and that stay."""
+
+APPS = {"judge": "remote_reward_server.py", "engine": "vllm_engine_actor.py"}
+
+_DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
+_SOURCES = ("cobalt/**/*.py", "verl/**/*.py", "scripts/**/*", "preproc/*.py", "*.py", "tests/*.py")
+_HEADER = re.compile(r" (-.*?|[A-Z{\[][A-Z_.\- {}\[\]]*?)(?:  +(\S.*))?$")  # of a flag, or of a positional argument
+_PREFIXES = {"COBALT_JUDGE_": "judge", "COBALT_VLLM_": "engine"}
+
+
+def flags():
+    """Of every command: its flags and positional arguments, with aliases, kind and default, as `--help` says them."""
+    return _in_process_of_its_own("flags")
+
+
+def routes():
+    """Of each app: its routes as "METHOD path", in order."""
+    return _in_process_of_its_own("routes")
+
+
+def environment():
+    """The variables that the documents name in full, and the settings of each app, which `PREFIX<NAME>` sets."""
+    named = _names(_DOCUMENTS)
+    return {
+        "documented": sorted(name for name in named if not name.endswith("_")),
+        "settings": _in_process_of_its_own("settings"),
+    }
+
+
+def read_by_code():
+    """The variables that the code, the scripts or the tests read, those of the apps' settings included."""
+    settings = environment()["settings"]
+    made = {f"{prefix}{name.upper()}" for prefix, app in _PREFIXES.items() for name in settings[app]}
+    return _names(_SOURCES) | made
+
+
+def run_commands(commands, **variables):
+    """Run commands one after the other in one process.
+
+    Args:
+        commands: (folder, words); the words begin with a script, relative to the checkout.
+        variables: Of the environment, besides those of this process.
+
+    Returns:
+        Of each command the exit code, and what it wrote on the two outputs.
+    """
+    listed = json.dumps([[str(folder), list(words)] for folder, words in commands])
+    return _in_process_of_its_own("commands", listed, **variables)
+
+
+def _names(patterns):
+    files = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+    texts = (path.read_text(encoding="utf-8", errors="ignore") for path in files if path != Path(__file__).resolve())
+    return {name for text in texts for name in re.findall(r"\bCOBALT_[A-Z0-9_]+", text)}
+
+
+def _in_process_of_its_own(what, *arguments, **more):
+    """What the function `_<what>` returns in a new process, with a terminal in which flags are one column."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("COBALT_")}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "verl"), str(ROOT / "tests")])
+    finished = subprocess.run(
+        [sys.executable, __file__, what, *arguments],
+        cwd=ROOT,
+        env=variables | {"COLUMNS": "110", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "RAY_ADDRESS": ""} | more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        raise AssertionError(finished.stderr[-3000:])
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def _run(words):
+    """Run a command in this process: its exit code, and what it wrote on each of the two outputs."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    code, before = 0, sys.argv
+    sys.argv = [*words]
+    if words[0].endswith(".py"):
+        sys.path[0] = str((ROOT / words[0]).parent)  # as Python does
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            if words[0] == "-m":
+                sys.argv = words[1:]
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            elif words[0] == "cobalt":
+                from cobalt.commands.main import main  # what the project's file names as the program `cobalt`
+
+                main(words[1:])
+            else:
+                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        except SystemExit as end:
+            code = end.code or 0
+        except Exception:  # noqa: BLE001 - a defect of one command is not to hide what the others did
+            traceback.print_exc()
+            code = "traceback"
+        finally:
+            sys.argv = before
+            logging.getLogger().handlers.clear()  # the next command has its own outputs
+    return code, *(stream.buffer.getvalue().decode() for stream in (out, err))
+
+
+def _commands(listed):
+    """Run the commands; those that look for the judge of a service get one in this process."""
+    import cobalt.judge as judge
+
+    if hasattr(judge, "ServeJudge"):
+        judge.ServeJudge = _JudgeOfThisProcess
+    results = []
+    for folder, words in json.loads(listed):
+        os.chdir(folder)
+        results.append(_run(words))
+    return results
+
+
+class _JudgeOfThisProcess:
+    """The judge with its default settings; its sandboxes live as long as one program is judged."""
+
+    async def judge(self, *arguments, **options):
+        from cobalt.judge import JudgeSettings, LocalJudge
+
+        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+            return await judge.judge(*arguments, **options)
+
+    async def describe(self):
+        from cobalt.judge import LocalJudge
+
+        return await LocalJudge().describe()
+
+
+def _commands_with_help():
+    overview = _run(["cobalt", "--help"])[1]
+    names = re.findall(r"^  ([a-z]+(?: [a-z_]+)?)  +[A-Z]", overview, re.MULTILINE)
+    for name in names:
+        yield f"cobalt {name}", ["cobalt", *name.split()]
+    for name in ("sample", "repair"):  # a proprietary model has other flags
+        yield f"cobalt {name} --model MODEL", ["cobalt", name, "--model", "MODEL"]
+    for script in sorted([*ROOT.glob("*.py"), *ROOT.glob("preproc/*.py")]):
+        name = str(script.relative_to(ROOT))
+        if name not in APPS.values() and name != "preproc/start.py":
+            yield name, [name]
+    for module in MODULES:
+        yield f"python -m cobalt.{module}", ["-m", f"cobalt.{module}"]
+
+
+def _flags():
+    read = {}
+    queue = list(_commands_with_help())
+    while queue:
+        name, words = queue.pop(0)
+        code, text, said = _run([*words, "--help"])
+        if code:
+            raise AssertionError(f"{name} --help ended with {code}: {said}")
+        read[name] = _flags_of(text)
+        for command in re.findall(r"^│\s+• (\S+)", text, re.MULTILINE):
+            queue.append((f"{name} {command}", [*words, command]))
+    return read
+
+
+def _flags_of(text):
+    """The flags in a help text: {"-i PATH, --input_file PATH": "required", ...}."""
+    read, current, described = {}, None, ""
+    for line in text.splitlines():
+        inside = line.removeprefix("│").removesuffix("│").rstrip()
+        if line.startswith(("╭", "╰")) or (header := _HEADER.match(inside)):
+            if current:
+                read[current] = _default(described)
+            current, described = (None, "") if line.startswith(("╭", "╰")) else (header[1], header[2] or "")
+        elif current:
+            described += " " + inside.strip()
+    read.pop("-h, --help", None)
+    return read
+
+
+def _default(described):
+    end = re.search(r"\((required|default: .*|repeatable.*|fixed.*)\)\s*$", described)
+    return end[1] if end else ""
+
+
+def _refuse(app):
+    """Import an app as `serve run` does, with a setting that no app has: what it says. Nothing starts."""
+    said = io.StringIO()
+    module = runpy.run_path(str(ROOT / APPS[app]))
+    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        module["app"]({"no_such_setting": "1"} | ({"model": "m"} if app == "engine" else {}))
+    return said.getvalue()
+
+
+def _settings():
+    """The names of each app's settings, which its refusal lists."""
+    return {app: sorted(re.search(r"(\w+, )+\w+$", _refuse(app).strip())[0].split(", ")) for app in APPS}
+
+
+def _routes():
+    from fastapi import FastAPI
+
+    read, known = {}, set()
+    for app in APPS:
+        _refuse(app)
+        apis = [one for one in gc.get_objects() if isinstance(one, FastAPI) and id(one) not in known]
+        known |= set(map(id, apis))
+        pairs = ((method, route.path) for api in apis for route in api.routes for method in sorted(route.methods))
+        read[app] = list(dict.fromkeys(map(" ".join, pairs)))  # Serve keeps a copy of each application
+    return read
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--write":
+        for kind in (flags, environment, routes):
+            (DATA / f"{kind.__name__}.json").write_text(json.dumps(kind(), indent=1, ensure_ascii=False) + "\n")
+    else:
+        result = globals()[f"_{sys.argv[1]}"](*sys.argv[2:])
+        sys.stdout.write("\n" + json.dumps(result) + "\n")

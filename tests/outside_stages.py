@@ -1,0 +1,330 @@
+"""The stages, as commands on the small inputs of `tests/data/outside`; no tests.
+
+    git clone . /tmp/before && cd /tmp/before && git checkout COMMIT
+    cp CHECKOUT/tests/{outside,outside_stages}.py tests/ && python tests/outside_stages.py CHECKOUT/tests/data/outside
+
+wrote `stages` and `outcomes.json` there with the code of the commit that the README names.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import outside
+from provider import answer, serve
+
+RECORDED_RUN = outside.ROOT / "tests/data/recorded_run"
+"""Has the inputs of the stages after an evaluation, which the stages' own inputs would make twice."""
+
+_NAME_AND_KEY = {"OPENAI_API_KEY": "sk-of-nobody"}
+_VERDICTS = ("(1) Hard Coding", "(2) Logic Overfitting", "(3) Semantic Drifting", "(4) Others")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage.
+
+    Attributes:
+        name: As in its manifest, with the converter's name where several share it.
+        command: Words, run in a folder with the inputs.
+        results: What it writes besides manifests.
+        changed: Words to add for another setting that decides its results.
+        kept: Records after which the run was killed; None: a whole result, killed as it would have appeared.
+        sandbox: Whether it judges programs.
+        api: Whether it asks a provider's model.
+    """
+
+    name: str
+    command: str
+    results: tuple[str, ...]
+    changed: str
+    kept: int | None = None
+    sandbox: bool = False
+    api: bool = False
+
+
+_REPLAY = "--prompts pocket --concurrency 1 --max_tokens 64 -n 2 --replay_file answers.jsonl"
+_TACO = "preproc/preproc_taco.py -i taco.jsonl --dev_size 1"
+_GROUPS = "--group_size 2 --validation_share 0.4 --seed 3"
+_POLICY = "--model policy --max_prompt_length 4000"
+
+STAGES = (
+    Stage(
+        "single_turn",
+        f"run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl {_REPLAY}",
+        ("single_turn.jsonl",),
+        "--temperature 0.5",
+        kept=2,
+        sandbox=True,
+    ),
+    Stage(
+        "multi_turn",
+        f"run_multi_turn_vllm.py -i problems.jsonl -o multi_turn.jsonl --turns 2 {_REPLAY}",
+        ("multi_turn.jsonl",),
+        "--enable_thinking",
+        kept=2,
+        sandbox=True,
+    ),
+    Stage(
+        "evaluation",
+        "eval_multi_turn.py -i of_multi_turn.jsonl -o evaluation.jsonl --concurrency 1",
+        ("evaluation.jsonl", "evaluation.metrics.json"),
+        "-i run/multi_turn_perturbed.jsonl",
+        kept=1,
+        sandbox=True,
+    ),
+    Stage(
+        "single_turn_evaluation",
+        "eval_single_turn.py -i of_single_turn.jsonl -o evaluation.jsonl",
+        ("evaluation.jsonl", "evaluation.metrics.json"),
+        "-i fewer.jsonl",
+    ),
+    Stage("taco_rows", f"{_TACO} -o taco", ("taco/rows.jsonl",), "--max_solutions 1", kept=3, sandbox=True),
+    Stage("taco_split", f"{_TACO} -o taco", ("taco/train.jsonl", "taco/dev.jsonl"), "--public_tests 3", sandbox=True),
+    Stage(
+        "apps",
+        "preproc/preproc_apps.py -i apps.jsonl -o problems_of_apps.jsonl",
+        ("problems_of_apps.jsonl",),
+        "--max_solutions 1",
+        kept=2,
+        sandbox=True,
+    ),
+    Stage(
+        "humaneval",
+        "preproc/preproc_humaneval.py -i humaneval.jsonl -o problems_of_humaneval.jsonl",
+        ("problems_of_humaneval.jsonl",),
+        "--prompts pocket",
+        sandbox=True,
+    ),
+    Stage(
+        "mbpp",
+        "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl",
+        ("problems_of_mbpp.jsonl",),
+        "--challenge_tests",
+    ),
+    Stage(
+        "livecodebench",
+        "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl",
+        ("problems_of_lcb.jsonl",),
+        "--paper_mode",
+    ),
+    Stage(
+        "groups of CodeNet",
+        f"preproc/preproc_codenet.py -i codenet -o groups {_GROUPS}",
+        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
+        "--max_accepted 1",
+    ),
+    Stage(
+        "groups of judged programs",
+        f"preproc/preproc_judged.py -i judged.jsonl -o groups {_GROUPS}",
+        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
+        "--max_accepted 1",
+    ),
+    Stage(
+        "check_groups",
+        "preproc/check_groups.py -i groups_of_squares.jsonl --problems_file problems.jsonl -o check.jsonl",
+        ("check.jsonl",),
+        "--seed 1",
+        sandbox=True,
+    ),
+    Stage(
+        "perturbation",
+        "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl",
+        ("perturbed.jsonl",),
+        "--seed 1",
+        kept=2,
+    ),
+    Stage(
+        "select",
+        "preproc/process_multi_turn_taco.py -i run/evaluation.jsonl -o prompts.jsonl --model policy --prompts pocket",
+        ("prompts.jsonl",),
+        "--seed 1",
+    ),
+    Stage(
+        "rows of problems",
+        f"preproc/verl_preproc_single_turn.py --train_file problems.jsonl --validation_file validation.jsonl {_POLICY}"
+        " --prompts pocket -o rows",
+        ("rows/train.parquet", "rows/validation.parquet"),
+        "--data_source other",
+    ),
+    Stage(
+        "rows of prompts",
+        f"preproc/verl_preproc_multi_turn.py --train_file run/prompts.jsonl --validation_file run/test_prompts.jsonl"
+        f" {_POLICY} -o rows",
+        ("rows/train.parquet", "rows/validation.parquet"),
+        "--data_source other",
+    ),
+    Stage(
+        "extraction",
+        "extract_turn_level_errors.py -d run/problems.jsonl -i run/evaluation_perturbed.jsonl -o events.jsonl",
+        ("events.jsonl",),
+        "-i run/multi_turn_perturbed.jsonl",
+    ),
+    Stage(
+        "classifier",
+        "run_llm_judge.py -i run/events.jsonl -o classified.jsonl --model gpt-5-mini-2025-08-07 --concurrency 1",
+        ("classified.jsonl", "classified.calls.jsonl"),
+        "--paper_verdicts",
+        kept=2,
+        api=True,
+    ),
+)
+
+
+TRAINING = (
+    "-m cobalt.training --data_dir rows --model model -o run data.train_batch_size=2 actor_rollout_ref.rollout.n=2"
+    " actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
+    " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"
+    " actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"
+    " data.max_prompt_length=128 data.max_response_length=24 trainer.save_freq=1 trainer.test_freq=1"
+    " trainer.total_epochs=2"
+)
+"""What trained `training/run`."""
+
+
+def slug(stage):
+    """The stage's folder in `stages`."""
+    return stage.name.replace(" ", "_")
+
+
+def workplace(folder, data):
+    """Make a folder with the inputs, to which results of the first stages belong; what a command writes is new."""
+    shutil.copytree(data / "inputs", folder)
+    shutil.copytree(RECORDED_RUN, folder / "run")
+    for name in ("single_turn", "multi_turn"):
+        result = data / "stages" / name / "whole" / f"{name}.jsonl"
+        if result.exists():
+            shutil.copyfile(result, folder / f"of_{name}.jsonl")
+    return folder
+
+
+def of_this_machine(manifest):
+    """The text of a manifest with the Python of this machine, which may differ from the recorded one in its last part.
+
+    Manifests have it, because programs run by it.
+    """
+    return re.sub(r'"python": "[\d.]+"', f'"python": "{platform.python_version()}"', manifest)
+
+
+def put(results, folder):
+    """Copy results and manifests into a folder, as old files."""
+    for source in results.rglob("*"):
+        if source.is_file():
+            target = folder / source.relative_to(results)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            if target.name.endswith(".run.json"):
+                target.write_text(of_this_machine(source.read_text()))
+            os.utime(target, ns=(0, 0))
+
+
+def put_training(folder, data):
+    """Make a folder with a training run, its rows and its model, and no weights.
+
+    The manifest of a run has absolute paths. CHECKOUT and FOLDER stand for those of the machine that wrote it.
+    """
+    shutil.copytree(data / "training", folder)
+    shutil.copytree(data / "stages/rows_of_problems/whole/rows", folder / "rows")
+    shutil.copytree(data / "inputs/policy", folder / "model", dirs_exist_ok=True)
+    for path in folder.rglob("*.pt"):
+        zipfile.ZipFile(path, "w").close()  # what is looked at is whether the archive is whole
+    manifest = folder / "run/metrics.run.json"
+    text = manifest.read_text().replace("CHECKOUT", str(outside.ROOT)).replace("FOLDER", str(folder.resolve()))
+    manifest.write_text(text)
+    return folder
+
+
+def touched(stage, folder):
+    """The results that a command wrote after `put`."""
+    return [name for name in stage.results if (path := folder / name).exists() and path.stat().st_mtime_ns != 0]
+
+
+def provider():
+    """A provider whose verdict depends on the question alone."""
+    return serve(lambda request: answer(f"Final Verdict: {_VERDICTS[len(json.dumps(request['body'])) % 4]}"))
+
+
+def variables_of(url):
+    """What lets a command ask a `provider`, which has another port each time."""
+    return _NAME_AND_KEY | {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+
+
+def _written(folder, target, before):
+    """Move what a command wrote out of its folder."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder) not in before:
+            copy = target / path.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            # A file that had not appeared yet: what a kill in the middle of writing it leaves.
+            content = path.read_bytes()[: 100 if path.suffix == ".part" else None]
+            copy.write_bytes(content.replace(f"{outside.ROOT}/".encode(), b""))  # in the command of a manifest
+
+
+def _killed(name, folder):
+    """Run a stage in this process, and kill the process in the middle of a record, or as the result appears."""
+    from cobalt.records import RecordFile
+
+    stage = next(stage for stage in STAGES if stage.name == name)
+    append, replace, records = RecordFile.append, Path.replace, iter(range(100))
+
+    def append_or_die(self, record):
+        if stage.kept is not None and next(records) == stage.kept:
+            with self.path.open("ab") as handle:
+                handle.write(json.dumps(record).encode()[:40])
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(self, record)
+
+    def replace_or_die(self, target):
+        if stage.kept is None and str(target) in stage.results:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    RecordFile.append, Path.replace = append_or_die, replace_or_die
+    outside._commands(json.dumps([[folder, stage.command.split()]]))
+
+
+def _record(data, *only):
+    outcomes = {}
+    if only:
+        outcomes = json.loads((data / "outcomes.json").read_text())
+    with tempfile.TemporaryDirectory() as scratch, provider() as asked:
+        more = variables_of(asked.url)
+        for stage in (stage for stage in STAGES if not only or stage.name in only):
+            target = data / "stages" / slug(stage)
+            shutil.rmtree(target, ignore_errors=True)
+            folders = {kind: workplace(Path(scratch, slug(stage), kind), data) for kind in ("whole", "half")}
+            before = {path.relative_to(folders["whole"]) for path in folders["whole"].rglob("*")}
+            words = stage.command.split()
+            [done] = outside.run_commands([(folders["whole"], words)], **more)
+            assert done[0] == 0, (stage.name, done)
+            _written(folders["whole"], target / "whole", before)
+            killed = subprocess.run(
+                [sys.executable, __file__, "killed", stage.name, folders["half"]], env=os.environ | more, check=False
+            )
+            assert killed.returncode == -signal.SIGKILL, (stage.name, killed)
+            _written(folders["half"], target / "half", before)
+            results = []
+            for extra in ("", stage.changed):
+                folder = workplace(Path(scratch, slug(stage), f"again{bool(extra)}"), data)
+                put(target / "whole", folder)
+                [result] = outside.run_commands([(folder, [*words, *extra.split()])], **more)
+                results.append({"code": result[0], "written": touched(stage, folder)})
+            outcomes[stage.name] = dict(zip(("same", "changed"), results, strict=True))
+            sys.stdout.write(f"{stage.name}: {outcomes[stage.name]}\n")
+            (data / "outcomes.json").write_text(json.dumps(outcomes, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "killed":
+        _killed(*sys.argv[2:])
+    else:
+        _record(Path(sys.argv[1]).absolute(), *sys.argv[2:])
