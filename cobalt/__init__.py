@@ -8,8 +8,6 @@ the module that you need. Packages import only from lower layers (see `docs/arch
 import sys
 
 if sys.argv[:1] == ["-m"]:  # `python -m cobalt.X` is about to import X, which may lack the packages that it imports
-    from cobalt.commands.moved import MovedModules
     from cobalt.entry import end_in_one_sentence
 
     end_in_one_sentence()
-    sys.meta_path.append(MovedModules)

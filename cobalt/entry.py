@@ -10,6 +10,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+MOVED = {
+    "cobalt.report.gpu": "studies.gpu_report",
+    "cobalt.studies": "studies",
+    "cobalt.training.divergence": "studies.divergence",
+}
+"""Modules and packages that `python -m` ran at another path, and where they are; a checkout of the project has them."""
+
 INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
 
 
@@ -55,8 +62,19 @@ def run_command(
 
 
 def end_in_one_sentence() -> None:
-    """Let a module that `python -m` runs end as `run_command` does at a missing package and at Ctrl-C."""
+    """Let a module that `python -m` runs end as `run_command` does at a missing package, at Ctrl-C, and if it moved."""
     sys.excepthook = _end
+    sys.meta_path.append(_MovedModules)
+
+
+class _MovedModules:
+    """A finder at the end of `sys.meta_path`, where only modules arrive that no other finder knows."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        if name in MOVED:
+            sys.stderr.write(f"error: {name} has moved to {MOVED[name]}, which runs in a checkout of the project\n")
+            sys.exit(2)
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
