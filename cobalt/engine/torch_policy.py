@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from cobalt.conversation import Message
 from cobalt.conversation.chat_template import end_of_turn, render_prompts, template_arguments
@@ -65,6 +64,8 @@ class TorchPolicy:
     @classmethod
     def load(cls, folder: Path) -> "TorchPolicy":
         """The policy of a Hugging Face folder."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         return cls(model, AutoTokenizer.from_pretrained(folder))
 
@@ -118,6 +119,8 @@ class TorchPolicy:
             self._generate(batch)
 
     def _generate(self, batch: list[_Request]) -> None:
+        from transformers import DynamicCache
+
         longest = max(len(request.prompt) for request in batch)
         ids = torch.zeros(len(batch), longest, dtype=torch.long)
         mask = torch.zeros(len(batch), longest, dtype=torch.long)
