@@ -10,14 +10,11 @@ from pathlib import Path
 
 import outside
 import pytest
-import yaml
 from outside_stages import (
     STAGES,
-    TRAINING,
     of_this_machine,
     provider,
     put,
-    put_training,
     slug,
     touched,
     variables_of,
@@ -174,7 +171,10 @@ def test_what_the_recorded_commit_left_half_done_becomes_the_result_of_a_run_wit
 @stages
 def test_the_manifest_of_a_result_says_what_it_said(stage, ran):
     half, again, old = ran[stage.name, "half"], ran[stage.name, "same"], STAGES_OF_OLD / slug(stage) / "whole"
+    # The record that is marked changes what is made of the result.
+    own = {Path(name).with_suffix(".run.json") for name in stage.results}
     manifests = [path.relative_to(old) for path in old.rglob("*.run.json")]
+    manifests = [path for path in manifests if path in own or stage.kept is None]
     assert manifests
     for name in manifests:
         assert _made_from(half.folder / name) == _made_from(again.folder / name) == _made_from(old / name), name
@@ -191,7 +191,7 @@ def test_the_manifest_of_a_result_says_what_it_said(stage, ran):
 def test_records_that_were_finished_are_not_made_again(stage, ran):
     result = ran[stage.name, "half"].folder / stage.results[0]
     marked = [json.loads(line) for line in result.read_text(encoding="utf-8").splitlines()]
-    assert [record.get("marked", False) for record in marked] == [True] + [False] * (len(marked) - 1)
+    assert sum(record.get("marked", False) for record in marked) == 1 < len(marked)
 
 
 @stages
@@ -203,32 +203,3 @@ def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, cas
         old = STAGES_OF_OLD / slug(stage) / "whole"
         for name in stage.results:
             assert _content(again.folder / name) == _content(old / name), name
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The same training, and one with another rate, each on the recorded folder; no Ray answers, so nothing trains."""
-    folders = [put_training(tmp_path_factory.mktemp("training") / name, outside.DATA) for name in ("same", "changed")]
-    extra = [[], ["actor_rollout_ref.actor.optim.lr=0.5"]]
-    commands = [(folder, [*TRAINING.split(), *more]) for folder, more in zip(folders, extra, strict=True)]
-    ended = outside.run_commands(commands, RAY_ADDRESS="127.0.0.1:1")
-    return [Ran(code, said, folder) for folder, (code, _, said) in zip(folders, ended, strict=True)]
-
-
-def test_a_training_goes_on_from_its_last_checkpoint(trained):
-    same, _ = trained
-    run = same.folder / "run"
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert Path(config["trainer"]["resume_from_path"]) == run / "checkpoints/global_step_2", same.said
-    assert (run / "metrics.jsonl").read_bytes() == (outside.DATA / "training/run/metrics.jsonl").read_bytes()
-    assert len(json.loads((run / "metrics.run.json").read_text())["resumed"]) == 1
-
-
-def test_a_training_with_another_setting_is_refused_and_changes_nothing(trained):
-    _, changed = trained
-    assert changed.code == 2
-    assert "actor_rollout_ref.actor.optim.lr" in changed.said
-    assert not (changed.folder / "run/config.yaml").exists()
-    old = put_training(changed.folder.parent / "old", outside.DATA)
-    before = (old / "run/metrics.run.json").read_text().replace(str(old), str(changed.folder))
-    assert (changed.folder / "run/metrics.run.json").read_text() == before
