@@ -1,6 +1,6 @@
 """method.py trains: the reward of a small pocket model rises, and does not where the advantages are shuffled.
 
-`pytest tests/long`: minutes on two cores, and no part of scripts/test.sh. With these sizes the rise was within the noise
+`pytest tests/long`: minutes on two cores, and no part of scripts/test.sh. With these sizes the rise was within noise
 (0.9 standard errors with seed 0), because the model solves almost nothing: larger ones have yet to be found.
 """
 
