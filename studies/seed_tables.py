@@ -17,7 +17,8 @@ _SHOWN_TURNS = (0, 1, 2, 3, 4, 8)
 _CAPTION = (
     "*: the 95 % interval leaves zero out. It says how much other problems would change the figure; the interval over"
     " runs (Student's, of the seeds' own differences) how much other runs would, each with a world, a seed model and a"
-    " training of its own. Cannot tell: one of the two holds zero, or there is one run."
+    " training of its own. Cannot tell: one of the two holds zero, or there is one run, or the runs are"
+    " equal by chance."
 )
 
 _TRAINED_TURNS = 3

@@ -19,6 +19,9 @@ SeedRuns = Mapping[int, Run]
 """The runs of one method, by seed."""
 
 
+_ROUNDING = 1e-9
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over problems or runs, and its 95 % interval."""
@@ -107,8 +110,11 @@ def over_runs(differences: Sequence[float]) -> Estimate | None:
 
 
 def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
-    """Whether the interval of a difference over problems and that over runs both leave zero out."""
-    return runs is not None and problems.clear and runs.clear
+    """Whether the interval of a difference over problems and that over runs both leave zero out.
+
+    Runs whose figures are equal by chance have an interval without width, which says nothing.
+    """
+    return runs is not None and runs.upper - runs.lower > _ROUNDING and problems.clear and runs.clear
 
 
 def moves(evaluations: Sequence[Path]) -> list[Moves]:

@@ -54,12 +54,12 @@ def test_a_divergence_that_a_page_does_not_have_is_not_made_up(tmp_path):
 
 
 def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(tmp_path):
-    """The seeds of the first page gain 25 points each; with a seed that loses 5, other runs may go either way."""
+    """The seeds of the first page gain 25 points each; with a third that loses 5, other runs may go either way."""
     folders = [write_page(tmp_path, "a", 2, "0", -0.3, -0.2), write_page(tmp_path, "b", 1, "0", -0.3, -0.2)]
-    signs = []
-    for last in (0.5, 0.2):
-        path = folders[1] / "offline.csv"
-        path.write_text(path.read_text().replace("SFT,0,0.5,0.5", f"SFT,0,{last},{last}"))
+    path, signs = folders[1] / "offline.csv", []
+    original = path.read_text()
+    for last in (0.49, 0.2):
+        path.write_text(original.replace("SFT,0,0.5,0.5", f"SFT,0,{last},{last}"))
         reached = [pages.read(folder / "offline.csv") for folder in folders]
         less_base = [pages.read(folder / "offline_gain_base.csv") for folder in folders]
         table = pages.pass_table(reached, {"base": less_base})

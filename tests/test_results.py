@@ -72,6 +72,8 @@ def gained(tmp_path, gains, problems=40):
         ((14, 14, 0), False),
         # The seeds agree, but other problems might turn so small a gain around.
         ((1, 1, 1), False),
+        # Equal by chance: two runs have no spread to judge by.
+        ((12, 12), False),
         # One run says nothing about others.
         ((12,), False),
     ],
