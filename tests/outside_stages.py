@@ -171,9 +171,9 @@ STAGES = (
     Stage(
         "classifier",
         "run_llm_judge.py -i run/events.jsonl -o classified.jsonl --model gpt-5-mini-2025-08-07 --concurrency 1",
-        ("classified.jsonl", "classified.calls.jsonl"),
+        ("classified.calls.jsonl", "classified.jsonl"),
         "--paper_verdicts",
-        kept=2,
+        kept=1,
         api=True,
     ),
 )
