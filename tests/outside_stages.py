@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,12 +172,23 @@ STAGES = (
     Stage(
         "classifier",
         "run_llm_judge.py -i run/events.jsonl -o classified.jsonl --model gpt-5-mini-2025-08-07 --concurrency 1",
-        ("classified.jsonl", "classified.calls.jsonl"),
+        ("classified.calls.jsonl", "classified.jsonl"),
         "--paper_verdicts",
-        kept=2,
+        kept=1,
         api=True,
     ),
 )
+
+
+TRAINING = (
+    "-m cobalt.training --data_dir rows --model model -o run data.train_batch_size=2 actor_rollout_ref.rollout.n=2"
+    " actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
+    " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"
+    " actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"
+    " data.max_prompt_length=128 data.max_response_length=24 trainer.save_freq=1 trainer.test_freq=1"
+    " trainer.total_epochs=2"
+)
+"""What trained `training/run`."""
 
 
 def slug(stage):
@@ -213,6 +225,22 @@ def put(results, folder):
             if target.name.endswith(".run.json"):
                 target.write_text(of_this_machine(source.read_text()))
             os.utime(target, ns=(0, 0))
+
+
+def put_training(folder, data):
+    """Make a folder with a training run, its rows and its model, and no weights.
+
+    The manifest of a run has absolute paths. CHECKOUT and FOLDER stand for those of the machine that wrote it.
+    """
+    shutil.copytree(data / "training", folder)
+    shutil.copytree(data / "stages/rows_of_problems/whole/rows", folder / "rows")
+    shutil.copytree(data / "inputs/policy", folder / "model", dirs_exist_ok=True)
+    for path in folder.rglob("*.pt"):
+        zipfile.ZipFile(path, "w").close()  # what is looked at is whether the archive is whole
+    manifest = folder / "run/metrics.run.json"
+    text = manifest.read_text().replace("CHECKOUT", str(outside.ROOT)).replace("FOLDER", str(folder.resolve()))
+    manifest.write_text(text)
+    return folder
 
 
 def touched(stage, folder):

@@ -510,7 +510,7 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     assert kwargs.require_thinking is required
     assert "</think>" in sentence if required else "without" in sentence
     assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
-    assert _deciding(settings, config)["reward"]["settings"]["require_thinking"] is required
+    assert _deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
     choose_thinking(config)
     assert kwargs.require_thinking is required
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import outside
 import pytest
+import yaml
 from outside_stages import (
     STAGES,
+    TRAINING,
     of_this_machine,
     provider,
     put,
+    put_training,
     slug,
     touched,
     variables_of,
@@ -203,3 +206,33 @@ def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, cas
         old = STAGES_OF_OLD / slug(stage) / "whole"
         for name in stage.results:
             assert _content(again.folder / name) == _content(old / name), name
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The same training, and one with another rate, each on the recorded folder; no Ray answers, so nothing trains."""
+    folders = [put_training(tmp_path_factory.mktemp("training") / name, outside.DATA) for name in ("same", "changed")]
+    extra = [[], ["actor_rollout_ref.actor.optim.lr=0.5"]]
+    commands = [(folder, [*TRAINING.split(), *more]) for folder, more in zip(folders, extra, strict=True)]
+    ended = outside.run_commands(commands, RAY_ADDRESS="127.0.0.1:1")
+    return [Ran(code, said, folder) for folder, (code, _, said) in zip(folders, ended, strict=True)]
+
+
+def test_a_training_goes_on_from_its_last_checkpoint(trained):
+    same, _ = trained
+    run = same.folder / "run"
+    assert (run / "config.yaml").exists(), same.said
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert Path(config["trainer"]["resume_from_path"]) == run / "checkpoints/global_step_2"
+    assert (run / "metrics.jsonl").read_bytes() == (outside.DATA / "training/run/metrics.jsonl").read_bytes()
+    assert len(json.loads((run / "metrics.run.json").read_text())["resumed"]) == 1
+
+
+def test_a_training_with_another_setting_is_refused_and_changes_nothing(trained):
+    _, changed = trained
+    assert changed.code == 2
+    assert "actor_rollout_ref.actor.optim.lr" in changed.said
+    assert not (changed.folder / "run/config.yaml").exists()
+    old = put_training(changed.folder.parent / "old", outside.DATA)
+    before = (old / "run/metrics.run.json").read_text().replace(str(old), str(changed.folder))
+    assert (changed.folder / "run/metrics.run.json").read_text() == before

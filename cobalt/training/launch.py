@@ -116,7 +116,10 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     for section, name in (("data", "train_files"), ("data", "val_files"), ("reward", "custom_reward_function")):
         value = chosen[section].pop(name)
         if name == "custom_reward_function":
-            chosen[section]["settings"] = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
+            rules = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
+            if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
+                del rules["require_thinking"]
+            chosen[section]["settings"] = rules
     decided = {
         "stage": "train",
         "choices": settings.choices,
