@@ -1,49 +1,62 @@
-"""method.py trains: the reward of a small pocket model rises, and does not where the advantages are shuffled.
+"""method.py trains: the mean reward of a small pocket model rises, and does not where the advantages are shuffled.
 
-`pytest tests/long`: minutes on two cores, and no part of scripts/test.sh. With these sizes the rise was within noise
-(0.9 standard errors with seed 0), because the model solves almost nothing: larger ones have yet to be found.
+Not part of scripts/test.sh. The model (360,000 parameters) learns from 800 demonstrations for twelve easy problems,
+some of them with mistakes, as those of the seed model have. So after a minute it solves some samples and not others.
 """
 
 import asyncio
 import random
 import statistics
+from unittest import mock
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
 
 from cobalt import method
-from cobalt.datasets.pocket.dataset import draw_records
+from cobalt.conversation import load_prompts
+from cobalt.datasets.pocket import training
+from cobalt.datasets.pocket.dataset import PROMPTS, draw_problems, to_records
+from cobalt.datasets.pocket.demonstrations import demonstrate
 from cobalt.datasets.pocket.training import Recipe, train_seed_model
 from cobalt.engine import GenerationSettings
 from cobalt.engine.torch_policy import TorchPolicy
 from cobalt.judge import LocalJudge, RememberingJudge
 from cobalt.problem import Problem
 
-RECIPE = Recipe(hidden=128, layers=2, heads=4, key_value_heads=2, feed_forward=128, demonstrations=1_000)
-PROBLEMS = 16
+RECIPE = Recipe(hidden=128, layers=2, heads=4, key_value_heads=2, feed_forward=128, demonstrations=800)
 SIZES = method.Settings(
-    collecting=GenerationSettings(n=2, max_tokens=120),
+    collecting=GenerationSettings(n=2, max_tokens=120, seed=0),
     programs=2,
     training=GenerationSettings(n=8, max_tokens=120, temperature=1.0, top_p=1.0),
     steps=15,
     contexts=8,
     mini_batch=64,
-    learning_rate=1e-3,
-    kl=0.02,
+    learning_rate=7e-4,
+    kl=0.05,
 )
+DRAWN = [problem for problem in draw_problems("train", 80, 0, 0.0) if problem.task.difficulty == "EASY"][:12]
+
+
+def demonstrations(count, seed, *_):
+    """First programs of the few problems, and repairs after one program, in turn."""
+    rng, prompts = random.Random(seed), load_prompts(PROMPTS)
+    for number in range(count):
+        problem = DRAWN[number % len(DRAWN)]
+        yield demonstrate(problem.task, problem.cases.public, number // len(DRAWN) % 2, prompts, rng)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seed_model")
-    train_seed_model(folder, 0, RECIPE)
+    with mock.patch.object(training, "draw_demonstrations", demonstrations):
+        train_seed_model(folder, 0, RECIPE)
     return folder
 
 
 async def trained(model, own, weigh):
     """The mean reward of each step."""
-    problems = [Problem.parse(record) for record in draw_records("train", PROBLEMS, 0, 0.0)]
+    problems = [Problem.parse(record) for record in to_records("train", DRAWN)]
     policy = TorchPolicy.load(model)
     async with LocalJudge() as local:
         judge = RememberingJudge(local)
@@ -62,7 +75,6 @@ def rise(rewards):
 
 @pytest.mark.sandbox
 @pytest.mark.timeout(1800)
-@pytest.mark.xfail(reason="the sizes are too small: see the head of this file")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_reward_rises(model, seed):
     assert rise(asyncio.run(trained(model, SIZES._replace(seed=seed), method.grpo))) > 2
