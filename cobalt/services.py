@@ -38,6 +38,7 @@ import tyro
 from cobalt import cluster, serve_proxy, watcher
 from cobalt.cli import run_script
 from cobalt.engine.model_check import check_model, model_path
+from cobalt.engine.model_name import fingerprint
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.environment import environment_variables
 from cobalt.errors import InfrastructureError, UserError
@@ -433,7 +434,9 @@ def known_descriptions(arguments: Arguments) -> dict[str, dict[str, Any]]:
         settings = read_settings(VllmSettings, given, os.environ, ENVIRONMENT_PREFIX)
         path = model_path(settings.model)
         known["engine"] = settings.model_dump(include={"dtype", "seed", "max_model_len"}, exclude_none=True)
-        known["engine"]["model"] = settings.model if path is None else path.resolve().name
+        known["engine"]["model"] = settings.model
+        if path is not None:
+            known["engine"] |= {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}
     return known
 
 

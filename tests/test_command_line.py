@@ -20,6 +20,7 @@ from cobalt import serve_state
 from cobalt.commands.registry import COMMANDS
 from cobalt.datasets.split_tests import split_problem_file, split_tests
 from cobalt.engine import Completion
+from cobalt.engine.model_name import fingerprint
 from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings
 from cobalt.manifest import read_summary
@@ -280,7 +281,8 @@ class EchoingEngine:
         return [Completion(text="none", finish_reason="stop", completion_tokens=1)] * settings.n
 
     async def describe(self):
-        return {"model": self.folder.name, "dtype": "auto", "seed": 0, "max_model_len": 512, "device": "cpu"}
+        about = {"model": self.folder.name, "fingerprint": fingerprint(self.folder), "dtype": "auto", "seed": 0}
+        return about | {"max_model_len": 512, "device": "cpu"}
 
 
 class DescribedJudge(RefusingJudge):
@@ -295,10 +297,10 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     from cobalt.rollout.single_turn import run_single_turn
 
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    models = [tmp_path / name for name in ("one", "two")]
+    models = [tmp_path / name for name in ("one", "two", "other/one")]
     for model in models:
-        model.mkdir()
-        (model / "config.json").write_text("{}")
+        model.mkdir(parents=True)
+        (model / "config.json").write_text("{}" + " " * len(str(model)))
     # In place of Ray: what starts services imports it first.
     started = tmp_path / "started"
     (tmp_path / "ray").mkdir()
@@ -324,6 +326,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         (sampled, {"judge": ["comparison=float"]}, r"judge\.comparison"),
         (sampled, {"engine": ["max_model_len=256"]}, r"engine\.max_model_len"),
         (sampled, {"model": str(models[1])}, r"engine\.model"),
+        (sampled, {"model": str(models[2])}, r"engine\.fingerprint"),
         (sampled, {"public_tests": 2}, r"problems\.jsonl"),
         (repaired, {"turns": 5}, "turns"),
         (repaired, {"enable_thinking": True}, "enable_thinking"),
