@@ -18,6 +18,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "CITATION.cff": "CITATION.cff",
+    "cobalt/method.py": "method.py",
     "verl/README.md": "verl.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
