@@ -1,6 +1,6 @@
 """Single turn with vLLM: `cobalt.commands.run_single_turn_vllm`."""
 
-from cobalt.entry import run_command
+from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
     run_command("cobalt.commands.run_single_turn_vllm")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`."""
-    from cobalt.engine.vllm_service import build
-    from cobalt.serve_client import build_app
+    from cobalt.serving.serve_client import build_app
+    from cobalt.serving.vllm_service import build
 
     return build_app(build, args)
 

@@ -19,15 +19,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.cli import run_script
-from cobalt.conversation import Message
 from cobalt.engine import GenerationSettings
 from cobalt.engine.vllm_client import ServeEngine
+from cobalt.episode import Message
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.judge import ServeJudge
-from cobalt.problem import load_problems
+from cobalt.problems.problem import load_problems
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.services import running_services
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.serving.services import running_services
+from cobalt.stage.cli import run_script
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Arguments:
     """Compare multi-turn collection with offline generation for the same prompts and lengths."""
 
     pocket: Path = Path("pocket/seed0")
-    """The pocket world (python -m cobalt.datasets.pocket)."""
+    """The pocket world (python -m cobalt.pocket)."""
     problems: int = 100
     """Number of its development problems to use."""
     turns: int = 2

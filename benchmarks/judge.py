@@ -30,12 +30,12 @@ from typing import Annotated, Any, Literal
 import tyro
 from tqdm import tqdm
 
-from cobalt.cli import run_script
 from cobalt.judge import JudgeSettings, LocalJudge, ServeJudge
-from cobalt.judge.isolation import bwrap_command, interpreter_inside
 from cobalt.judge.measure import PROGRAM, Measurement, measure
-from cobalt.problem import TestSuite
-from cobalt.services import running_services
+from cobalt.judge.sandbox.isolation import bwrap_command, interpreter_inside
+from cobalt.problems.problem import TestSuite
+from cobalt.serving.services import running_services
+from cobalt.stage.cli import run_script
 
 TESTS = 20
 ROUNDS = 5

@@ -19,8 +19,8 @@ from typing import Literal
 
 from timed import seconds
 
-from cobalt.cli import run_script
-from cobalt.offline_groups import Status, read_groups
+from cobalt.datasets.offline.groups import Status, read_groups
+from cobalt.stage.cli import run_script
 from cobalt.training.configuration import process_environment
 
 _MAX_LENGTH = 1536

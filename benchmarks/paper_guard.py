@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.cli import run_script
-from cobalt.conversation import extract_code
+from cobalt.episode import extract_code
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite
-from cobalt.rows import read_rows
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.cli import run_script
+from cobalt.stage.rows import read_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper_guard=true": {"paper_guard": True},

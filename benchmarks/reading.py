@@ -22,11 +22,11 @@ from typing import Any
 
 from synthetic import write_evaluation
 
-from cobalt.cli import run_script
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import run_evaluation
+from cobalt.stage.cli import run_script
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cobalt.cli import run_script
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge, token_counter
 from cobalt.reward.repetition import is_repetitive
+from cobalt.stage.cli import run_script
 
 ENDING = "\n</think>\n\n```python\nprint(int(input()) ** 2)\n```\nIt squares the number."
 

@@ -46,8 +46,8 @@ from typing import Annotated, Literal
 import tyro
 from timed import seconds
 
-from cobalt.cli import run_script
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
 
 BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
@@ -176,7 +176,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool, judged: bool = F
     """One run of bare veRL, on a Ray like that of this project's runs."""
     from omegaconf import OmegaConf
 
-    from cobalt.services import running_services
+    from cobalt.serving.services import running_services
 
     run.mkdir(parents=True)
     on_cpu = trains_on_cpu(compose(settings_of(arguments, run)))

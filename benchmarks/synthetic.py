@@ -11,11 +11,11 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import Message, load_prompts
+from cobalt.episode import Message, load_prompts
+from cobalt.episode.trajectory import Trajectory, Turn
+from cobalt.episode.trajectory_codec import encode_evaluation, encode_multi_turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem, TestSuite
-from cobalt.trajectory import Trajectory, Turn
-from cobalt.trajectory_codec import encode_evaluation, encode_multi_turn
+from cobalt.problems.problem import Problem, TestSuite
 
 PUBLIC, HIDDEN = 4, 16
 _PROMPTS = load_prompts("paper")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cobalt.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError
 
 
 def seconds(command: Sequence[str], variables: Mapping[str, str], log: Path) -> float:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.cli import run_script
-from cobalt.datasets.pocket.demonstrations import draw_demonstrations
-from cobalt.datasets.pocket.training import load_torch
+from cobalt.pocket.demonstrations import draw_demonstrations
+from cobalt.pocket.training import load_torch
+from cobalt.stage.cli import run_script
 
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm", "linear"),

@@ -1,13 +1,79 @@
 """Cobalt: contextual-bandit learning with offline trajectories for multi-turn code generation.
 
-The library that the scripts in the repository's root call. Importing this package imports none of its modules; import
-the module that you need. Packages import only from lower layers (see `docs/architecture.md`). A process that
-`python -m cobalt.X` started ends in one sentence at a missing package and at Ctrl-C (`cobalt.entry`).
+The names in `__all__` are for others to build on; each is imported when it is first used. A package imports only from
+those before it in the list of `docs/architecture.md`.
 """
 
+import importlib
 import sys
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cobalt.episode.episode import Episode
+    from cobalt.episode.trajectory import Trajectory
+    from cobalt.episode.turns import program_of
+    from cobalt.judge.local import LocalJudge
+    from cobalt.judge.settings import JudgeSettings
+    from cobalt.judge.verdict import Verdict
+    from cobalt.problems.problem import Problem, TestSuite, load_problems
+    from cobalt.reward.reward import compute_reward
+    from cobalt.stage.errors import CobaltError, InfrastructureError, UserError
+
+__all__ = [
+    "CobaltError",
+    "Episode",
+    "InfrastructureError",
+    "JudgeSettings",
+    "LocalJudge",
+    "Problem",
+    "TestSuite",
+    "Trajectory",
+    "UserError",
+    "Verdict",
+    "compute_reward",
+    "load_problems",
+    "program_of",
+]
+
+_MODULES = {
+    "CobaltError": "stage.errors",
+    "Episode": "episode.episode",
+    "InfrastructureError": "stage.errors",
+    "JudgeSettings": "judge.settings",
+    "LocalJudge": "judge.local",
+    "Problem": "problems.problem",
+    "TestSuite": "problems.problem",
+    "Trajectory": "episode.trajectory",
+    "UserError": "stage.errors",
+    "Verdict": "judge.verdict",
+    "compute_reward": "reward.reward",
+    "load_problems": "problems.problem",
+    "program_of": "episode.turns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'cobalt' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cobalt.{_MODULES[name]}"), name)
+
+
+class _Moved:
+    """A finder at the end of `sys.meta_path`, where only modules arrive that no other finder knows."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith("cobalt."):
+            return None
+        from cobalt.commands.moved import find
+
+        return find(name)
+
+
+sys.meta_path.append(_Moved)
 
 if sys.argv[:1] == ["-m"]:  # `python -m cobalt.X` is about to import X, which may lack the packages that it imports
-    from cobalt.entry import end_in_one_sentence
+    from cobalt.stage.entry import end_in_one_sentence
 
     end_in_one_sentence()

@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 import torch
 
-from cobalt.contexts.scores import ScoredProblem, score_problem
-from cobalt.contexts.segmentation import Context, context, cut
-from cobalt.contexts.selection import select, solved_at_first_turn
-from cobalt.conversation import load_prompts
 from cobalt.engine import GenerationSettings
 from cobalt.engine.torch_policy import Sample, TorchPolicy
-from cobalt.episode import judge_response
+from cobalt.episode import load_prompts
+from cobalt.episode.episode import judge_response
+from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.judge import ExecResult, Judge, LocalJudge, RememberingJudge
-from cobalt.problem import Problem, load_problems
+from cobalt.problems.problem import Problem, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.rollout.evaluate import evaluate
 from cobalt.rollout.repair import RepairSettings, repair
-from cobalt.trajectory import ProblemTrajectories
+from cobalt.selection.scores import ScoredProblem, score_problem
+from cobalt.selection.segmentation import Context, context, cut
+from cobalt.selection.selection import select, solved_at_first_turn
 
 
 class Settings(NamedTuple):

@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cobalt.entry import run_command
+from cobalt.stage.entry import run_command
 
 __all__ = ["run_command"]

@@ -22,8 +22,8 @@ fail() {
 
 state=$HOME/.ray/cobalt_cluster.$(hostname)
 export RAY_AUTH_MODE=token
-# A request whose replica dies is answered "try again" (cobalt/serve_proxy.py).
-export RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=cobalt.serve_proxy.middlewares
+# A request whose replica dies is answered "try again" (cobalt/serving/serve_proxy.py).
+export RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=cobalt.serving.serve_proxy.middlewares
 
 running() {
   # Not by grep, which would find itself where the machine was lost and its new processes have the old numbers.
@@ -41,7 +41,7 @@ living_members() {
   done 2> /dev/null
 }
 
-# A folder of this user alone: Ray gives everybody write access to its own (cobalt/cluster.py, private_folder).
+# A folder of this user alone: Ray gives everybody write access to its own (cobalt/serving/cluster.py, private_folder).
 private() {
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [[ $(stat -c %a "$1") == *00 ]]
 }

@@ -116,7 +116,7 @@ check_driver() {
 check_compiler() {
   local python said
   python=$(find_python)
-  said=$("$python" -m cobalt.gpu_compiler 2>&1) || fail "$said"
+  said=$("$python" -m cobalt.training.gpu_compiler 2>&1) || fail "$said"
 }
 
 # Decide on flash-attn before anything large is downloaded: sets `wheel` to a file, to "kept" or to "none", and `why`.
@@ -132,7 +132,7 @@ choose_flash_attn() {
   python=$(find_python)
   downloads=$(mktemp -d)
   trap 'rm -rf "$downloads"' EXIT
-  if wheel=$("$python" -m cobalt.flash_attn_wheel "${flash_attn:-$listed}" "$lock" "$downloads" 2>"$downloads/said"); then
+  if wheel=$("$python" -m cobalt.training.flash_attn_wheel "${flash_attn:-$listed}" "$lock" "$downloads" 2>"$downloads/said"); then
     return
   fi
   why=$(tail -n 1 "$downloads/said")

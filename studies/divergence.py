@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import tyro
 
-from cobalt.atomic import replacing
-from cobalt.cli import run_script
-from cobalt.conversation.chat_template import TemplateThinking
-from cobalt.conversation.token_count import load_tokenizer
-from cobalt.errors import UserError
-from cobalt.files import check_files
-from cobalt.manifest import open_manifest
+from cobalt.episode.chat_template import TemplateThinking
+from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
+from cobalt.stage.atomic import replacing
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest
 from cobalt.training.offline_tokens import Row, load_groups
 from cobalt.training.policy import check_weights, policy_path
 

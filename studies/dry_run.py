@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies.plan import Step, Study
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
-from cobalt.records import read_records
 from cobalt.report.curves import read_metrics
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 from cobalt.training import checkpoints
 from cobalt.training.export import export
 from studies.plan import STEPS_FILE

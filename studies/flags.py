@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies.plan import Study, check_arguments, is_done, step_records
 from studies.run import run_study
 

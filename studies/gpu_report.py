@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.atomic import replacing
-from cobalt.cli import run_script
-from cobalt.errors import UserError
-from cobalt.records import read_records
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.report.curves import METRICS, read_metrics
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.stage.atomic import replacing
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 
 _PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
 

@@ -9,7 +9,7 @@ how far vLLM's probabilities are from the actor's. The configuration of both tra
 import shlex
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies import pocket
 from studies.plan import Step, Study
 
@@ -65,7 +65,7 @@ def _base_model(
     problems = Step(
         "pocket_problems",
         "Make the problems of the pocket world.",
-        ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed), "--problems_only"),
+        ("python", "-m", "cobalt.pocket", "--output_dir", str(world), "--seed", str(seed), "--problems_only"),
         files=tuple(pocket.problems(world, split) for split in ("train", "dev", "test")),
     )
     if Path(model).is_dir():

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 from studies import pocket
 from studies.flags import StudyFlags
 from studies.plan import Step, Study

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies import pocket
 
 

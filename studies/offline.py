@@ -14,7 +14,7 @@ from typing import Annotated
 
 import tyro
 
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 from studies import pocket
 from studies.flags import check_seeds, list_or_run
 from studies.methods import Method

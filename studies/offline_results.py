@@ -11,15 +11,15 @@ from typing import Annotated
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
-from cobalt.offline_groups import Status, read_groups
+from cobalt.datasets.offline.groups import Status, read_groups
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_score
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from studies import pocket
 from studies.divergence import read_divergence
 from studies.equal_time import command_seconds, training_seconds

@@ -6,8 +6,8 @@ CSV files and plots lie in a folder beside the page, with the page's name.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cobalt.errors import UserError
 from cobalt.report.tables import Table, to_csv, to_markdown
+from cobalt.stage.errors import UserError
 
 Draw = Callable[[Path], None]
 """Draws a plot into a file."""

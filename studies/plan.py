@@ -3,7 +3,7 @@
 A step is done when the record of its last successful run names the same command, and the files that it needs and makes
 have the contents that they had then. So a study that was stopped continues where it stopped, and a step whose input has
 changed, or whose result was removed, runs again. The commands themselves resume and refuse other settings
-(`cobalt.manifest`). Nothing is run or written here.
+(`cobalt.stage.manifest`). Nothing is run or written here.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cobalt.errors import UserError
-from cobalt.manifest import file_digest, open_manifest
-from cobalt.records import read_records
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.records import read_records
 from cobalt.training.configuration import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -62,7 +62,7 @@ def row_files(folder: Path) -> tuple[Path, Path]:
 
 def pocket_world(world: Path, seed: int, *flags: str) -> Step:
     """The world and its seed model, which a later step measures; `flags` are further ones of the command."""
-    command = ("python", "-m", "cobalt.datasets.pocket", "--output_dir", str(world), "--seed", str(seed))
+    command = ("python", "-m", "cobalt.pocket", "--output_dir", str(world), "--seed", str(seed))
     return Step(
         "pocket_world",
         "Make the problems of the pocket world and train its seed model (base).",

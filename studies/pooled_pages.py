@@ -20,9 +20,9 @@ from pathlib import Path
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
 from cobalt.report.tables import Table, to_markdown
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from studies.seed_tables import gain_cells
 from studies.seeds import Estimate, over_runs
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from studies import gpu_smoke, pocket
 from studies.dry_run import dry_run
 from studies.flags import StudyFlags

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.metrics import bootstrap_interval
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.rollout.metrics import bootstrap_interval
 from studies.seeds import Estimate
 
 

@@ -18,9 +18,9 @@ from typing import Annotated
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.datasets.pocket.open_sentences import OPEN_SHARE
-from cobalt.errors import UserError
+from cobalt.pocket.open_sentences import OPEN_SHARE
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from studies import pocket
 from studies.flags import check_seeds, list_or_run
 from studies.methods import (

@@ -12,16 +12,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
 from cobalt.report.plots import plot_first_and_last, plot_turns
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from cobalt.training.export import exported_step
-from cobalt.trajectory_codec import read_trajectories
 from studies import pocket
 from studies.equal_time import command_seconds, training_seconds
 from studies.flags import check_seeds

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cobalt.errors import InfrastructureError
-from cobalt.records import RecordFile
-from cobalt.services import services_process, terminations_as_interrupts
+from cobalt.serving.services import services_process
+from cobalt.stage.cli import terminations_as_interrupts
+from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.records import RecordFile
 from studies.plan import Services, Step, Study, check_given, digests, is_done, open_study, step_records
 
 logger = logging.getLogger(__name__)

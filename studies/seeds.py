@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from cobalt.metrics import bootstrap_interval, student_interval
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.report.runs import Run
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.rollout.metrics import bootstrap_interval, student_interval
 
 SeedRuns = Mapping[int, Run]
 """The runs of one method, by seed."""
@@ -103,7 +103,7 @@ def run_differences(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn:
 
 
 def over_runs(differences: Sequence[float]) -> Estimate | None:
-    """The mean of the seeds' differences with Student's interval (`cobalt.metrics`); None for a single run."""
+    """The mean of the seeds' differences with Student's interval (`cobalt.rollout.metrics`); None for a single run."""
     if len(differences) < 2:
         return None
     return Estimate(sum(differences) / len(differences), *student_interval(differences))

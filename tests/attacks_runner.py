@@ -12,9 +12,9 @@ import asyncio
 import json
 import sys
 
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 
 class Judges:

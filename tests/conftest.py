@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from support import ROOT, locked_folder
 
-from cobalt.services import services_process
+from cobalt.serving.services import services_process
 
 pytest_plugins = ("closing",)
 
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def seed_model(tmp_path_factory):
     """A Qwen3 model of the pocket world, trained for a handful of steps: right in form, not in content."""
-    from cobalt.datasets.pocket import build_pocket_world
-    from cobalt.datasets.pocket.training import Recipe
+    from cobalt.pocket import build_pocket_world
+    from cobalt.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
     with locked_folder(tmp_path_factory, "pocket") as folder:  # a world that is there is not built again
@@ -51,7 +51,7 @@ def seed_model(tmp_path_factory):
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory):
     """A folder with a tokenizer and its chat template, as a model has them."""
-    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+    from cobalt.pocket.tokenizer import learn_tokenizer
 
     folder = tmp_path_factory.mktemp("policy")
     learn_tokenizer(["system problem answer feedback 0 1 2 3"], vocabulary=400).save_pretrained(folder)

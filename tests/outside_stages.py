@@ -271,7 +271,7 @@ def _written(folder, target, before):
 
 def _killed(name, folder):
     """Run a stage in this process, and kill the process in the middle of a record, or as the result appears."""
-    from cobalt.records import RecordFile
+    from cobalt.stage.records import RecordFile
 
     stage = next(stage for stage in STAGES if stage.name == name)
     append, replace, records = RecordFile.append, Path.replace, iter(range(100))

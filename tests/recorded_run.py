@@ -14,10 +14,10 @@ from pathlib import Path
 
 from support import square_problem, write_lines
 
-from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
-from cobalt.contexts.processing import ProcessingSettings, process_trajectories
 from cobalt.engine import Completion, GenerationSettings
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.hacking.extraction import extract_events
+from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.report.runs import read_run
@@ -25,7 +25,7 @@ from cobalt.report.viewer.data import problem_data
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.selection.processing import ProcessingSettings, process_trajectories
 
 PROGRAMS = (
     "print(int(input()) ** 2)",
@@ -138,7 +138,7 @@ def make_files(folder, policy):
 
 
 if __name__ == "__main__":
-    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+    from cobalt.pocket.tokenizer import learn_tokenizer
 
     target = Path(sys.argv[1])
     target.mkdir()

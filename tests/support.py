@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cobalt.episode.trajectory import ProblemTrajectories
+from cobalt.episode.trajectory_codec import decode_trajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem
-from cobalt.trajectory import ProblemTrajectories
-from cobalt.trajectory_codec import decode_trajectories
+from cobalt.problems.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,10 +6,10 @@ import pytest
 from support import RefusingJudge, write_lines
 
 from cobalt.datasets.apps import AppsSettings, preprocess_apps, read_apps, read_apps_plus
-from cobalt.errors import UserError
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
-from cobalt.manifest import read_summary
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import read_summary
 
 
 def row(number, difficulty="introductory", tests=None, **fields):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from test_calling import assert_no_frame_of_the_driver, open_judge
 from test_judge_programs import bench as bench
 
-from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.asserting import check_suite, decided, returned_values, shown_values
-from cobalt.judge.checker import CheckError, decode, recorded_calls, run_check, stand_in
-from cobalt.judge.script_driver import _judge_typed
+from cobalt.judge.inside.checker import CheckError, decode, recorded_calls, run_check, stand_in
+from cobalt.judge.inside.script_driver import _judge_typed
 from cobalt.judge.wire import JudgeRequest
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 PASSED, WRONG, CRASHED = VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR
 NOT_RUN = VerdictKind.NOT_RUN

@@ -3,7 +3,7 @@
 import pytest
 
 from cobalt.datasets.assertions import assertion_suite, defined_names, imports_for
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 ADD = "def add(a, b):\n    return a + b"
 

@@ -16,10 +16,10 @@ import pytest
 from cobalt.datasets.assertions import parsed
 from cobalt.datasets.humaneval import HumanEvalSettings, read_tasks, recorded_suite
 from cobalt.datasets.mbpp import MbppSettings, preprocess_mbpp
-from cobalt.datasets.tally import Tally
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import load_problems
-from cobalt.rows import read_rows
+from cobalt.problems.problem import load_problems
+from cobalt.stage.rows import read_rows
+from cobalt.stage.tally import Tally
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(3000)]
 

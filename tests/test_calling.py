@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_judge_programs import bench as bench
 
-from cobalt.conversation import first_messages, load_prompts
-from cobalt.errors import UserError
+from cobalt.episode import first_messages, load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind, feedback
 from cobalt.judge.calling import VALUE_MARK, call_input, canonical_json
 from cobalt.judge.wire import JudgeRequest
-from cobalt.problem import Problem, TestSuite
+from cobalt.problems.problem import Problem, TestSuite
+from cobalt.stage.errors import UserError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cobalt.errors import UserError
-from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind, cgroups
-from cobalt.judge.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, Place, SandboxCgroup, find_place
-from cobalt.judge.sandbox import Sandbox
-from cobalt.problem import TestSuite
+from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.sandbox import cgroups
+from cobalt.judge.sandbox.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, Place, SandboxCgroup, find_place
+from cobalt.judge.sandbox.sandbox import Sandbox
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 MIB = 1 << 20
 

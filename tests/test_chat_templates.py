@@ -15,20 +15,20 @@ import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
 from support import square_problem, write_lines
 
-from cobalt.conversation import first_messages, history_text, load_prompts, program_of
-from cobalt.conversation.chat_template import (
+from cobalt.engine import Completion, GenerationSettings
+from cobalt.episode import first_messages, history_text, load_prompts, program_of
+from cobalt.episode.chat_template import (
     end_of_turn,
     keeps_thinking_tags,
     opened_thinking,
     template_arguments,
     template_thinks,
 )
-from cobalt.conversation.token_count import PromptTokenCounter, load_tokenizer
-from cobalt.engine import Completion, GenerationSettings
-from cobalt.errors import UserError
+from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem
+from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, program_to_judge
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings, compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -130,7 +130,7 @@ async def single_turn_rows(model, config, messages, ids):
 async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_most_once(
     model, thinking, length, tmp_path
 ):
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     arguments, messages = template_arguments(thinking), CHAT[:length]
     tokens, opened = render(model.tokenizer, messages, thinking)
@@ -162,7 +162,7 @@ def offline_rows(model, folder, thinking, messages, *texts):
 
 
 async def test_the_thinking_of_earlier_turns_is_in_no_prompt(model):
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     tokens, _ = render(model.tokenizer, CHAT, "default")
     text = model.tokenizer.decode(tokens)
@@ -197,7 +197,7 @@ UNUSABLE = {
 @pytest.mark.parametrize("template", UNUSABLE.values(), ids=UNUSABLE)
 @pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
 def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, template, use):
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     folder = tmp_path / "the-model"
     tokenizer = make_tokenizer("qwen3")
@@ -237,7 +237,7 @@ def test_training_refuses_a_template_that_cannot_be_used(tmp_path, name):
     ],
 )
 def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = template
@@ -245,7 +245,7 @@ def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
 
 
 def test_a_template_without_system_messages_is_used_for_conversations_without_them():
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = UNUSABLE["leaves the system message out"]
@@ -285,8 +285,8 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
 
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from cobalt import cluster
-    from cobalt.engine import vllm_service, vllm_settings
+    from cobalt.engine import vllm_settings
+    from cobalt.serving import cluster, vllm_service
 
     tokenizer, given = make_tokenizer(form), []
 
@@ -351,7 +351,7 @@ class Policy:
         self.model, self.answers, self.prompts = model, answers, {}
 
     async def generate(self, conversation, settings, call):
-        from cobalt.engine.vllm_service import render
+        from cobalt.serving.vllm_service import render
 
         tokens, opened = render(self.model.tokenizer, list(conversation), "default")
         for sample in range(settings.n) if call.sample is None else [call.sample]:
@@ -383,11 +383,11 @@ def answers_of(model):
 async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
     from pyarrow import parquet
 
-    from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
-    from cobalt.records import read_records
     from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+    from cobalt.selection.processing import ProcessingSettings, process_trajectories
+    from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn
+    from cobalt.stage.records import read_records
 
     policy, judge = Policy(model, answers_of(model)), KnowingJudge()
     files = {}
@@ -517,7 +517,7 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
 
 def test_the_seed_model_of_the_pocket_world_thinks():
     tokenizer = make_tokenizer("qwen3")
-    package = resources.files("cobalt.datasets.pocket")
+    package = resources.files("cobalt.pocket")
     tokenizer.chat_template = package.joinpath("chat_template.jinja").read_text(encoding="utf-8")
     assert template_thinks(tokenizer, {})
 

@@ -8,11 +8,11 @@ import pytest
 from support import square_problem, write_lines
 
 from cobalt.datasets.offline.check import CONTRADICTS, PASSES, CheckSettings, check_groups, choose_programs
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.datasets.offline.groups import OfflineGroup, OfflineResponse, Status
+from cobalt.datasets.recheck import recheck
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.judge.recheck import recheck
-from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status
-from cobalt.records import read_records
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.records import read_records
 
 
 class SayingJudge:

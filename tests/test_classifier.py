@@ -14,12 +14,12 @@ from support import ROOT, needs_api, write_lines
 
 from cobalt.engine import Completion
 from cobalt.engine.base import GenerationSettings
-from cobalt.errors import InfrastructureError, UserError
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
-from cobalt.metrics import cohen_kappa, fleiss_kappa
+from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
+from cobalt.stage.errors import InfrastructureError, UserError
 
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 

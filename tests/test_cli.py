@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 from support import ROOT
 
-from cobalt.cli import run_script
-from cobalt.entry import INTERRUPTED
+from cobalt.stage.cli import run_script
+from cobalt.stage.entry import INTERRUPTED
 
 WAITING = """
 import asyncio, signal, sys
 from dataclasses import dataclass
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 if sys.argv.pop() == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 @dataclass
@@ -53,7 +53,7 @@ def test_other_errors_of_the_system_are_bugs_and_keep_their_traceback():
 
 
 def test_an_output_on_a_full_disk_is_one_sentence():
-    program = "from dataclasses import dataclass\nfrom cobalt.cli import run_script\n@dataclass\nclass A: 'A'\n"
+    program = "from dataclasses import dataclass\nfrom cobalt.stage.cli import run_script\n@dataclass\nclass A: 'A'\n"
     program += "run_script(A, lambda a: print('x' * 100_000, flush=True) or 0, [])"
     with open("/dev/full", "w") as full:  # noqa: PTH123
         finished = subprocess.run(

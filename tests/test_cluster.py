@@ -14,8 +14,8 @@ import httpx
 import pytest
 from support import ROOT, alive, descendants
 
-from cobalt import cluster
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.serving import cluster
+from cobalt.stage.errors import InfrastructureError, UserError
 
 SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
 PAYLOAD = {"code": "print(1)", "test_cases": {"inputs": [""], "outputs": ["1"]}}
@@ -189,7 +189,7 @@ sys.stdin.read()
 ASK = """
 import asyncio, json
 from cobalt.judge import ServeJudge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 async def main():
     judge = ServeJudge()
     result = await judge.judge("print(1)", TestSuite(("",), ("1",)))
@@ -269,7 +269,7 @@ def cluster_with_gpus(tmp_path_factory):
 BUILD = """
 import sys
 from cobalt import cluster
-from cobalt.engine.vllm_service import build
+from cobalt.serving.vllm_service import build
 cluster.bring_token(cluster.running_cluster())
 app = build({"model": sys.argv[1], "num_replicas": "2", "tensor_parallel_size": "2"})
 print("built for GPUs:", app._bound_deployment.init_args[1])
@@ -277,7 +277,7 @@ print("built for GPUs:", app._bound_deployment.init_args[1])
 
 JOIN = """
 import os
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.training import machine
 from cobalt.training.launch import _judge_on_cluster
 class Joined(Exception): pass
@@ -341,7 +341,7 @@ def test_an_engine_with_more_gpus_than_the_cluster_has_is_refused_before_it_wait
     ],
 )
 def test_the_gpus_of_an_engine_are_counted_by_node(replicas, parallel, nodes, fits):
-    from cobalt.engine.vllm_service import check_gpus
+    from cobalt.serving.vllm_service import check_gpus
 
     if fits:
         check_gpus(replicas, parallel, nodes)
@@ -392,8 +392,8 @@ def test_an_open_cluster_is_refused_in_one_sentence_with_exit_code_2(open_cluste
 def test_a_replica_refuses_an_open_cluster_by_itself(open_cluster):
     deploy = """
 from ray import serve
-from cobalt.judge.service import Evaluator
-from cobalt.judge.service_settings import ServiceSettings
+from cobalt.serving.judge_service import Evaluator
+from cobalt.serving.judge_service_settings import ServiceSettings
 serve.start(proxy_location="Disabled")
 serve.run(serve.deployment(Evaluator).bind(ServiceSettings(concurrency=1)), name="direct", route_prefix=None)
 """

@@ -19,14 +19,14 @@ from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import preprocess_codenet
 from cobalt.datasets.offline import writing
 from cobalt.datasets.offline.contrast import NO_CONTRAST
+from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
 from cobalt.datasets.tar_files import tar_files
-from cobalt.errors import UserError
-from cobalt.manifest import read_summary
-from cobalt.offline_groups import Status, read_groups
-from cobalt.problem import load_problems
+from cobalt.problems.problem import load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import read_summary
 
 HEADER = (
     "submission_id,problem_id,user_id,date,language,original_language,filename_ext,status,cpu_time,memory,code_size,"
@@ -726,7 +726,7 @@ def test_what_is_too_long_for_the_policy_is_left_out(data, tmp_path, policy):
 
 @pytest.mark.slow
 def test_the_limit_counts_prompt_response_and_end(data, tmp_path, policy):
-    from cobalt.conversation.token_count import PromptTokenCounter
+    from cobalt.episode.token_count import PromptTokenCounter
 
     data.add(0, [row("s000000000"), row("s000000001", status="Wrong Answer")])
     _, folder = run(data, tmp_path)

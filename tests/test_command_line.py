@@ -16,15 +16,15 @@ import pytest
 from provider import answer, serve
 from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
-from cobalt import serve_state
 from cobalt.commands.registry import COMMANDS
 from cobalt.datasets.split_tests import split_problem_file, split_tests
 from cobalt.engine import Completion
 from cobalt.engine.model_name import fingerprint
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings
-from cobalt.manifest import read_summary
-from cobalt.problem import Problem, load_problems
+from cobalt.problems.problem import Problem, load_problems
+from cobalt.stage import serve_state
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import read_summary
 
 
 def cobalt(*words, **environment):
@@ -318,7 +318,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         asyncio.run(run_single_turn(single_turn, EchoingEngine(models[0]), DescribedJudge()))
         if folder == repaired:
             asyncio.run(run_multi_turn(multi_turn, EchoingEngine(models[0]), DescribedJudge()))
-    monkeypatch.setattr("cobalt.services.run_beside_services", lambda _: pytest.fail("services were started"))
+    monkeypatch.setattr("cobalt.serving.services.run_beside_services", lambda _: pytest.fail("services were started"))
     for folder, changed, named in [
         (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
         (sampled, {"num_completions": 3}, r"generation\.n"),
@@ -352,7 +352,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
 def test_a_command_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, capsys, reasons, tokens, limits):
     from cobalt.commands.ending import say_repaired, say_sampled
     from cobalt.commands.run_single_turn_vllm import Arguments
-    from cobalt.manifest import open_manifest
+    from cobalt.stage.manifest import open_manifest
 
     fields = {"finish_reasons": reasons, "completion_tokens": tokens}
     result = {"passing": [False] * 4, "feedback": ["wrong"] * 4}
@@ -458,8 +458,8 @@ def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
 
 
 def test_trys_flags_reach_its_steps():
-    from cobalt.cli import parse_arguments
     from cobalt.commands.try_problems import Arguments, _command_line
+    from cobalt.stage.cli import parse_arguments
 
     for given in (
         Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2),
@@ -492,7 +492,7 @@ STARTED_BY_USERS = [
     *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
     *(["-m", f"cobalt.{name}"] for name in ("report", "report.viewer", "judge", "services", "preflight", "training")),
     *(["-m", name] for name in ("cobalt.training.offline", "studies.quickstart", "studies.reproduce")),
-    ["-m", "cobalt.datasets.pocket"],
+    ["-m", "cobalt.pocket"],
 ]
 
 

@@ -13,7 +13,7 @@ from cobalt.judge import JudgeSettings, VerdictKind
 from cobalt.judge.calling import VALUE_MARK, canonical_json
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.grading import grade
-from cobalt.judge.sandbox import Execution
+from cobalt.judge.sandbox.sandbox import Execution
 
 STRIP = JudgeSettings()
 LINES = JudgeSettings(comparison="lines")

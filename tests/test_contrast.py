@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.conversation import program_of
 from cobalt.datasets.offline import contrast
 from cobalt.datasets.offline.contrast import Candidate, fenced, make_groups
+from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
-from cobalt.errors import UserError
-from cobalt.offline_groups import Status
+from cobalt.episode import program_of
+from cobalt.stage.errors import UserError
 
 FAILURES = [status for status in Status if status is not Status.ACCEPTED]
 

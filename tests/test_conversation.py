@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
 
-from cobalt.conversation import (
+from cobalt.episode import (
     HISTORY_CHARACTERS,
     extract_code,
     first_messages,
@@ -18,9 +18,9 @@ from cobalt.conversation import (
     program_of,
     split_thinking,
 )
-from cobalt.conversation.prompt_set import BUILT_IN
-from cobalt.errors import UserError
-from cobalt.problem import Problem
+from cobalt.episode.prompt_set import BUILT_IN
+from cobalt.problems.problem import Problem
+from cobalt.stage.errors import UserError
 
 CODE_LINES = st.lists(
     st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="`~")), max_size=8

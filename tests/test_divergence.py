@@ -8,7 +8,7 @@ from test_offline_training import pocket_groups, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies import divergence
 from studies.divergence import read_divergence
 

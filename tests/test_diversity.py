@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cobalt.diversity import distinct_programs, normalised
+from cobalt.rollout.diversity import distinct_programs, normalised
 
 BASE = "import math\ndef area(radius):\n    result = math.pi * radius ** 2\n    return result\n"
 

@@ -21,11 +21,11 @@ import pytest
 import yaml
 from support import ROOT
 
-from cobalt import cli
 from cobalt.commands import main as cobalt_program
 from cobalt.judge import LocalJudge
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
+from cobalt.stage import cli
 
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "verl").glob("*.md"), *(ROOT / "tests").glob("*.md")]
@@ -159,7 +159,7 @@ def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows
 
 
 def parsed_by_its_own_parser(words: list[str]) -> bool:
-    """Whether the command is one of `cobalt` or a Python script with flags of `cobalt.cli`; if so, it was parsed."""
+    """Whether the command is one of `cobalt` or a Python script with flags of `stage.cli`; if so, it was parsed."""
     if words[0] == "bash" or words[0].startswith("scripts/") or "..." in words:
         return False
     kind, rest = kind_of(words)
@@ -199,8 +199,8 @@ def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
 
 
 def check_service(words: list[str]) -> None:
-    from cobalt.engine.vllm_service import VllmSettings
-    from cobalt.judge.service import ServiceSettings
+    from cobalt.serving.judge_service import ServiceSettings
+    from cobalt.serving.vllm_service import VllmSettings
 
     if words[:2] != ["serve", "run"] or words[2] == "...":
         return

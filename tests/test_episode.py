@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import square_problem
 
-from cobalt.conversation import ALL_PUBLIC_PASSED, first_messages, history_text, load_prompts
-from cobalt.episode import Episode, judge_response
-from cobalt.errors import InfrastructureError
+from cobalt.episode import ALL_PUBLIC_PASSED, first_messages, history_text, load_prompts
+from cobalt.episode.episode import Episode, judge_response
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem
+from cobalt.problems.problem import Problem
+from cobalt.stage.errors import InfrastructureError
 
 PROBLEM = Problem.parse(square_problem(0))
 PROMPTS = load_prompts("pocket")

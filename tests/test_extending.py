@@ -10,7 +10,7 @@ import sys
 import pytest
 from support import ROOT, write_lines
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 LONG = pytest.mark.skipif(
     "COBALT_LONG_TESTS" not in os.environ, reason="a training run takes minutes: set COBALT_LONG_TESTS=1"

@@ -5,17 +5,17 @@ import json
 import pytest
 from support import square_problem, write_lines
 
-from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
 from cobalt.hacking.events import read_events as report_events
 from cobalt.hacking.extraction import extract_events
+from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, VerdictKind
-from cobalt.records import read_records
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 
 # Tests 0 and 1 had their expected outputs swapped; 2 and 3 are as they were. The input of test 0 is part of test 2's.
 INPUTS = ["2\n", "3\n", "12\n", "4\n"]

@@ -12,11 +12,11 @@ import time
 import pytest
 from support import ROOT
 
-from cobalt import cluster, serve_client, service_logs
 from cobalt.engine.model_check import check_model
 from cobalt.engine.startup import first_error
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.service_logs import KEPT, keeping_logs, logs_folder
+from cobalt.serving import cluster, serve_client, service_logs
+from cobalt.serving.service_logs import KEPT, keeping_logs, logs_folder
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 ENGINE_LOG = """\
 (EngineCore pid=7) WARNING [x.py:1] ImportError: an optional package is missing, going on without
@@ -76,14 +76,14 @@ def test_a_hub_name_is_refused_at_once_where_the_hub_may_not_or_cannot_be_asked(
 
 def run_services(*arguments, **variables):
     code = (
-        "import sys; from cobalt.errors import CobaltError; from cobalt.services import *\n"
+        "import sys; from cobalt.stage.errors import CobaltError; from cobalt.serving.services import *\n"
         "try:\n"
         "    run_beside_services(parse_arguments(Arguments))\n"
         "except CobaltError as error: print(type(error).__name__, error)\n"
         "print('ray' in sys.modules)"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", "from cobalt.cli import parse_arguments\n" + code, *map(str, arguments)],
+        [sys.executable, "-c", "from cobalt.stage.cli import parse_arguments\n" + code, *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | variables,
         capture_output=True,
@@ -175,7 +175,7 @@ def silent_server():
 @pytest.mark.parametrize("address", ["nonsense", "host:port", "host:99999", "host:0", ":6379", "ray://nonsense"])
 def test_a_ray_address_that_is_none_is_a_mistake_found_before_ray_is_imported(address):
     code = (
-        "import sys; from cobalt.serve_client import join_cluster; from cobalt.errors import UserError\n"
+        "import sys; from cobalt.serving.serve_client import join_cluster; from cobalt.stage.errors import UserError\n"
         "try: join_cluster('x', 'y')\n"
         "except UserError as error: print(error)\n"
         "print('ray' in sys.modules)"

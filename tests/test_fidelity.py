@@ -13,32 +13,32 @@ from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded
 from test_scripts import assert_user_error, run
 from test_taco import row
 
-from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-from cobalt.contexts.selection import max_variance_subset
-from cobalt.conversation import history_text, load_prompts, program_of
-from cobalt.conversation.chat_template import template_arguments
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, preprocess_livecodebench
 from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import easiest_places
-from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.vllm_settings import VllmSettings
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.episode import history_text, load_prompts, program_of
+from cobalt.episode.chat_template import template_arguments
+from cobalt.episode.trajectory_codec import axes_are_known
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
 from cobalt.judge.feedback import clip
 from cobalt.judge.grading import grade
-from cobalt.judge.sandbox import Execution
-from cobalt.problem import TestSuite
-from cobalt.records import read_records
+from cobalt.judge.sandbox.sandbox import Execution
+from cobalt.problems.problem import TestSuite
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import ProblemScore, average, turn_metrics
 from cobalt.rollout.evaluate_single import evaluate_single_turn
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.trajectory_codec import axes_are_known
+from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.selection import max_variance_subset
+from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.records import read_records
 
 ROWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
 RIGHT, WRONG = (2, 2), (0, 0)
@@ -831,7 +831,7 @@ def test_function_problems(tmp_path):
 
 
 def test_one_bos():
-    from cobalt.engine.vllm_service import render
+    from cobalt.serving.vllm_service import render
 
     class Tokenizer:
         """Writes its BOS into the template's text, and puts one in front where it may."""

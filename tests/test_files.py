@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from cobalt.errors import UserError
-from cobalt.files import COMPANIONS, check_files
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import COMPANIONS, check_files
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from support import square_problem, write_lines
 from test_rollout import PassingJudge
 from test_scripts import assert_user_error, run
 
-from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
-from cobalt.conversation import load_prompts
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
-from cobalt.manifest import made_by, manifest_path
-from cobalt.records import read_records
+from cobalt.episode import load_prompts
+from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import made_by, manifest_path
+from cobalt.stage.records import read_records
 
 SETTINGS = GenerationSettings(n=2, max_tokens=64, seed=0)
 

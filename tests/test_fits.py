@@ -15,7 +15,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 import torch
 from omegaconf import OmegaConf
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training import activations, fits, states
 from cobalt.training.activations import MicroBatch, measure
 from cobalt.training.configuration import TrainingSettings, compose, process_environment

@@ -15,7 +15,7 @@ import pytest
 from chat_tokenizers import save_policy
 from support import ROOT, square_problem, trajectory_record, write_lines
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from studies import gpu_report as gpu
 from studies import gpu_smoke, quickstart
 from studies.dry_run import dry_run
@@ -67,7 +67,7 @@ def test_a_model_in_a_folder_is_taken_from_there_and_a_folder_without_a_model_is
 
 
 def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
-    from cobalt.datasets.pocket import build_pocket_world
+    from cobalt.pocket import build_pocket_world
 
     sizes = {"train": 2, "dev": 2, "test": 2}
     world = build_pocket_world(tmp_path, 0, sizes, open_share=0.5, problems_only=True)

@@ -17,13 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
 
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.http_guard import Guard, Refused, guarded_api
-from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind, sandbox_fusion
-from cobalt.judge.service_settings import ServiceSettings
+from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
-from cobalt.rows import JsonMeasure, TooManyValues
+from cobalt.serving import sandbox_fusion
+from cobalt.serving.http_guard import Guard, Refused, guarded_api
+from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.rows import JsonMeasure, TooManyValues
 
 TOKEN = "a-token-of-decent-length"
 OPEN = Guard(None, 1000, "X_TOKEN")
@@ -299,7 +300,7 @@ SERVER = """
 import asyncio, resource, socket, sys, time
 import uvicorn
 from fastapi import Request
-from cobalt.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import Guard, guarded_api
 from cobalt.judge.wire import JudgeRequest, values_of
 guard = Guard(None, 64 << 20, "X", max_values=values_of(10_000), max_seconds=5)
 api = guarded_api()

@@ -11,11 +11,11 @@ from support import square_problem, trajectory_record, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
-from cobalt import hub
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.problem import load_problems
+from cobalt.problems import hub
+from cobalt.problems.problem import load_problems
 from cobalt.report.runs import read_run
 from cobalt.report.sharing import push_trajectories
+from cobalt.stage.errors import InfrastructureError, UserError
 
 PROBLEMS = [square_problem(number) for number in range(5)]
 UNREACHABLE = "http://127.0.0.1:1"

@@ -15,15 +15,15 @@ from test_asserting import VALUES
 from test_scripts import assert_user_error, run
 
 from cobalt.datasets.evalplus import mbpp_plus_row as mbpp_plus_row_of
-from cobalt.datasets.evalplus_check import accepts
 from cobalt.datasets.humaneval import HumanEvalSettings, preprocess_humaneval, read_tasks, recorded_suite
-from cobalt.datasets.numpy_stand_in import np
 from cobalt.datasets.recorder import recorded, source_of
-from cobalt.datasets.tally import Tally
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
-from cobalt.problem import TestSuite, load_problems
-from cobalt.records import read_records
+from cobalt.judge.inside.evalplus_check import accepts
+from cobalt.judge.inside.numpy_stand_in import np
+from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
+from cobalt.stage.tally import Tally
 
 SCRIPT = "preproc/preproc_humaneval.py"
 

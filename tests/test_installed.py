@@ -8,7 +8,7 @@ pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh
 
 from omegaconf import OmegaConf
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training import installed
 from cobalt.training.installed import PACKED_SDPA, check_vllm, choose_attention
 

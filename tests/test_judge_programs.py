@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 from support import descendants
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.datasets.recheck import recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind, doctor
 from cobalt.judge.doctor import examine, require_isolation
-from cobalt.judge.recheck import recheck
-from cobalt.judge.sandbox import Sandbox
-from cobalt.problem import TestSuite
+from cobalt.judge.sandbox.sandbox import Sandbox
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import InfrastructureError, UserError
 
 pytestmark = pytest.mark.sandbox
 

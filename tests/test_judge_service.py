@@ -19,10 +19,10 @@ import httpx
 import pytest
 from support import alive, belongs_here, descendants
 
-from cobalt import serve_proxy
-from cobalt.errors import ServiceDown, UserError
 from cobalt.judge import ExecResult, ServeJudge, VerdictKind
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.serving import serve_proxy
+from cobalt.stage.errors import ServiceDown, UserError
 
 pytestmark = [pytest.mark.services, pytest.mark.sandbox]
 

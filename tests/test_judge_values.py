@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.errors import UserError
 from cobalt.judge import ExecResult, JudgeSettings, Verdict, VerdictKind
 from cobalt.judge.comparison import outputs_match
 from cobalt.judge.feedback import CUT_MARK, clip, failure_text
 from cobalt.judge.wire import JudgeRequest
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 STRIP = JudgeSettings()
 LINES = JudgeSettings(comparison="lines")

@@ -8,19 +8,19 @@ import shutil
 import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
 
-from cobalt.conversation import load_prompts, program_of
-from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline import judged, judged_record
+from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.datasets.offline.judged import convert_judged
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
-from cobalt.errors import UserError
-from cobalt.manifest import manifest_path, open_manifest
-from cobalt.offline_groups import Status, read_groups
-from cobalt.problem import load_problems
-from cobalt.records import read_records
+from cobalt.episode import load_prompts, program_of
+from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.problems.problem import load_problems
 from cobalt.reward import compute_reward
 from cobalt.rollout.evaluate_single import evaluate_single_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import manifest_path, open_manifest
+from cobalt.stage.records import read_records
 
 RECORDED = ROOT / "tests" / "data" / "recorded_run"
 APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"

@@ -21,8 +21,8 @@ from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 from cobalt.engine.pacing import Pacer, retry_after
-from cobalt.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
-from cobalt.records import read_records
+from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+from cobalt.stage.records import read_records
 
 pytestmark = [needs_api, pytest.mark.slow]
 
@@ -892,7 +892,7 @@ def test_a_wrong_key_is_one_sentence_and_no_secret_is_left_anywhere():
 
 RUN = """
 import asyncio, sys
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 from cobalt.commands import {script} as script
 from cobalt.judge import JudgeSettings, LocalJudge
 async def run(arguments):

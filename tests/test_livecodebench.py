@@ -19,11 +19,11 @@ from cobalt.datasets.livecodebench import (
     decode_private_tests,
     preprocess_livecodebench,
 )
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.prelude import GRADERS
-from cobalt.manifest import read_summary
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import read_summary
 
 SCRIPT = "preproc/preproc_lcb_test6.py"
 STDIN = "stdin"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training import machine
 from cobalt.training.configuration import TrainingSettings, compose
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cobalt.errors import UserError
-from cobalt.manifest import manifest_path, open_manifest, recorded_arguments, write_summary
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import manifest_path, open_manifest, recorded_arguments, write_summary
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.conversation import load_prompts
-from cobalt.conversation.prompt_set import BUILT_IN
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, preprocess_mbpp, split_of
-from cobalt.errors import UserError
+from cobalt.episode import load_prompts
+from cobalt.episode.prompt_set import BUILT_IN
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.manifest import read_summary
-from cobalt.problem import load_problems
+from cobalt.problems.problem import load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import read_summary
 
 SCRIPT = "preproc/preproc_mbpp.py"
 

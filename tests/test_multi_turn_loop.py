@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 from support import square_problem
 
-from cobalt.conversation import load_prompts
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.episode import load_prompts
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem
+from cobalt.problems.problem import Problem
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.training.configuration import TrainingSettings, compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

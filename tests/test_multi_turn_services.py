@@ -9,8 +9,8 @@ import sys
 import pytest
 from support import ROOT
 
-from cobalt.conversation import history_text
-from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+from cobalt.episode import history_text
+from cobalt.selection.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings, exponential, group_normalised, leave_one_out, offline_advantages
+from cobalt.stage.errors import UserError
 
 rewards = st.lists(st.sampled_from([1.0, -0.3, -0.6, -1.0]), min_size=2, max_size=8).filter(lambda r: len(set(r)) > 1)
 

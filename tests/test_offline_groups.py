@@ -3,8 +3,8 @@
 import pytest
 from support import write_lines
 
-from cobalt.errors import UserError
-from cobalt.offline_groups import OfflineGroup, OfflineResponse, Status, read_groups
+from cobalt.datasets.offline.groups import OfflineGroup, OfflineResponse, Status, read_groups
+from cobalt.stage.errors import UserError
 
 
 def response(status="accepted", reward=1.0, **fields):

@@ -15,8 +15,8 @@ from support import ROOT, locked_folder, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
-from cobalt.errors import UserError
 from cobalt.reward.offline import OfflineSettings
+from cobalt.stage.errors import UserError
 from cobalt.training.heartbeat import parse
 from studies.divergence import divergence
 
@@ -43,7 +43,7 @@ def group(identifier, right, wrong, question="Print one.", contrast="required"):
 
 def pocket_groups(count, seed):
     """Right programs of pocket problems, and programs with one mistake."""
-    from cobalt.datasets.pocket.problems import draw_task
+    from cobalt.pocket.problems import draw_task
 
     rng = random.Random(seed)
     for number in range(count):

@@ -12,12 +12,12 @@ import torch
 from pyarrow import parquet
 from support import ROOT, square_problem, write_lines
 
-from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
-from cobalt.errors import UserError
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.manifest import manifest_path
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 from cobalt.reward import verpo as equations
+from cobalt.selection.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import manifest_path
 from cobalt.training.checks import check
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.launch import _deciding
@@ -223,7 +223,7 @@ def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, 
 
 
 def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkeypatch):
-    from cobalt.conversation.prompt_set import BUILT_IN, FILES
+    from cobalt.episode.prompt_set import BUILT_IN, FILES
 
     for name in FILES:
         (tmp_path / "mine").mkdir(exist_ok=True)

@@ -13,10 +13,10 @@ import pytest
 from support import ROOT, needs_api
 
 from cobalt.engine.model_name import model_name
-from cobalt.engine.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of, until
 from cobalt.engine.vllm_settings import computes_in_bfloat16
-from cobalt.errors import UserError
-from cobalt.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import Guard, guarded_api
+from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of, until
+from cobalt.stage.errors import UserError
 
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
 
@@ -114,8 +114,7 @@ def test_a_cpu_computes_in_bfloat16_if_its_flags_say_so(cpuinfo, expected):
 def test_float32_is_chosen_and_said_only_on_a_cpu_without_bfloat16_and_if_no_type_is_set(
     tmp_path, monkeypatch, caplog, bfloat16, dtype
 ):
-    from cobalt import cluster
-    from cobalt.engine import vllm_service
+    from cobalt.serving import cluster, vllm_service
 
     monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
     monkeypatch.setattr(vllm_service, "computes_in_bfloat16", lambda cpuinfo: bfloat16)

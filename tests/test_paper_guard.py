@@ -6,7 +6,7 @@ import pytest
 
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
 

@@ -12,13 +12,13 @@ from support import square_problem, write_lines
 from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
 from test_scripts import assert_user_error, run
 
-from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems, swap_outputs
-from cobalt.errors import UserError
+from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems, swap_outputs
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, load_problems
-from cobalt.records import read_records
+from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.rollout.evaluate import run_evaluation
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 
 SCRIPT = "preproc/run_perturbation.py"
 REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"

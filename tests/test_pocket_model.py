@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobalt.conversation import ALL_PUBLIC_PASSED, history_text, load_prompts, program_of
-from cobalt.datasets.pocket import build_pocket_world
-from cobalt.datasets.pocket.cases import draw_cases, draw_public
-from cobalt.datasets.pocket.demonstrations import (
+from cobalt.episode import ALL_PUBLIC_PASSED, history_text, load_prompts, program_of
+from cobalt.judge import LocalJudge, VerdictKind
+from cobalt.pocket import build_pocket_world
+from cobalt.pocket.cases import draw_cases, draw_public
+from cobalt.pocket.demonstrations import (
     Failure,
     corpus,
     damage,
@@ -24,12 +25,11 @@ from cobalt.datasets.pocket.demonstrations import (
     special_case,
     with_special_cases,
 )
-from cobalt.datasets.pocket.problems import draw_task, split_of
-from cobalt.datasets.pocket.tokenizer import learn_tokenizer
-from cobalt.datasets.pocket.training import Recipe
-from cobalt.errors import UserError
-from cobalt.judge import LocalJudge, VerdictKind
-from cobalt.problem import load_problems
+from cobalt.pocket.problems import draw_task, split_of
+from cobalt.pocket.tokenizer import learn_tokenizer
+from cobalt.pocket.training import Recipe
+from cobalt.problems.problem import load_problems
+from cobalt.stage.errors import UserError
 
 TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
 SIZES = {"train": 6, "dev": 3, "test": 3}

@@ -12,23 +12,23 @@ from itertools import permutations
 import pytest
 from rich.console import Console
 
-from cobalt.conversation import load_prompts
-from cobalt.datasets.pocket import __main__ as command
-from cobalt.datasets.pocket import build_pocket_world
-from cobalt.datasets.pocket.__main__ import Arguments, main
-from cobalt.datasets.pocket.base import Base, measure_base
-from cobalt.datasets.pocket.cases import passes
-from cobalt.datasets.pocket.ceilings import ceilings, repair_chances, repair_rates
-from cobalt.datasets.pocket.dataset import draw_problems, draw_records, to_records
-from cobalt.datasets.pocket.demonstrations import draw_demonstrations, first_choice, next_choice
-from cobalt.datasets.pocket.execution import run_program
-from cobalt.datasets.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
-from cobalt.datasets.pocket.operations import PRINTERS, STEPS
-from cobalt.datasets.pocket.overview import overview
-from cobalt.datasets.pocket.problems import draw_task, split_of
-from cobalt.datasets.pocket.training import Recipe
-from cobalt.errors import UserError
-from cobalt.problem import Problem, load_problems
+from cobalt.episode import load_prompts
+from cobalt.pocket import __main__ as command
+from cobalt.pocket import build_pocket_world
+from cobalt.pocket.__main__ import Arguments, main
+from cobalt.pocket.base import Base, measure_base
+from cobalt.pocket.cases import passes
+from cobalt.pocket.ceilings import ceilings, repair_chances, repair_rates
+from cobalt.pocket.dataset import draw_problems, draw_records, to_records
+from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next_choice
+from cobalt.pocket.execution import run_program
+from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
+from cobalt.pocket.operations import PRINTERS, STEPS
+from cobalt.pocket.overview import overview
+from cobalt.pocket.problems import draw_task, split_of
+from cobalt.pocket.training import Recipe
+from cobalt.problems.problem import Problem, load_problems
+from cobalt.stage.errors import UserError
 
 OPERATIONS = {operation.name: operation for operation in (*STEPS, *PRINTERS)}
 TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
@@ -409,7 +409,7 @@ def test_without_sandboxes_the_base_is_left_out_unless_it_was_asked_for(world, m
         raise UserError("no sandbox")
 
     monkeypatch.setattr(command, "build_pocket_world", lambda *arguments, **settings: world)
-    monkeypatch.setattr("cobalt.datasets.pocket.overview.measure_base", none)
+    monkeypatch.setattr("cobalt.pocket.overview.measure_base", none)
     assert main(Arguments(world.dev.parent.parent)) == 0
     with pytest.raises(UserError):
         main(Arguments(world.dev.parent.parent, base_problems=2))

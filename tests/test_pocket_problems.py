@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from cobalt.conversation import load_prompts
-from cobalt.datasets.pocket.cases import PUBLIC_TESTS, TESTS, passes
-from cobalt.datasets.pocket.dataset import SIZES, draw_problems, draw_records
-from cobalt.datasets.pocket.execution import run_program
-from cobalt.datasets.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS
-from cobalt.datasets.pocket.problems import STEPS_OF, Split, draw_task, split_of
-from cobalt.problem import Problem
+from cobalt.episode import load_prompts
+from cobalt.pocket.cases import PUBLIC_TESTS, TESTS, passes
+from cobalt.pocket.dataset import SIZES, draw_problems, draw_records
+from cobalt.pocket.execution import run_program
+from cobalt.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS
+from cobalt.pocket.problems import STEPS_OF, Split, draw_task, split_of
+from cobalt.problems.problem import Problem
 
 COUNT = 45
 

@@ -9,13 +9,13 @@ from types import MappingProxyType
 import pytest
 from rich.console import Console
 
-from cobalt.environment import passed_on, secrets_of_a_run
-from cobalt.judge.placement import place, sandboxes
-from cobalt.nodes import Node, judging
-from cobalt.preflight.probe import Probe, digest, look, secret_digest
-from cobalt.preflight.report import Answer, Disk, NodeReport, Question
-from cobalt.preflight.rules import judge_reports
-from cobalt.preflight.table import node_table
+from cobalt.serving.nodes import Node, judging
+from cobalt.serving.placement import place, sandboxes
+from cobalt.serving.preflight.probe import Probe, digest, look, secret_digest
+from cobalt.serving.preflight.report import Answer, Disk, NodeReport, Question
+from cobalt.serving.preflight.rules import judge_reports
+from cobalt.serving.preflight.table import node_table
+from cobalt.stage.environment import passed_on, secrets_of_a_run
 from cobalt.training.configuration import node_environment
 
 GIB = 2**30

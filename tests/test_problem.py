@@ -5,8 +5,8 @@ import json
 import pytest
 
 from cobalt.datasets.split_tests import split_problem_file
-from cobalt.errors import UserError
-from cobalt.problem import Problem, TestSuite, load_problems
+from cobalt.problems.problem import Problem, TestSuite, load_problems
+from cobalt.stage.errors import UserError
 
 TESTS = json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["1", "4"]})
 RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases": TESTS}

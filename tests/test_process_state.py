@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from support import ROOT, needs_api
 
-from cobalt.contexts.perturbation import PerturbationSettings
-from cobalt.contexts.processing import ProcessingSettings
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings
 from cobalt.datasets.taco import TacoSettings
-from cobalt.datasets.verl_rows import VerlRowsSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import GenerationSettings
 from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
-from cobalt.environment import SHORT_WAIT, environment_variables
 from cobalt.hacking.classifier import ClassifierSettings
-from cobalt.manifest import manifest_path, open_manifest
+from cobalt.hacking.perturbation import PerturbationSettings
 from cobalt.rollout.multi_turn import MultiTurnSettings
 from cobalt.rollout.single_turn import SingleTurnSettings
+from cobalt.selection.processing import ProcessingSettings
+from cobalt.selection.verl_rows import VerlRowsSettings
+from cobalt.stage.environment import SHORT_WAIT, environment_variables
+from cobalt.stage.manifest import manifest_path, open_manifest
 
 ABSENT = Path("/no-such-folder/file.jsonl")
 RESULT = {"input_file": ABSENT, "output_file": ABSENT}
@@ -133,7 +133,7 @@ def test_an_engine_leaves_the_environment(monkeypatch):
 
 TRAIN = """
 import os, sys
-from cobalt.datasets.pocket import training
+from cobalt.pocket import training
 
 
 def stop(*arguments):

@@ -10,21 +10,21 @@ import selectors
 import pytest
 from support import RefusingJudge, square_problem, write_lines
 
-from cobalt import progress
 from cobalt.engine import Completion, GenerationSettings
-from cobalt.errors import InfrastructureError
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.stage import progress
+from cobalt.stage.errors import InfrastructureError
 
 
 @pytest.fixture
 def lines(monkeypatch, caplog):
     """The lines that are logged, while standard error is not a terminal and each item takes ten seconds."""
-    caplog.set_level(logging.INFO, "cobalt.progress")
+    caplog.set_level(logging.INFO, "cobalt.stage.progress")
     now = iter(range(1000, 10**6, 10))
     monkeypatch.setattr("tqdm.std.time", lambda: float(next(now)))
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "cobalt.progress"]
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "cobalt.stage.progress"]
 
 
 def test_a_long_loop_logs_now_and_then_and_at_the_end(lines, capsys):
@@ -107,7 +107,7 @@ def rollout(lines, tmp_path):
             at = []
             noting = logging.Handler()
             noting.emit = lambda record: at.append((runner.get_loop().time(), record.getMessage()))
-            logging.getLogger("cobalt.progress").addHandler(noting)
+            logging.getLogger("cobalt.stage.progress").addHandler(noting)
             try:
                 if turns:
                     run = MultiTurnSettings(source, tmp_path / "m.jsonl", generation, turns=turns)
@@ -116,7 +116,7 @@ def rollout(lines, tmp_path):
                     run = SingleTurnSettings(source, tmp_path / "s.jsonl", generation)
                     runner.run(run_single_turn(run, engine, RefusingJudge()))
             finally:
-                logging.getLogger("cobalt.progress").removeHandler(noting)
+                logging.getLogger("cobalt.stage.progress").removeHandler(noting)
             return at, runner.get_loop().time()
 
     return run

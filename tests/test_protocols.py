@@ -13,10 +13,9 @@ from test_scripts import run as run_script
 from test_single_turn_evaluation import HALF, RIGHT, single
 
 from cobalt.commands.eval_multi_turn import measure
-from cobalt.errors import UserError
-from cobalt.metrics import best_of_k
 from cobalt.report.runs import evaluation_file, read_run
 from cobalt.report.write import write_report
+from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (
     DateWindow,
     Outcomes,
@@ -28,6 +27,7 @@ from cobalt.rollout.protocols import (
     stopped,
     stopping_turns,
 )
+from cobalt.stage.errors import UserError
 
 PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6)
 

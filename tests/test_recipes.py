@@ -11,9 +11,9 @@ import pytest
 from provider import answer, serve
 from support import ROOT, square_problem, write_lines
 
-from cobalt.errors import InfrastructureError
-from cobalt.judge.sandbox import Sandbox
-from cobalt.problem import Problem
+from cobalt.judge.sandbox.sandbox import Sandbox
+from cobalt.problems.problem import Problem
+from cobalt.stage.errors import InfrastructureError
 
 RECIPES = ROOT / "docs" / "recipes"
 needs_recipes = pytest.mark.skipif(

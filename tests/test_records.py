@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.errors import UserError
-from cobalt.records import RecordFile, read_records, sort_records, write_whole
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import RecordFile, read_records, sort_records, write_whole
 
 
 def test_records_come_back_in_order_and_ids_zero_and_empty_count_as_done(tmp_path):
@@ -105,7 +105,7 @@ def test_sorting_gives_the_input_order_whatever_order_records_finished_in(tmp_pa
 WRITER = """
 import sys
 from pathlib import Path
-from cobalt.records import RecordFile
+from cobalt.stage.records import RecordFile
 with RecordFile(Path(sys.argv[1])) as output:
     for identifier in range(1000000):
         if identifier not in output.done:

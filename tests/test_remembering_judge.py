@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from cobalt.errors import InfrastructureError
 from cobalt.judge import ExecResult, RememberingJudge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import InfrastructureError
 
 SUITE = TestSuite(("1",), ("1",))
 OTHER = TestSuite(("1",), ("2",))

@@ -16,10 +16,9 @@ from support import square_problem, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
-from cobalt.errors import UserError
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
-from cobalt.records import read_records
 from cobalt.report import __main__ as report_command
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
@@ -29,7 +28,8 @@ from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
 from cobalt.report.turns import turn_table
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 
 
 def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None, **fields):

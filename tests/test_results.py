@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support import ROOT, square_problem, trajectory_record, write_lines
 from test_report import make_run
 
-from cobalt.errors import UserError
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
-from cobalt.metrics import student_interval
 from cobalt.report.runs import read_run
+from cobalt.rollout.metrics import student_interval
+from cobalt.stage.errors import UserError
 from studies import offline_results, results
 from studies.equal_time import command_seconds, last_step_within, training_seconds
 from studies.methods import SeedFolders, methods, round_slug

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from cobalt.conversation import program_of
-from cobalt.errors import UserError
+from cobalt.episode import program_of
 from cobalt.judge import ExecResult
 from cobalt.reward import Flaw, RewardSettings, compute_reward, program_to_judge, token_counter
 from cobalt.reward.format import format_reward
+from cobalt.stage.errors import UserError
 
 WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with"]
 CODE = "```python\nprint(int(input()) ** 2)\n```"

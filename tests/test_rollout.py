@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from support import square_problem, trajectories_of, write_lines
 
-from cobalt.conversation import ALL_PUBLIC_PASSED
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.episode import ALL_PUBLIC_PASSED
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
-from cobalt.records import RecordFile, read_records
 from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.runner import errors_path, run_all
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.records import RecordFile, read_records
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only

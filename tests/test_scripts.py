@@ -10,7 +10,7 @@ import threading
 import pytest
 from support import ROOT, square_problem, write_lines
 
-from cobalt import serve_client
+from cobalt.serving import serve_client
 
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
 
@@ -30,7 +30,7 @@ def assert_user_error(finished, message):
 
 
 def test_a_pocket_world_needs_enough_demonstrations_for_its_vocabulary(tmp_path):
-    finished = run("-m", "cobalt.datasets.pocket", "--output_dir", tmp_path / "world", "--demonstrations", "10")
+    finished = run("-m", "cobalt.pocket", "--output_dir", tmp_path / "world", "--demonstrations", "10")
     assert_user_error(finished, "--demonstrations 10: at least 600 are needed")
     assert not (tmp_path / "world").exists()
 
@@ -158,7 +158,7 @@ def test_evaluating_a_file_that_is_not_multi_turn_says_what_to_run_first(tmp_pat
 def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     records = [square_problem(1, raw_responses=[["x"], ["y"]])]
     source = write_lines(tmp_path / "m.jsonl", records)
-    from cobalt.manifest import open_manifest
+    from cobalt.stage.manifest import open_manifest
 
     open_manifest(tmp_path / "e.jsonl", {"stage": "evaluation"}, [source])
     write_lines(tmp_path / "e.jsonl", [records[0] | {"all_pass_rates": [[0.0, 1.0]]}])

@@ -3,8 +3,8 @@
 import pytest
 from support import trajectory_record, write_lines
 
-from cobalt.contexts.scores import read_scored
-from cobalt.contexts.segmentation import context, usable_states
+from cobalt.selection.scores import read_scored
+from cobalt.selection.segmentation import context, usable_states
 
 # Per program: whether it passes all public tests, and whether it passes all tests.
 RIGHT, PUBLIC_ONLY, WRONG = (True, True), (True, False), (False, False)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import trajectory_record, write_lines
 
-from cobalt.contexts.scores import read_scored
-from cobalt.contexts.selection import max_variance_subset, score, select, solved_at_first_turn
+from cobalt.selection.scores import read_scored
+from cobalt.selection.selection import max_variance_subset, score, select, solved_at_first_turn
 
 SCORES = st.lists(st.integers(0, 20), max_size=12)
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)  # public and hidden tests passed, of two each

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from support import ROOT, alive, belongs_here, square_problem, write_lines
 
-from cobalt.datasets.pocket.dataset import draw_records
-from cobalt.records import read_records
+from cobalt.pocket.dataset import draw_records
+from cobalt.stage.records import read_records
 
 pytestmark = pytest.mark.services
 
@@ -539,7 +539,7 @@ def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
 def test_services_put_the_environment_of_their_process_back():
     code = """
 import json, os
-from cobalt.services import running_services
+from cobalt.serving.services import running_services
 before = dict(os.environ)
 with running_services() as variables:
     inside = dict(os.environ)

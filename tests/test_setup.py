@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from cobalt import gpu_compiler
-from cobalt.errors import UserError
-from cobalt.flash_attn_wheel import check_name, checked, listed, needs_of
+from cobalt.stage.errors import UserError
+from cobalt.training import gpu_compiler
+from cobalt.training.flash_attn_wheel import check_name, checked, listed, needs_of
 
 LOCK = ROOT / "requirements" / "gpu.lock"
 NAME = f"flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_{platform.machine()}.whl"

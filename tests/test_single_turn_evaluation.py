@@ -9,17 +9,17 @@ from test_viewer import decoded
 
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
-from cobalt.metrics import pass_at_k
-from cobalt.problem import TestSuite
-from cobalt.records import read_records
+from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate_single import SampleScore, evaluate_single_turn, sample_metrics, sample_score
+from cobalt.rollout.metrics import pass_at_k
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 
 PROGRAM = "```python\n{}\n```"
 

@@ -13,13 +13,13 @@ import psutil
 import pytest
 from support import ROOT, square_problem, write_lines
 
-from cobalt import parquet_rows
 from cobalt.datasets.sources import hub_file, hub_rows, local_rows
-from cobalt.errors import UserError
-from cobalt.manifest import file_digest
-from cobalt.problem import load_problems
-from cobalt.records import encode_record, iterate_records, write_whole
-from cobalt.rows import LARGEST_ROW, LONGEST_NUMBER, MOST_EXPANSION, read_rows
+from cobalt.problems.problem import load_problems
+from cobalt.stage import parquet_rows
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.records import encode_record, iterate_records, write_whole
+from cobalt.stage.rows import LARGEST_ROW, LONGEST_NUMBER, MOST_EXPANSION, read_rows
 
 ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for number in range(40)]
 
@@ -222,8 +222,8 @@ def memory_of(command):
 
 READ = """
 from pathlib import Path
-from cobalt.errors import UserError
-from cobalt.rows import read_rows
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import read_rows
 try:
     kept = [row for _, row in read_rows(Path({path!r}))]
     print('read')

@@ -132,7 +132,7 @@ def test_prompts_apart_are_this_project_with_verls_own_engine(step, tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"sides": ()}, {"sides": ("ours", "ours")}, {"steps": 2}, {"rounds": 0}])
 def test_what_cannot_be_measured_is_refused(step, tmp_path, wrong):
-    from cobalt.errors import UserError
+    from cobalt.stage.errors import UserError
 
     with pytest.raises(UserError):
         step.main(arguments(step, tmp_path, **wrong))
@@ -140,7 +140,7 @@ def test_what_cannot_be_measured_is_refused(step, tmp_path, wrong):
 
 @pytest.mark.parametrize(("program", "share"), [("print(int(input()) + 1)", 1.0), ("print(2)", 0.5), ("1 / 0", 0.0)])
 def test_verls_own_judge_reads_the_tests_of_this_projects_rows(monkeypatch, program, share):
-    from cobalt.problem import TestSuite
+    from cobalt.problems.problem import TestSuite
 
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import plain_verl

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from support import ROOT, write_lines
 
-from cobalt import cli
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.records import RecordFile, read_records
-from cobalt.services import Arguments as ServicesArguments
-from cobalt.services import services_process
+from cobalt.serving.services import Arguments as ServicesArguments
+from cobalt.serving.services import services_process
+from cobalt.stage import cli
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.records import RecordFile, read_records
 from cobalt.training.configuration import TrainingSettings
 from studies import hacking_study, offline, pocket_data, quickstart, reproduce
 from studies import run as running
@@ -274,7 +274,7 @@ STUDY = """
 import sys
 from pathlib import Path
 from studies.flags import StudyFlags
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 from studies.plan import Step, Study
 wait = ("bash", "waiting.sh")
 steps = (Step("a", "Make a.", ("touch", "a"), (Path("a"),)), Step("b", "Make b.", wait, (Path("b"),)))

@@ -9,7 +9,7 @@ import pytest
 
 from cobalt.judge import LocalJudge, VerdictKind
 from cobalt.judge.settings import JudgeSettings
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
 

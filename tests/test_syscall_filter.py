@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings
 from cobalt.judge.inside import syscall_filter
 from cobalt.judge.inside.syscall_filter import (
@@ -23,7 +22,8 @@ from cobalt.judge.inside.syscall_filter import (
     filter_program,
     filter_program_for,
 )
-from cobalt.judge.isolation import bwrap_command
+from cobalt.judge.sandbox.isolation import bwrap_command
+from cobalt.stage.errors import UserError
 
 ALLOW, KILL, NOTIFY = 0x7FFF0000, 0x80000000, 0x7FC00000
 # aarch64 uses the table that all newer architectures share.

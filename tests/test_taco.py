@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.conversation import extract_code
 from cobalt.datasets import taco_rules
 from cobalt.datasets.readings import call_readings
 from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.episode import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
-from cobalt.manifest import read_summary
-from cobalt.problem import TestSuite, load_problems
-from cobalt.rows import read_rows
+from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.manifest import read_summary
+from cobalt.stage.rows import read_rows
 
 STATEMENT = "Read a number from the input and print its square. " * 3
 SQUARE = "print(int(input()) ** 2)"

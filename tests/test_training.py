@@ -16,8 +16,8 @@ import torch
 from pyarrow import parquet
 from support import ROOT, square_problem
 
-from cobalt.errors import UserError
-from cobalt.manifest import open_manifest
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import open_manifest
 from cobalt.training import checkpoints, installed, run_folder
 from cobalt.training import export as exporting
 from cobalt.training.__main__ import Arguments, main
@@ -270,7 +270,7 @@ def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):
 
 
 def test_a_model_of_the_hub_without_a_chat_template_is_an_error_and_not_a_note(world, monkeypatch):
-    from cobalt.conversation import token_count
+    from cobalt.episode import token_count
 
     # As if the tokenizer were in the Hub's cache of this machine.
     monkeypatch.setattr(token_count, "load_tokenizer", lambda name: SimpleNamespace(chat_template=None))

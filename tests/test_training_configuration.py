@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training import configuration
 from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose
 

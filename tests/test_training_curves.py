@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from cobalt.errors import UserError
 from cobalt.report.curves import TrainingCurves, read_curves
 from cobalt.report.plots import running_mean
 from cobalt.report.training import Arguments, main
+from cobalt.stage.errors import UserError
 
 
 def training(folder, lines):

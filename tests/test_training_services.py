@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, trajectory_record, write_lines
 
-from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.training import checkpoints
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]

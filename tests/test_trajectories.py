@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import square_problem, trajectory_record, write_lines
 
-from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-from cobalt.contexts.scores import read_scored
-from cobalt.contexts.segmentation import context
-from cobalt.conversation import load_prompts
-from cobalt.conversation.token_count import PromptTokenCounter
-from cobalt.datasets.pocket.tokenizer import learn_tokenizer
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.episode import load_prompts
+from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.manifest import manifest_path
-from cobalt.records import read_records
+from cobalt.pocket.tokenizer import learn_tokenizer
+from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.scores import read_scored
+from cobalt.selection.segmentation import context
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.manifest import manifest_path
+from cobalt.stage.records import read_records
 
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 SOLVE = "```python\nprint(int(input()) ** 2)\n```"

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import square_problem, trajectories_of, trajectory_record, write_lines
 
-from cobalt.errors import UserError
-from cobalt.hacking.extraction import extract_events
-from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.problem import Problem
-from cobalt.report.runs import read_run
-from cobalt.report.viewer.page import write_viewer
-from cobalt.rollout.evaluate import run_evaluation
-from cobalt.trajectory import Trajectory, Turn
-from cobalt.trajectory_codec import (
+from cobalt.episode.trajectory import Trajectory, Turn
+from cobalt.episode.trajectory_codec import (
     axes_are_known,
     decode_first_turns,
     decode_responses,
@@ -27,6 +20,13 @@ from cobalt.trajectory_codec import (
     encode_single_turn,
     read_trajectories,
 )
+from cobalt.hacking.extraction import extract_events
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.problems.problem import Problem
+from cobalt.report.runs import read_run
+from cobalt.report.viewer.page import write_viewer
+from cobalt.rollout.evaluate import run_evaluation
+from cobalt.stage.errors import UserError
 
 PROBLEM = Problem.parse(square_problem("p"))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

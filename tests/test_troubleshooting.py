@@ -76,7 +76,7 @@ def folder(tmp_path):
     write_lines(tmp_path / "recorded.jsonl", [{"id": "another", "responses": ["a"]}])
     write_lines(tmp_path / "first.jsonl", [square_problem(1, responses=["a", "b"])])
     generation = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 8192, "chat_template_thinking": "default"}
-    from cobalt.conversation import load_prompts
+    from cobalt.episode import load_prompts
 
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
     (tmp_path / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))

@@ -14,8 +14,8 @@ from machines import Machine, two_machines
 from support import ROOT, square_problem, write_lines
 from test_training_services import SMALL
 
-from cobalt.datasets.verl_rows import VerlRowsSettings, convert_single_turn
-from cobalt.records import read_records
+from cobalt.selection.verl_rows import VerlRowsSettings, convert_single_turn
+from cobalt.stage.records import read_records
 from cobalt.training import checkpoints
 
 sys.path.append(str(ROOT / "tests" / "long"))
@@ -53,7 +53,7 @@ REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
 from cobalt import cluster
-from cobalt.nodes import living_nodes
+from cobalt.serving.nodes import living_nodes
 cluster.join()
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
@@ -153,8 +153,8 @@ LONG = pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="takes m
 @pytest.fixture(scope="module")
 def world():
     """A pocket world that both machines see."""
-    from cobalt.datasets.pocket import build_pocket_world
-    from cobalt.datasets.pocket.training import Recipe
+    from cobalt.pocket import build_pocket_world
+    from cobalt.pocket.training import Recipe
 
     folder = ROOT / "runs" / f"test_two_nodes_world_{os.getpid()}"
     sizes = {"train": 12, "dev": 6, "test": 6}

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training.checks import _LOSS_AGG
 
 pytestmark = pytest.mark.slow
@@ -263,7 +263,7 @@ def test_the_export_keeps_every_weight_as_it_was_trained(tmp_path, dtype):
     from safetensors.torch import load_file
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from cobalt.datasets.pocket.tokenizer import learn_tokenizer
+    from cobalt.pocket.tokenizer import learn_tokenizer
     from cobalt_verl.merge import main
 
     checkpoint, folder = tmp_path / "actor", tmp_path / "model"

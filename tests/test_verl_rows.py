@@ -6,14 +6,14 @@ import pytest
 from pyarrow import parquet
 from support import square_problem, trajectory_record, write_lines
 
-from cobalt.atomic import locked_folder
-from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-from cobalt.conversation import load_prompts
-from cobalt.conversation.token_count import PromptTokenCounter
-from cobalt.datasets import verl_rows
-from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
-from cobalt.errors import UserError
-from cobalt.manifest import manifest_path
+from cobalt.episode import load_prompts
+from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.selection import verl_rows
+from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.stage.atomic import locked_folder
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import manifest_path
 
 COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)

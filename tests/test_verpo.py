@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.errors import UserError
 from cobalt.reward import verpo
 from cobalt.reward.verpo import VerpoSettings
+from cobalt.stage.errors import UserError
 
 # Two trajectories of two programs each, three tests: M = 4, so that the pass rates are 1, 1/2 and 1/4.
 HAND = [np.array([[1, 0, 0], [1, 1, 0]]), np.array([[1, 0, 0], [1, 1, 1]])]

@@ -15,18 +15,18 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 import cobalt.report.viewer.page
-from cobalt.conversation import program_of, split_thinking
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
+from cobalt.episode import program_of, split_thinking
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
-from cobalt.manifest import file_digest
-from cobalt.records import read_records
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import hacking_files, write_viewer
 from cobalt.rollout.evaluate import run_evaluation
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.records import read_records
 
 WEB = Path(cobalt.report.viewer.page.__file__).parent / "web"
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"

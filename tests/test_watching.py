@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from rich.logging import RichHandler
 
-from cobalt.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError
 from cobalt.training import activity, watching
 from cobalt.training.configuration import process_environment
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, Heartbeat, heartbeat_folder, parse

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from support import ROOT
 
-from cobalt.atomic import replacing
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.retrying import retrying
-from cobalt.workers import work_on_all
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.retrying import retrying
+from cobalt.stage.workers import work_on_all
 
 
 async def test_every_item_is_worked_on_once_and_no_more_than_the_bound_at_a_time():
@@ -113,18 +113,18 @@ def test_a_file_that_cannot_be_written_is_the_users(tmp_path):
 def test_what_is_written_once_is_not_written_again(made_here):
     """`.part` files of two results that must appear together are the exception: their writers order them."""
     allowed = {
-        "asyncio.TaskGroup": {"cobalt/workers.py"},
-        "AsyncRetrying": {"cobalt/retrying.py"},
+        "asyncio.TaskGroup": {"cobalt/stage/workers.py"},
+        "AsyncRetrying": {"cobalt/stage/retrying.py"},
         '.part")': {
-            "cobalt/atomic.py",
-            "cobalt/datasets/pocket/world.py",  # folders
+            "cobalt/stage/atomic.py",
+            "cobalt/pocket/world.py",  # folders
             "cobalt/training/export.py",
             "cobalt/datasets/taco.py",  # two files
-            "cobalt/datasets/verl_rows.py",
-            "cobalt/files.py",  # looks for them
+            "cobalt/selection/verl_rows.py",
+            "cobalt/stage/files.py",  # looks for them
             "cobalt/training/heartbeat.py",  # so does this
         },
-        "os.fsync": {"cobalt/atomic.py", "cobalt/records.py"},
+        "os.fsync": {"cobalt/stage/atomic.py", "cobalt/stage/records.py"},
     }[made_here]
     found = {
         str(path.relative_to(ROOT)) for path in (ROOT / "cobalt").rglob("*.py") if made_here in path.read_text("utf-8")

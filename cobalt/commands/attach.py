@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from cobalt.commands.serve import exports
-from cobalt.errors import UserError
-from cobalt.serve_state import choose_state
+from cobalt.stage.errors import UserError
+from cobalt.stage.serve_state import choose_state
 
 
 @dataclass(frozen=True)

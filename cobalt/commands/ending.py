@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from cobalt.datasets.tally import FIRST
-from cobalt.manifest import recorded_arguments
-from cobalt.problem import Problem
-from cobalt.records import iterate_records
+from cobalt.episode.trajectory import Turn
+from cobalt.episode.trajectory_codec import decode_first_turns, decode_passing, read_trajectories
+from cobalt.problems.problem import Problem
 from cobalt.report.summary import summary_table
-from cobalt.trajectory import Turn
-from cobalt.trajectory_codec import decode_first_turns, decode_passing, read_trajectories
+from cobalt.stage.manifest import recorded_arguments
+from cobalt.stage.records import iterate_records
+from cobalt.stage.tally import FIRST
 
 Summary = Mapping[str, Mapping[str, Any]]
-"""What a data command counted: groups of counts by name; see also `cobalt.datasets.tally`."""
+"""What a data command counted: groups of counts by name; see also `cobalt.stage.tally`."""
 
 
 def say(wrote: str, next_command: str | None = None) -> None:

@@ -9,17 +9,17 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from cobalt import hub
 from cobalt.commands.ending import say_evaluated
-from cobalt.files import check_files
+from cobalt.episode.trajectory_codec import read_trajectories
 from cobalt.judge import ServeJudge
+from cobalt.problems import hub
 from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.protocol_tables import protocol_figures, protocols_for_terminal
 from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.turns import turn_table
 from cobalt.rollout.evaluate import TurnMetrics, run_evaluation, turn_metrics, write_metrics
 from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting
-from cobalt.trajectory_codec import read_trajectories
+from cobalt.stage.files import check_files
 
 
 @dataclass(frozen=True)

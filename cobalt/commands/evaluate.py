@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cobalt.errors import UserError
-from cobalt.rows import read_rows
-from cobalt.serve_state import Services
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import read_rows
+from cobalt.stage.serve_state import Services
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cobalt.commands.registry import COMMANDS, Command, overview
-from cobalt.entry import run_command
+from cobalt.stage.entry import run_command
 
 _MODEL_FLAGS = ("--model", "--model_name", "--model-name")
 
@@ -56,7 +56,7 @@ def _module(command: Command, words: Sequence[str]) -> str:
 
 def _use_running_services(arguments: Any) -> None:
     """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
-    from cobalt.serve_state import use_running_services
+    from cobalt.stage.serve_state import use_running_services
 
     needed = arguments.services()
     if needed != "none":

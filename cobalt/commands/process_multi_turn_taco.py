@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cobalt.conversation import TemplateThinking
-from cobalt.serve_state import Services
+from cobalt.episode import TemplateThinking
+from cobalt.stage.serve_state import Services
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
-    from cobalt.contexts.processing import ProcessingSettings, process_trajectories
-    from cobalt.conversation.token_count import recorded_policy
+    from cobalt.episode.token_count import recorded_policy
     from cobalt.judge import ServeJudge
+    from cobalt.selection.processing import ProcessingSettings, process_trajectories
 
     model = arguments.model_name or recorded_policy(arguments.input_file)
     settings = ProcessingSettings(**vars(arguments) | {"model_name": model})

@@ -24,7 +24,7 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
-    from cobalt.contexts.perturbation import PerturbationSettings, perturb_problems
+    from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
 
     summary = perturb_problems(PerturbationSettings(**vars(arguments)))
     say_summary(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from cobalt.serve_state import ServeState, recorded_state
+from cobalt.stage.serve_state import ServeState, recorded_state
 
 _HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
 
@@ -35,9 +35,9 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run the services until Ctrl-C, and return the exit code."""
-    from cobalt import services
     from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
-    from cobalt.settings import read_settings
+    from cobalt.serving import services
+    from cobalt.stage.settings import read_settings
 
     command = [sys.executable, "-c", _HOLD]
     if arguments.model is not None:

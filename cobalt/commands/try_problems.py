@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from cobalt.conversation import TruncatedThinking
+from cobalt.episode import TruncatedThinking
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Check the input, start the services and run the steps; returns the exit code."""
-    from cobalt import services
     from cobalt.commands.try_steps import rollout_settings
     from cobalt.datasets.split_tests import split_problem_file
-    from cobalt.problem import load_problems
+    from cobalt.problems.problem import load_problems
+    from cobalt.serving import services
 
     single_turn, multi_turn = rollout_settings(arguments)  # a wrong flag is found before anything starts
     beside = services.Arguments(

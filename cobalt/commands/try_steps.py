@@ -6,10 +6,10 @@ import shlex
 from rich.console import Console
 
 from cobalt.commands.try_problems import Arguments
-from cobalt.entry import run_command
 from cobalt.rollout.flags import sampling
 from cobalt.rollout.multi_turn import MultiTurnSettings
 from cobalt.rollout.single_turn import SingleTurnSettings
+from cobalt.stage.entry import run_command
 
 
 def rollout_settings(arguments: Arguments) -> tuple[SingleTurnSettings, MultiTurnSettings]:
@@ -48,6 +48,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.commands.ending import CutOff
     from cobalt.commands.eval_multi_turn import measure
     from cobalt.engine.vllm_client import ServeEngine
+    from cobalt.episode.trajectory_codec import read_trajectories
     from cobalt.judge import ServeJudge
     from cobalt.report.plots import plot_turns
     from cobalt.report.runs import recorded_model
@@ -57,7 +58,6 @@ def main(arguments: Arguments) -> int:
     from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import run_multi_turn
     from cobalt.rollout.single_turn import run_single_turn
-    from cobalt.trajectory_codec import read_trajectories
 
     first, later = rollout_settings(arguments)
     evaluation = arguments.result("evaluation.jsonl")

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from cobalt.datasets.verl_flags import VerlRowsFlags
+from cobalt.commands.verl_flags import VerlRowsFlags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Arguments(VerlRowsFlags):
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
-    from cobalt.conversation.token_count import recorded_policy
-    from cobalt.datasets.verl_rows import VerlRowsSettings, convert_multi_turn
+    from cobalt.episode.token_count import recorded_policy
+    from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn
 
     model = arguments.model_name or recorded_policy(arguments.train_file)
     summary = convert_multi_turn(VerlRowsSettings(**vars(arguments) | {"model_name": model}))

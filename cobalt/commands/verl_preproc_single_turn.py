@@ -3,8 +3,8 @@
 import shlex
 from dataclasses import dataclass
 
-from cobalt.conversation import TruncatedThinking
-from cobalt.datasets.verl_flags import VerlRowsFlags
+from cobalt.commands.verl_flags import VerlRowsFlags
+from cobalt.episode import TruncatedThinking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class Arguments(VerlRowsFlags):
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import quoted, say_summary
-    from cobalt.conversation.token_count import recorded_policy
-    from cobalt.datasets.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+    from cobalt.episode.token_count import recorded_policy
+    from cobalt.selection.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
 
     model = arguments.model_name or recorded_policy(arguments.train_file)
     flags = vars(arguments) | {"model_name": model}

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cobalt.conversation import load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings
 from cobalt.datasets.sources import Row, field_of, hub_file, local_rows, text_of
-from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import with_starter_code
-from cobalt.errors import UserError
-from cobalt.errors import tally as in_words
-from cobalt.files import check_files
+from cobalt.episode import load_prompts
 from cobalt.judge import Judge
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import TestSuite
-from cobalt.progress import track
-from cobalt.records import RecordFile, append_whole
-from cobalt.rows import decode_json
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.progress import track
+from cobalt.stage.records import RecordFile, append_whole
+from cobalt.stage.rows import decode_json
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
 DataSet = Literal["apps", "apps_plus"]

@@ -10,8 +10,8 @@ import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 
-from cobalt.errors import UserError
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 _BUILTINS = frozenset(dir(builtins))
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from cobalt.conversation import PromptSet, load_prompts, opening_messages
 from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, open_regular, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
+from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import CodeNetSettings
 from cobalt.datasets.offline.writing import (
     EVALUATED,
@@ -32,10 +32,10 @@ from cobalt.datasets.offline.writing import (
     split_problems,
     write_groups,
 )
-from cobalt.datasets.tally import Summary, Tally
-from cobalt.errors import UserError
-from cobalt.offline_groups import Status
-from cobalt.problem import TestSuite
+from cobalt.episode import PromptSet, load_prompts, opening_messages
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.tally import Summary, Tally
 
 logger = logging.getLogger(__name__)
 

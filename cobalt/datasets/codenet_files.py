@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 
 from cobalt.datasets.tar_files import tar_files
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 LARGEST_SOURCE = 1 << 20
 """Bytes. Larger files are not read; online judges accept no such submission."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Literal
 
-from cobalt.conversation import fence_around
+from cobalt.episode import fence_around
 
 Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cobalt.datasets import evalplus_check
 from cobalt.datasets.assertions import parsed
 from cobalt.datasets.literals import python_literal
 from cobalt.datasets.sources import text_of
-from cobalt.errors import UserError
+from cobalt.judge.inside import evalplus_check
+from cobalt.stage.errors import UserError
 
 Row = dict[str, Any]
 
@@ -87,7 +87,7 @@ def _check(row: Row, name: str, reference: str, inputs: Sequence[Any], call: str
 def _rules() -> str:
     text = Path(str(evalplus_check.__file__)).read_text(encoding="utf-8")
     text = text[text.index("import math") :]
-    return text.replace("from cobalt.datasets.numpy_stand_in import np", "import numpy as np")
+    return text.replace("from cobalt.judge.inside.numpy_stand_in import np", "import numpy as np")
 
 
 def _inputs(row: Row) -> list[list[Any]]:

@@ -22,22 +22,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from cobalt.conversation import PromptSet, load_prompts
-from cobalt.datasets import numpy_stand_in, recorder
+from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
 from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
-from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import digest, render
-from cobalt.errors import UserError, last_line
-from cobalt.errors import tally as in_words
-from cobalt.files import check_files
+from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import LocalJudge
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import TestSuite
-from cobalt.progress import track
-from cobalt.records import write_whole
-from cobalt.rows import decode_json
+from cobalt.judge.inside import numpy_stand_in
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError, last_line
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.progress import track
+from cobalt.stage.records import write_whole
+from cobalt.stage.rows import decode_json
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from cobalt.judge import ExecResult, Judge
-from cobalt.problem import TestSuite
-from cobalt.retrying import retrying
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.retrying import retrying
 
 _ATTEMPTS = 3
 

@@ -16,19 +16,19 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.sources import hub_file, local_rows
-from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import with_starter_code
-from cobalt.errors import UserError
-from cobalt.errors import tally as in_words
-from cobalt.files import check_files
+from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import TestSuite
-from cobalt.records import write_whole
-from cobalt.rows import decode_json
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import write_whole
+from cobalt.stage.rows import decode_json
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.assertions import assertion_suite
 from cobalt.datasets.sources import Row, hub_rows, local_rows, text_of, texts_of
-from cobalt.datasets.tally import REPEATED, Summary, Tally, first_malformed, with_first
 from cobalt.datasets.texts import digest, render
-from cobalt.errors import UserError
-from cobalt.errors import tally as in_words
-from cobalt.files import check_files
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.records import write_whole
+from cobalt.episode import PromptSet, load_prompts
+from cobalt.stage.errors import UserError
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import write_whole
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "google-research-datasets/mbpp"
 CONFIG = "full"

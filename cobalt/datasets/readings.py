@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from cobalt.datasets.literals import python_literal
 from cobalt.judge.calling import call_input, canonical_json
-from cobalt.problem import TestSuite
-from cobalt.rows import encode_json
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.rows import encode_json
 
 
 class UnreadableTests(Exception):

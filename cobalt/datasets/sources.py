@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
-from cobalt.rows import plain_row, read_rows
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import plain_row, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ Row = tuple[str, dict[str, Any]]
 
 
 def local_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file in any form of `cobalt.rows`, in its order.
+    """The rows of a file in any form of `cobalt.stage.rows`, in its order.
 
     Raises:
         UserError: another kind of file, unreadable or truncated.

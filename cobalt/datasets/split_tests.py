@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cobalt.atomic import replacing
-from cobalt.datasets.tally import Summary
-from cobalt.errors import UserError
-from cobalt.files import check_files
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import Problem, TestSuite, has_tests, load_problems
-from cobalt.records import encode_record, write_whole
-from cobalt.rows import decode_json
+from cobalt.problems.problem import Problem, TestSuite, has_tests, load_problems
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import encode_record, write_whole
+from cobalt.stage.rows import decode_json
+from cobalt.stage.tally import Summary
 
 logger = logging.getLogger(__name__)
 

@@ -20,22 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import PromptSet, load_prompts
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import hub_rows, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
-from cobalt.datasets.tally import FIRST, Summary, Tally, first_malformed, with_first
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.errors import tally as in_words
-from cobalt.files import check_files
+from cobalt.episode import PromptSet, load_prompts
+from cobalt.episode.trajectory_codec import decode_passing
 from cobalt.judge import Judge
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import ProblemId, TestSuite
-from cobalt.progress import track
-from cobalt.records import RecordFile, append_whole, encode_record, iterate_records, sort_records
-from cobalt.rows import parse_json
-from cobalt.trajectory_codec import decode_passing
-from cobalt.workers import work_on_all
+from cobalt.problems.problem import ProblemId, TestSuite
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.progress import track
+from cobalt.stage.records import RecordFile, append_whole, encode_record, iterate_records, sort_records
+from cobalt.stage.rows import parse_json
+from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
+from cobalt.stage.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 

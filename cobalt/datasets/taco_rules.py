@@ -19,9 +19,9 @@ from cobalt.datasets.readings import (
 )
 from cobalt.datasets.sources import field_of
 from cobalt.datasets.texts import with_starter_code
-from cobalt.errors import UserError
-from cobalt.problem import ProblemId, TestSuite
-from cobalt.rows import decode_json
+from cobalt.problems.problem import ProblemId, TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import decode_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 LARGEST_NAME = 1 << 12
 """Bytes of a member's name; Linux opens no longer path."""

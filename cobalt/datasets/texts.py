@@ -7,8 +7,8 @@ uses and does not get is an error.
 from pathlib import Path
 from typing import Any
 
-from cobalt.manifest import file_digest
-from cobalt.templates import templates
+from cobalt.episode.templates import templates
+from cobalt.stage.manifest import file_digest
 
 _FOLDER = Path(__file__).parent / "prompts"
 

@@ -1,4 +1,4 @@
-"""The flags that scripts for proprietary models share, and the engine that they build. `cobalt.cli` parses flags."""
+"""The flags that scripts for proprietary models share, and the engine that they build. `stage.cli` parses flags."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from cobalt.settings import read_settings
+from cobalt.stage.settings import read_settings
 
 if TYPE_CHECKING:
     from cobalt.engine.litellm_engine import LiteLLMEngine

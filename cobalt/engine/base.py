@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cobalt.conversation import Message, TemplateThinking
-from cobalt.problem import ProblemId
-from cobalt.trajectory import FinishReason as FinishReason
+from cobalt.episode import Message, TemplateThinking
+from cobalt.episode.trajectory import FinishReason
+from cobalt.problems.problem import ProblemId
 
 
 class GenerationSettings(BaseModel):

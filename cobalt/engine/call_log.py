@@ -12,10 +12,10 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from cobalt.engine.base import Completion
-from cobalt.errors import UserError
-from cobalt.files import check_result_path
-from cobalt.manifest import companion_path
-from cobalt.records import RecordFile, iterate_records
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_result_path
+from cobalt.stage.manifest import companion_path
+from cobalt.stage.records import RecordFile, iterate_records
 
 
 def calls_path(result: Path) -> Path:

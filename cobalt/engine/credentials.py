@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cobalt.environment import names_a_secret
-from cobalt.errors import UserError
+from cobalt.stage.environment import names_a_secret
+from cobalt.stage.errors import UserError
 
 _HIDDEN = "***"
 _PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets

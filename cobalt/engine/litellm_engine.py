@@ -18,17 +18,25 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cobalt.conversation import Message
-from cobalt.conversation.chat_template import template_arguments
-from cobalt.engine.base import Call, Completion, FinishReason, GenerationSettings, derive_seed
+from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog
 from cobalt.engine.credentials import Credentials
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.engine.provider_errors import Cause, ProviderError
 from cobalt.engine.raw_answers import Body, error_inside, is_cut, read_body, text_of, with_plain_content
-from cobalt.environment import environment_variables
-from cobalt.errors import CobaltError, InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
-from cobalt.retrying import retrying
+from cobalt.episode import Message
+from cobalt.episode.chat_template import template_arguments
+from cobalt.episode.trajectory import FinishReason
+from cobalt.stage.environment import environment_variables
+from cobalt.stage.errors import (
+    CobaltError,
+    InfrastructureError,
+    RequestRefused,
+    ServiceDown,
+    SpendLimitReached,
+    UserError,
+)
+from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
 

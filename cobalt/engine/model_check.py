@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 
 NO_TEMPLATE = (
     "{model} has no chat template, so conversations cannot be sent to it: give an instruction-tuned model, or a copy"

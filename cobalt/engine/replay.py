@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import Message
 from cobalt.engine.base import Call, Completion, GenerationSettings
-from cobalt.errors import UserError
-from cobalt.manifest import file_digest
-from cobalt.problem import ProblemId
-from cobalt.records import iterate_records
-from cobalt.trajectory_codec import decode_responses
+from cobalt.episode import Message
+from cobalt.episode.trajectory_codec import decode_responses
+from cobalt.problems.problem import ProblemId
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.records import iterate_records
 
 
 class ReplayEngine:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from cobalt.conversation import Message
-from cobalt.conversation.chat_template import end_of_turn, render_prompts, template_arguments
 from cobalt.engine.base import Call, Completion, GenerationSettings
+from cobalt.episode import Message
+from cobalt.episode.chat_template import end_of_turn, render_prompts, template_arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ Ray is imported when the first call is made. This module starts neither Ray nor 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cobalt.conversation import Message
 from cobalt.engine.base import Call, Completion, GenerationSettings
-from cobalt.errors import InfrastructureError
+from cobalt.episode import Message
 from cobalt.judge.wire import APP_NAME as JUDGE
-from cobalt.retrying import retrying
-from cobalt.serve_client import find_app, reason
+from cobalt.serving.serve_client import find_app, reason
+from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.retrying import retrying
 
 APP_NAME = "vllm_actor"
 SERVE_COMMAND = f"serve run vllm_engine_actor:app model=MODEL --name {APP_NAME} --route-prefix /{APP_NAME}"

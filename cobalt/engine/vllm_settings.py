@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from cobalt.http_guard import check_token
+from cobalt.stage.settings import check_token
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
@@ -36,7 +36,7 @@ class VllmSettings(BaseModel):
             from the machine itself need no token, and all others are refused.
         allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
             manifest of every run, then has `"private": false`.
-        served_model_name: The model's name on OpenAI's routes (`cobalt.engine.openai_routes`) and in manifests; None:
+        served_model_name: The model's name on OpenAI's routes (`cobalt.serving.openai_routes`) and in manifests; None:
             the name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
         max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
             at a time.

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from cobalt.conversation import split_thinking
-from cobalt.errors import UserError
-from cobalt.rows import decode_json
+from cobalt.episode import split_thinking
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import decode_json
 
 CATEGORIES = ("hard coding", "logic overfitting", "semantic drifting", "others")
 """The paper's categories, (1) to (4)."""

@@ -17,10 +17,9 @@ from typing import Any
 
 import jinja2
 
-from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.files import check_replaceable
+from cobalt.episode import Message
+from cobalt.episode.templates import templates
 from cobalt.hacking.categories import (
     CATEGORIES,
     NOT_CLASSIFIED,
@@ -31,12 +30,13 @@ from cobalt.hacking.categories import (
     parse_label,
 )
 from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, replace_result
-from cobalt.manifest import file_digest, read_summary
-from cobalt.metrics import cohen_kappa, fleiss_kappa
-from cobalt.progress import track
-from cobalt.rows import read_rows
-from cobalt.templates import templates
-from cobalt.workers import work_on_all
+from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.files import check_replaceable
+from cobalt.stage.manifest import file_digest, read_summary
+from cobalt.stage.progress import track
+from cobalt.stage.rows import read_rows
+from cobalt.stage.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.atomic import replacing
-from cobalt.errors import UserError
-from cobalt.files import check_replaceable
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.problem import ProblemId
-from cobalt.records import encode_record
-from cobalt.rows import read_rows
+from cobalt.problems.problem import ProblemId
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_replaceable
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import encode_record
+from cobalt.stage.rows import read_rows
 
 LOOKED_AT = "looked at"
 """Summary key with the denominators of the event rates."""

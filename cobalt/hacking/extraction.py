@@ -18,14 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
-from cobalt.files import check_replaceable
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.episode.trajectory_codec import read_trajectories, recorded_public_tests
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, replace_result
 from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
-from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.trajectory_codec import read_trajectories, recorded_public_tests
+from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_replaceable
 
 STAGE = "hacking_events"
 OTHER_TESTS = (

@@ -2,8 +2,8 @@
 
 A suite with `asserts` has for each test a script, which calls the program's function, and a check: Python code that
 calls the same function and raises where what it returns is wrong, mostly one `assert` statement. The script runs in the
-program (`cobalt.judge.script_driver`), and the values that its calls return are written down as data. Then, in a test
-of its own, `cobalt.judge.checker` executes the check with a stand-in for the function that returns these values.
+program (`inside.script_driver`), and the values that its calls return are written down as data. Then, in a test
+of its own, `cobalt.judge.inside.checker` executes the check with a stand-in for the function that returns these values.
 
 So a program never shares a process with an assertion: it cannot read the expected value, catch the error, replace
 `AssertionError`, or end the process with success. Values have types of Python's own, and none of a program's methods
@@ -17,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cobalt.judge import checker
 from cobalt.judge.calling import VALUE_MARK
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
+from cobalt.judge.inside import checker
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 # Longer texts are shown as they are in feedback, because values take many times the memory of their text.
 _LONGEST_SHOWN = 1 << 16

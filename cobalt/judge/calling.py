@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cobalt.judge import call_driver, script_driver
-from cobalt.rows import encode_json
+from cobalt.judge.inside import call_driver, script_driver
+from cobalt.stage.rows import encode_json
 
 # The driver writes this mark before a value. Output without the mark is that of a program which ended before its
 # function returned.

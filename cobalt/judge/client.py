@@ -7,12 +7,12 @@ program is judged. This module starts neither Ray nor the service.
 from collections.abc import Mapping
 from typing import Any
 
-from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import APP_NAME, START_ADVICE, JudgeRequest
-from cobalt.problem import TestSuite
-from cobalt.retrying import retrying
-from cobalt.serve_client import find_app, reason
+from cobalt.problems.problem import TestSuite
+from cobalt.serving.serve_client import find_app, reason
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.retrying import retrying
 
 
 class ServeJudge:

@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.errors import UserError
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import MIB, JudgeSettings
 from cobalt.judge.verdict import VerdictKind
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 HELD = "held"
 

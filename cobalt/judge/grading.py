@@ -9,8 +9,8 @@ import re
 from cobalt.judge.calling import VALUE_MARK
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.feedback import failure_text
-from cobalt.judge.isolation import PYTHON_HOME
-from cobalt.judge.sandbox import Execution
+from cobalt.judge.sandbox.isolation import PYTHON_HOME
+from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import Verdict, VerdictKind
 

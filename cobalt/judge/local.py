@@ -14,19 +14,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from cobalt.errors import InfrastructureError, UserError
 from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
 from cobalt.judge.calling import call_driver_of, module_name
-from cobalt.judge.cgroups import Place, find_place
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error, grade
-from cobalt.judge.isolation import check_paths
 from cobalt.judge.prelude import prelude_of
-from cobalt.judge.sandbox import Around, Execution, Sandbox
+from cobalt.judge.sandbox.cgroups import Place, find_place
+from cobalt.judge.sandbox.isolation import check_paths
+from cobalt.judge.sandbox.sandbox import Around, Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
-from cobalt.problem import TestSuite
-from cobalt.retrying import retrying
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
 

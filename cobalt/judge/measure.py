@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.errors import InfrastructureError
 from cobalt.judge.local import Judge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import InfrastructureError
 
 PROGRAM = "print(int(input()) * 2)"
 

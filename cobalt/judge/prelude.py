@@ -6,7 +6,7 @@ program that may need them, because in each test of a program they cost more tha
 """
 
 from cobalt.judge.settings import JudgeSettings
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 # Names of a later line replace those of an earlier one, as in the graders; the built-in names come last of all.
 _STAR = (

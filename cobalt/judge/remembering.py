@@ -10,7 +10,7 @@ from typing import Any
 
 from cobalt.judge.local import Judge
 from cobalt.judge.verdict import ExecResult
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 
 class RememberingJudge:

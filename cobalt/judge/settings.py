@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from cobalt.problem import Comparison
-from cobalt.settings import read_settings
+from cobalt.problems.problem import Comparison
+from cobalt.stage.settings import read_settings
 
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "COBALT_JUDGE_"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 
 class VerdictKind(StrEnum):

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.errors import UserError
-from cobalt.problem import TestSuite
-from cobalt.rows import TooManyValues
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import TooManyValues
 
 APP_NAME = "evaluator"
 SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.markdown import Markdown
 
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 
 
 @dataclass(frozen=True)

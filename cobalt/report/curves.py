@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 METRICS = "metrics.jsonl"
 REWARD = "reward/score"

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cobalt.errors import UserError
 from cobalt.report.curves import TrainingCurves
 from cobalt.rollout.evaluate import TurnMetrics
+from cobalt.stage.errors import UserError
 
 # Okabe and Ito's palette without its yellow, which is too light for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999999")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table as TerminalTable
 
-from cobalt.errors import UserError
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, few_problems
 from cobalt.rollout.protocols import (
@@ -21,6 +20,7 @@ from cobalt.rollout.protocols import (
     programs_until_stopped,
     stopped,
 )
+from cobalt.stage.errors import UserError
 
 STOPPED = "stopped"
 PROGRAMS = "programs until then"

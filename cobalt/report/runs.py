@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cobalt.engine.model_name import with_digest
-from cobalt.errors import UserError
-from cobalt.manifest import companion_path, is_named, manifest_path
-from cobalt.metrics import DIFFERENCES, bootstrap_interval
-from cobalt.problem import Problem, ProblemId
+from cobalt.episode.trajectory import ProblemTrajectories, Turn
+from cobalt.episode.trajectory_codec import feedback_tests
+from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.rollout.evaluate_single import read_evaluated
+from cobalt.rollout.metrics import DIFFERENCES, bootstrap_interval
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
-from cobalt.trajectory import ProblemTrajectories, Turn
-from cobalt.trajectory_codec import feedback_tests
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import companion_path, is_named, manifest_path
 
 EVALUATION = "evaluation.jsonl"
 _COMPARED = ("engine", "seed", "stage")

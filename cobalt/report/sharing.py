@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cobalt import hub
-from cobalt.errors import InfrastructureError, UserError
-from cobalt.manifest import companion_path, manifest_path, recorded_arguments
+from cobalt.problems import hub
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.rollout.protocols import Mean
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.manifest import companion_path, manifest_path, recorded_arguments
 
 
 def check_wandb() -> None:
@@ -58,7 +58,7 @@ def log_evaluation(result: Path, metrics: Sequence[TurnMetrics], figures: Mappin
 
 
 def push_trajectories(result: Path, target: str) -> str:
-    """Upload an evaluated file with its manifest and its figures; see `cobalt.hub.push`.
+    """Upload an evaluated file with its manifest and its figures; see `cobalt.problems.hub.push`.
 
     Returns:
         Where the files are.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cobalt.metrics import FEW_PROBLEMS
+from cobalt.rollout.metrics import FEW_PROBLEMS
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 
 
 @dataclass(frozen=True)

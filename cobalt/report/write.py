@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cobalt.errors import UserError
-from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
-from cobalt.manifest import file_digest, open_manifest, recorded_arguments
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.protocol_tables import difficulty_table, protocols_table
 from cobalt.report.published import published_tables
@@ -14,6 +11,9 @@ from cobalt.report.run_tables import differences_table, hacking_table, turns_tab
 from cobalt.report.runs import Run, check_comparable, read_run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 from cobalt.rollout.protocols import DateWindow
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_replaceable
+from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
 
 _IN_EVERY_REPORT = ("pass_at_1", "usage")
 _NOT_IN_EVERY_REPORT = ("differences", "protocols", "difficulty", "hacking", "published_pass_at_1", "published_hacking")

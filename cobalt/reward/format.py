@@ -1,7 +1,7 @@
 """R_format: whether a response has the form that was asked for, and how long its parts are (Cobalt, reward).
 
 The rules and their order are those of the authors' `code_reward_func_think.py`, except for the last flaw.
-`cobalt.conversation`, which knows more kinds of code blocks, decides which program is judged. In a response without a
+`cobalt.episode`, which knows more kinds of code blocks, decides which program is judged. In a response without a
 flaw, that is the program that is checked here.
 """
 
@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cobalt.conversation.thinking import CLOSE, OPEN
-from cobalt.conversation.turns import program_of
+from cobalt.episode.thinking import CLOSE, OPEN
+from cobalt.episode.turns import program_of
 from cobalt.reward.lengths import TokenCounter
 from cobalt.reward.repetition import is_repetitive
 

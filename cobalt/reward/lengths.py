@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 O200K_BASE = "o200k_base"
 

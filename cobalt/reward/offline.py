@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,13 +8,13 @@ authors' code turns such failures into rewards; this is left out on purpose.
 from dataclasses import dataclass
 from numbers import Real
 
-from cobalt.conversation.thinking import OPEN
-from cobalt.conversation.turns import program_of
-from cobalt.errors import UserError
+from cobalt.episode.thinking import OPEN
+from cobalt.episode.turns import program_of
 from cobalt.reward.correctness import correctness_reward
 from cobalt.reward.format import Flaw, FormatReward, format_reward
 from cobalt.reward.improvement import with_improvement
 from cobalt.reward.lengths import O200K_BASE, token_counter
+from cobalt.stage.errors import UserError
 
 NO_CODE = -1.0
 """The reward of a response without a program."""
@@ -104,7 +104,7 @@ class Reward:
 def program_to_judge(response: str, settings: RewardSettings = PAPER) -> str | None:
     """The program that the reward is for: the last block of the answer, never of the thinking; None without one.
 
-    The same rule as everywhere in this project (`cobalt.conversation.turns.program_of`).
+    The same rule as everywhere in this project (`cobalt.episode.turns.program_of`).
     """
     return program_of(OPEN + response if settings.prompt_opens_thinking else response)
 

@@ -16,7 +16,7 @@ from numbers import Real
 import numpy as np
 import numpy.typing as npt
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cobalt.atomic import replacing
-from cobalt.episode import judge_response
-from cobalt.errors import UserError
+from cobalt.episode.episode import judge_response
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.episode.trajectory_codec import encode_evaluation, read_trajectories
 from cobalt.judge import Judge, RememberingJudge
-from cobalt.manifest import companion_path
-from cobalt.metrics import RATES, bootstrap_interval, pass_at_k
-from cobalt.problem import ProblemId, TestSuite
-from cobalt.records import RecordFile
+from cobalt.problems.problem import ProblemId, TestSuite
+from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
 from cobalt.rollout.runner import check_concurrency, run_all
-from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.trajectory_codec import encode_evaluation, read_trajectories
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import companion_path
+from cobalt.stage.records import RecordFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cobalt.diversity import Names, distinct_programs
-from cobalt.errors import UserError
-from cobalt.files import check_files
-from cobalt.manifest import open_manifest
-from cobalt.metrics import RATES, pass_at_k
-from cobalt.problem import Problem
-from cobalt.records import iterate_records, write_whole
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
+from cobalt.episode.trajectory_codec import (
+    decode_first_turns,
+    decode_results,
+    encode_evaluated_single_turn,
+    read_trajectories,
+)
+from cobalt.problems.problem import Problem
+from cobalt.rollout.diversity import Names, distinct_programs
+from cobalt.rollout.metrics import RATES, pass_at_k
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
-from cobalt.rows import Digest
-from cobalt.trajectory import ProblemTrajectories, Trajectory
-from cobalt.trajectory_codec import decode_first_turns, decode_results, encode_evaluated_single_turn, read_trajectories
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest
+from cobalt.stage.records import iterate_records, write_whole
+from cobalt.stage.rows import Digest
 
 USUAL_K = (1, 10)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.engine import GenerationSettings
-from cobalt.errors import UserError
-from cobalt.manifest import changed_settings, is_named, made_by, manifest_path
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import changed_settings, is_named, made_by, manifest_path
 
 logger = logging.getLogger(__name__)
 

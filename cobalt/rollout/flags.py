@@ -1,4 +1,4 @@
-"""The flags that the inference scripts share, and the settings and engines made from them. `cobalt.cli` parses them."""
+"""The flags that the inference scripts share, and the settings and engines made from them. `stage.cli` parses them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from cobalt import hub
-from cobalt.conversation import TemplateThinking, TruncatedThinking
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.errors import UserError
-from cobalt.files import check_files
+from cobalt.episode import TemplateThinking, TruncatedThinking
+from cobalt.problems import hub
 from cobalt.rollout.multi_turn import MultiTurnSettings
 from cobalt.rollout.shared import Samples
 from cobalt.rollout.single_turn import SingleTurnSettings
-from cobalt.serve_state import Services
-from cobalt.settings import read_settings
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.serve_state import Services
+from cobalt.stage.settings import read_settings
 
 
 def sampling(**values: Any) -> GenerationSettings:

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cobalt.conversation import TruncatedThinking, first_messages, load_prompts
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
+from cobalt.episode import TruncatedThinking, first_messages, load_prompts
+from cobalt.episode.trajectory import Turn
+from cobalt.episode.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 from cobalt.judge import Judge
-from cobalt.manifest import recorded_arguments
-from cobalt.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
+from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.repair import RepairSettings, repair
 from cobalt.rollout.shared import RolloutSettings, check_replay, decide_samples, run_rollout
-from cobalt.trajectory import Turn
-from cobalt.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import recorded_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class MultiTurnSettings(RolloutSettings):
     Attributes:
         turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
         public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
-        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.conversation.history_text`).
+        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.episode.history_text`).
         truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
         allow: Settings in which a recorded first turn may differ from this run, such as "temperature" or
             "engine.model"; the manifest then has those of the first turn as `first_turn`.

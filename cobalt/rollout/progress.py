@@ -14,10 +14,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cobalt.conversation import Message
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
-from cobalt.problem import ProblemId
-from cobalt.progress import Standing
+from cobalt.episode import Message
+from cobalt.problems.problem import ProblemId
+from cobalt.stage.progress import Standing
 
 
 @dataclass(frozen=True, slots=True, eq=False)

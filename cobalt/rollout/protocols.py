@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from cobalt.errors import UserError
-from cobalt.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
-from cobalt.problem import ProblemId, TestSuite
-from cobalt.trajectory import ProblemTrajectories
-from cobalt.trajectory_codec import feedback_tests
+from cobalt.episode.trajectory import ProblemTrajectories
+from cobalt.episode.trajectory_codec import feedback_tests
+from cobalt.problems.problem import ProblemId, TestSuite
+from cobalt.rollout.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
+from cobalt.stage.errors import UserError
 
 EVERY_PROBLEM = "all"
 DATE_FIELD = "contest_date"

@@ -1,4 +1,4 @@
-"""Repair of one problem: a conversation for each sample, from the first program to the last (`cobalt.episode`).
+"""Repair of one problem: a conversation for each sample, from the first program to the last (`cobalt.episode.episode`).
 
 The stages (`multi_turn`), the pocket world's look at its seed model and `cobalt.method` call it. No files, no services.
 """
@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cobalt.conversation import PromptSet, TruncatedThinking, first_messages
 from cobalt.engine import Call, Engine, GenerationSettings
-from cobalt.episode import Episode
+from cobalt.episode import PromptSet, TruncatedThinking, first_messages
+from cobalt.episode.episode import Episode
+from cobalt.episode.trajectory import Trajectory, Turn
 from cobalt.judge import Judge, RememberingJudge
-from cobalt.problem import Problem, TestSuite
+from cobalt.problems.problem import Problem, TestSuite
 from cobalt.rollout.shared import seeded, turn_of
-from cobalt.trajectory import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RepairSettings:
         prompts: First and feedback messages.
         generation: Sampling; `n` is the number of conversations.
         programs: Programs of each conversation, the first one included.
-        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.conversation.history_text`).
+        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.episode.history_text`).
         truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
     """
 

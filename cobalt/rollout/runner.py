@@ -11,13 +11,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cobalt.atomic import replacing
-from cobalt.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.manifest import companion_path, open_manifest
-from cobalt.problem import ProblemId
-from cobalt.progress import track
-from cobalt.records import RecordFile, append_whole, encode_record, sort_records
-from cobalt.workers import work_on_all
+from cobalt.problems.problem import ProblemId
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.manifest import companion_path, open_manifest
+from cobalt.stage.progress import track
+from cobalt.stage.records import RecordFile, append_whole, encode_record, sort_records
+from cobalt.stage.workers import work_on_all
 
 logger = logging.getLogger(__name__)
 

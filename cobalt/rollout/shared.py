@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cobalt.conversation import check_wording, load_prompts
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
-from cobalt.errors import UserError
-from cobalt.files import check_files
+from cobalt.episode import check_wording, load_prompts
+from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
-from cobalt.manifest import check_made_with, recorded_arguments
-from cobalt.problem import Problem, choose_problems
-from cobalt.progress import ticking
-from cobalt.records import RecordFile
+from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.runner import check_concurrency, run_all
-from cobalt.trajectory import Turn
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import check_made_with, recorded_arguments
+from cobalt.stage.progress import ticking
+from cobalt.stage.records import RecordFile
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.conversation import first_messages, load_prompts
 from cobalt.engine import Call, Engine
-from cobalt.episode import judge_response
+from cobalt.episode import first_messages, load_prompts
+from cobalt.episode.episode import judge_response
+from cobalt.episode.trajectory_codec import encode_single_turn
 from cobalt.judge import Judge, RememberingJudge
-from cobalt.problem import Problem, load_problems
+from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.shared import (
     RolloutSettings,
@@ -19,7 +20,6 @@ from cobalt.rollout.shared import (
     seeded,
     turn_of,
 )
-from cobalt.trajectory_codec import encode_single_turn
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 from cobalt.training.configuration import TrainingSettings, trains_on_cpu
 from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
 

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cobalt.errors import CobaltError
+from cobalt.stage.errors import CobaltError
 from cobalt.training.states import BYTES, PolicyChoice, meta_policy
 
 Attention = Literal["flash", "mask"]

@@ -14,8 +14,8 @@ import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from cobalt.atomic import replacing
-from cobalt.errors import UserError
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
 
 _FILE = re.compile(r"(?P<kind>\w+)_world_size_(?P<ranks>\d+)_rank_(?P<rank>\d+)\.pt")
 

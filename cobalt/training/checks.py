@@ -12,10 +12,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation.token_count import load_tokenizer
-from cobalt.errors import UserError
-from cobalt.problem import TestSuite
+from cobalt.episode.token_count import load_tokenizer
+from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
@@ -430,7 +430,7 @@ def _check_tests(path: Path, batch: Any) -> None:
 def _token_counter(config: Any, findings: Findings) -> Any:
     from omegaconf import OmegaConf
 
-    from cobalt.conversation.token_count import NoChatTemplate, PromptTokenCounter
+    from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter
 
     model = config.actor_rollout_ref.model
     arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.environment import SHORT_WAIT, passed_on
-from cobalt.errors import UserError
+from cobalt.stage.environment import SHORT_WAIT, passed_on
+from cobalt.stage.errors import UserError
 from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training.states import checkpoint_bytes, export_bytes
 
 _GIB = 2**30

@@ -6,7 +6,7 @@ Read here for the checks before a training run, and by the agent loop (`cobalt_v
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 RewardedProgram = Literal["final", "best"]
 """Which program of a trajectory its reward is about: the last one, or the one with the highest reward."""

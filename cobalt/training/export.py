@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt import hub
-from cobalt.cli import run_script
-from cobalt.errors import InfrastructureError, UserError, last_line
+from cobalt.problems import hub
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import trains_on_cpu
 
@@ -144,7 +144,7 @@ def main(arguments: Arguments) -> int:
 
 
 def push_policy(run: Path, step: int, model: Path, target: str) -> str:
-    """Upload an exported policy; see `cobalt.hub.push`."""
+    """Upload an exported policy; see `cobalt.problems.hub.push`."""
     from omegaconf import OmegaConf
 
     # As they are written: another user's run could refer to variables of this environment.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training.activations import Attention, MicroBatch, NeedsData, measure
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.machine import visible_gpus

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
 from typing import Any
 
-from cobalt.errors import UserError, last_line
+from cobalt.stage.errors import UserError, last_line
 
 PACKED_SDPA = "cobalt_verl.packed_sdpa"
 """The module that veRL imports for `sdpa` on GPUs."""

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt import cluster
-from cobalt.environment import environment_variables
-from cobalt.errors import InfrastructureError, UserError, last_line
-from cobalt.judge.service_settings import ServiceSettings
-from cobalt.services import IMPORT_ENVIRONMENT, running_services, terminations_as_interrupts
+from cobalt.serving import cluster
+from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.services import IMPORT_ENVIRONMENT, running_services
+from cobalt.stage.cli import terminations_as_interrupts
+from cobalt.stage.environment import environment_variables
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, machine, run_folder
 from cobalt.training.configuration import (
     VERL_ADDITIONS,
@@ -199,7 +200,7 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
 
 def _judge_cpus() -> float:
     """CPUs that the replicas of the judge reserve by its settings."""
-    from cobalt.judge import service
+    from cobalt.serving import judge_service as service
 
     return service.reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
 
@@ -215,7 +216,7 @@ def _judge_on_cluster(config: Any) -> Iterator[None]:
     import ray
     from ray import serve
 
-    from cobalt.judge import service
+    from cobalt.serving import judge_service as service
 
     cluster.join()
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.machine import visible_gpus
 from cobalt.training.states import BYTES, architecture

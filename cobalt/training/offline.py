@@ -17,12 +17,12 @@ from typing import Annotated, Any, get_args
 
 import tyro
 
-from cobalt.cli import run_script
-from cobalt.conversation.chat_template import TemplateThinking
-from cobalt.conversation.token_count import load_tokenizer
-from cobalt.errors import UserError
-from cobalt.manifest import recorded_arguments
+from cobalt.episode.chat_template import TemplateThinking
+from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import (
     check_choice,
@@ -288,7 +288,7 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
     """
     from omegaconf import OmegaConf
 
-    from cobalt.services import terminations_as_interrupts
+    from cobalt.stage.cli import terminations_as_interrupts
     from cobalt.training.export import export
     from cobalt.training.progress import step_reporter
     from cobalt.training.watching import watch

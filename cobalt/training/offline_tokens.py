@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cobalt.conversation.chat_template import (
+from cobalt.datasets.offline.groups import OfflineGroup, Status, read_groups
+from cobalt.episode.chat_template import (
     TemplateThinking,
     end_of_turn,
     opened_thinking,
     render_prompts,
     template_arguments,
 )
-from cobalt.errors import UserError
-from cobalt.offline_groups import OfflineGroup, Status, read_groups
 from cobalt.reward.offline import OfflineSettings, offline_advantages
+from cobalt.stage.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def load_groups(
     """Read a file of groups and turn every response into tokens.
 
     Args:
-        path: A file of `cobalt.offline_groups`.
+        path: A file of `cobalt.datasets.offline.groups`.
         tokenizer: The policy's, with a chat template.
         settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
         max_length: Most tokens of a prompt with its response.

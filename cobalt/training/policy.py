@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cobalt.errors import UserError
+from cobalt.stage.errors import UserError
 
 _INDEX = "model.safetensors.index.json"
 

@@ -66,7 +66,7 @@ def phase_reporter(
         write: Gets a line every `seconds` seconds, if anything has changed since the last one.
         seconds: See `write`.
     """
-    # `cobalt.cli` has this handler for terminals alone.
+    # `cobalt.stage.cli` has this handler for terminals alone.
     console = next(
         (handler.console for handler in logging.getLogger().handlers if isinstance(handler, RichHandler)), None
     )

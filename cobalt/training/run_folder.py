@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.atomic import replacing
-from cobalt.errors import UserError
-from cobalt.manifest import open_manifest
 from cobalt.report.curves import validation_quality
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import open_manifest
 from cobalt.training import checkpoints
 
 
@@ -71,7 +71,7 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
 
     Args:
         output: The run's folder.
-        settings: Everything that decides the result (`cobalt.manifest`).
+        settings: Everything that decides the result (`cobalt.stage.manifest`).
         inputs: Data files; their content is compared.
         validates: Whether the trainer validates after it has written a checkpoint. Then the line of a checkpoint whose
             validation was cut off is left to the trainer (`Start.reported`).

@@ -8,10 +8,10 @@ thinking that was cut off for the program, or generation would go on to the leng
 from collections.abc import Iterator
 from typing import Any
 
-from cobalt.conversation.chat_template import head_of_responses
-from cobalt.conversation.thinking import CLOSE
-from cobalt.conversation.token_count import PromptTokenCounter
-from cobalt.errors import UserError
+from cobalt.episode.chat_template import head_of_responses
+from cobalt.episode.thinking import CLOSE
+from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.stage.errors import UserError
 from cobalt.training.states import architecture
 
 _SETTING = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
@@ -21,7 +21,7 @@ REQUIRE_THINKING = "reward.custom_reward_function.reward_kwargs.require_thinking
 
 
 def opened_by_template(tokenizer: Any, config: Any) -> str:
-    """What the chat template opens in its prompts (`cobalt.conversation.chat_template.opened_thinking`).
+    """What the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
 
     Args:
         tokenizer: The policy's.

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from cobalt.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError
 from cobalt.training.activity import Activity
 from cobalt.training.heartbeat import Heartbeat, heartbeat_folder
 from cobalt.training.progress import phase_reporter

@@ -3,7 +3,7 @@
 import asyncio
 
 from cobalt.judge import LocalJudge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 
 
 async def main():

@@ -13,10 +13,10 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
-from cobalt.conversation import first_messages, load_prompts
-from cobalt.conversation.chat_template import template_thinks
+from cobalt.episode import first_messages, load_prompts
+from cobalt.episode.chat_template import template_thinks
 from cobalt.judge import LocalJudge
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 
 

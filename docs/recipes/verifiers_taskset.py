@@ -9,9 +9,9 @@ from pathlib import Path
 
 import verifiers.v1 as vf
 
-from cobalt.conversation import first_messages, load_prompts
+from cobalt.episode import first_messages, load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 
 SANDBOXES = asyncio.Semaphore(2)  # programs that run at once, however many rollouts there are

@@ -50,13 +50,12 @@ from watched import (
     wait_until,
 )
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
+from cobalt.episode.trajectory_codec import decode_passing, decode_responses, decode_trajectories
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import Problem, TestSuite
-from cobalt.records import RecordFile, read_records
-from cobalt.services import terminations_as_interrupts
-from cobalt.trajectory_codec import decode_passing, decode_responses, decode_trajectories
+from cobalt.problems.problem import Problem, TestSuite
+from cobalt.stage.cli import run_script, terminations_as_interrupts
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import RecordFile, read_records
 
 JUDGE = {"cpu_seconds": "2", "concurrency": "2", "num_replicas": "1"}
 PROBLEMS = 24
@@ -973,8 +972,8 @@ def engine(prefix: str, stage: Stage) -> Outcome:
 
 
 def _small_model(folder: Path) -> Path:
-    from cobalt.datasets.pocket import build_pocket_world
-    from cobalt.datasets.pocket.training import Recipe
+    from cobalt.pocket import build_pocket_world
+    from cobalt.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
     return build_pocket_world(folder / "pocket", sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model

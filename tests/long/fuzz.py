@@ -36,17 +36,17 @@ from hypothesis import strategies as st
 from tqdm import tqdm
 from watched import adopt_orphans, check_flags, held_services
 
-from cobalt.cli import run_script
-from cobalt.conversation import program_of
-from cobalt.conversation.extraction import extract_code
-from cobalt.conversation.thinking import split_thinking
-from cobalt.errors import UserError
+from cobalt.episode import program_of
+from cobalt.episode.program import extract_code
+from cobalt.episode.thinking import split_thinking
 from cobalt.judge.calling import canonical_json
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.settings import JudgeSettings
-from cobalt.problem import Problem, TestSuite, load_problems
-from cobalt.records import RecordFile, read_records, sort_records, write_whole
+from cobalt.problems.problem import Problem, TestSuite, load_problems
 from cobalt.reward.format import format_reward
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import RecordFile, read_records, sort_records, write_whole
 
 LONGEST_SECONDS = 2.0
 """Most CPU seconds that one example of a pure function may take; examples have about 50,000 characters at most."""
@@ -204,7 +204,7 @@ def _prose() -> st.SearchStrategy[str]:
 
 
 def slow_extraction(answer: str) -> str | None:
-    """The last fenced block, character by character, as the head of `cobalt.conversation.extraction` describes it."""
+    """The last fenced block, character by character, as the head of `cobalt.episode.program` describes it."""
     blocks: list[list[str]] = []
     fence = indent = ""
     for line in answer.replace("\r\n", "\n").split("\n"):

@@ -32,10 +32,10 @@ import tyro
 from tqdm import tqdm
 from watched import Process, adopt_orphans, below, check_flags, descriptors, held_services, named, private_memory
 
-from cobalt.cli import run_script
-from cobalt.errors import UserError
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 
 SETTINGS: dict[str, Any] = {
     "cpu_seconds": 1,

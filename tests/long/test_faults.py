@@ -13,8 +13,8 @@ import faults
 import pytest
 from support import ROOT
 
-from cobalt.errors import ServiceDown, UserError
-from cobalt.records import RecordFile, read_records, sort_records
+from cobalt.stage.errors import ServiceDown, UserError
+from cobalt.stage.records import RecordFile, read_records, sort_records
 
 LONG = "COBALT_LONG_TESTS" in os.environ
 OF_SANDBOXES = [part.replace(" ", "") for part in faults.SANDBOX_PARTS]

@@ -14,15 +14,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
 
 from cobalt import method
-from cobalt.conversation import load_prompts
-from cobalt.datasets.pocket import training
-from cobalt.datasets.pocket.dataset import PROMPTS, draw_problems, to_records
-from cobalt.datasets.pocket.demonstrations import demonstrate
-from cobalt.datasets.pocket.training import Recipe, train_seed_model
 from cobalt.engine import GenerationSettings
 from cobalt.engine.torch_policy import TorchPolicy
+from cobalt.episode import load_prompts
 from cobalt.judge import LocalJudge, RememberingJudge
-from cobalt.problem import Problem
+from cobalt.pocket import training
+from cobalt.pocket.dataset import PROMPTS, draw_problems, to_records
+from cobalt.pocket.demonstrations import demonstrate
+from cobalt.pocket.training import Recipe, train_seed_model
+from cobalt.problems.problem import Problem
 
 RECIPE = Recipe(hidden=128, layers=2, heads=4, key_value_heads=2, feed_forward=128, demonstrations=800)
 SIZES = method.Settings(

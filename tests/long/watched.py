@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from cobalt import services
-from cobalt.errors import UserError
+from cobalt.serving import services
+from cobalt.stage.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PAUSE = 0.02

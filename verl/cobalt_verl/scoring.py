@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import CobaltError
 from cobalt.judge import ExecResult, RememberingJudge, ServeJudge
 from cobalt.judge.verdict import VerdictKind
-from cobalt.problem import TestSuite
+from cobalt.problems.problem import TestSuite
 from cobalt.reward import RewardSettings, compute_reward
+from cobalt.stage.errors import CobaltError
 
 JUDGE_ATTEMPTS = 14
 """How often a program is sent before the judge's failure is raised, by default; about three minutes."""

@@ -7,13 +7,13 @@ program), as CodeRL records it. Nothing is judged here.
 from collections.abc import Mapping
 from typing import Any
 
-from cobalt.conversation import PromptSet, opening_messages
 from cobalt.datasets.offline.contrast import plain
+from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, JudgedProgram, JudgedRecord, judged_record
 from cobalt.datasets.offline.settings import JudgedSettings
-from cobalt.errors import UserError
-from cobalt.offline_groups import Status
-from cobalt.problem import Problem, has_tests
+from cobalt.episode import PromptSet, opening_messages
+from cobalt.problems.problem import Problem, has_tests
+from cobalt.stage.errors import UserError
 
 
 def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:

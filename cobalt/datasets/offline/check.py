@@ -15,15 +15,15 @@ from typing import Annotated, Any
 import tyro
 
 from cobalt.datasets.judged_readings import judge_recorded
-from cobalt.errors import UserError
-from cobalt.files import check_files
+from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.judge.local import Judge
 from cobalt.judge.verdict import ExecResult, VerdictKind
-from cobalt.manifest import open_manifest, write_summary
-from cobalt.offline_groups import Status, read_groups
-from cobalt.problem import TestSuite, load_problems
-from cobalt.records import write_whole
-from cobalt.workers import work_on_all
+from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, write_summary
+from cobalt.stage.records import write_whole
+from cobalt.stage.workers import work_on_all
 
 PASSES = "passes every sample"
 CONTRADICTS = "contradicts its status"

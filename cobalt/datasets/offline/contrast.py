@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cobalt.conversation import Message, fence_around, program_of
+from cobalt.datasets.offline.groups import OfflineResponse, Status
 from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings
-from cobalt.offline_groups import OfflineResponse, Status
+from cobalt.episode import Message, fence_around, program_of
 
 _CHUNK = 32
 """Responses measured at a time; more would measure many that are not needed."""

@@ -17,9 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cobalt.conversation import PromptSet, load_prompts
-from cobalt.conversation.prompt_set import FILES
-from cobalt.conversation.thinking import CLOSE, OPEN
 from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.judged_record import JudgedRecord
@@ -36,11 +33,14 @@ from cobalt.datasets.offline.writing import (
     split_problems,
     write_groups,
 )
-from cobalt.datasets.tally import Summary
-from cobalt.errors import UserError
-from cobalt.files import check_files
-from cobalt.manifest import recorded_arguments
-from cobalt.records import iterate_records
+from cobalt.episode import PromptSet, load_prompts
+from cobalt.episode.prompt_set import FILES
+from cobalt.episode.thinking import CLOSE, OPEN
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import recorded_arguments
+from cobalt.stage.records import iterate_records
+from cobalt.stage.tally import Summary
 
 logger = logging.getLogger(__name__)
 

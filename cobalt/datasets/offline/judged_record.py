@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.conversation import Message
-from cobalt.offline_groups import Status
-from cobalt.problem import Problem, TestSuite
+from cobalt.datasets.offline.groups import Status
+from cobalt.episode import Message
+from cobalt.problems.problem import Problem, TestSuite
 
 # What becomes of a program, besides the counts of the other modules.
 UNKNOWN_RESULT = "dropped: the result does not say whether the program is right"

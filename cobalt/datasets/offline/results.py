@@ -2,7 +2,7 @@
 
 Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
 as it was written has a context: the messages between the problem and the response that the model saw, in which its
-earlier answers are shortened as in every rollout (`cobalt.conversation.history_text`). Recorded rewards are those of
+earlier answers are shortened as in every rollout (`cobalt.episode.history_text`). Recorded rewards are those of
 training by Cobalt: `cobalt.reward` with its default settings, except for `require_thinking`, on the pass rate over all
 tests and the best pass rate of the programs in the context. Nothing is judged here.
 """
@@ -10,8 +10,7 @@ tests and the best pass rate of the programs in the context. Nothing is judged h
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cobalt.contexts.scores import score_trajectory
-from cobalt.conversation import Message, PromptSet, first_messages, opening_messages
+from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.judged_record import (
     NO_PROGRAM,
     NOT_FINISHED,
@@ -21,19 +20,20 @@ from cobalt.datasets.offline.judged_record import (
     judged_record,
 )
 from cobalt.datasets.offline.settings import JudgedSettings
-from cobalt.errors import UserError
-from cobalt.judge import VerdictKind
-from cobalt.offline_groups import Status
-from cobalt.problem import Problem
-from cobalt.reward import RewardSettings, compute_reward
-from cobalt.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.trajectory_codec import (
+from cobalt.episode import Message, PromptSet, first_messages, opening_messages
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.episode.trajectory_codec import (
     axes_are_known,
     decode_first_turns,
     decode_results,
     decode_trajectories,
     recorded_public_tests,
 )
+from cobalt.judge import VerdictKind
+from cobalt.problems.problem import Problem
+from cobalt.reward import RewardSettings, compute_reward
+from cobalt.selection.scores import score_trajectory
+from cobalt.stage.errors import UserError
 
 _STATUSES = {
     VerdictKind.WRONG_ANSWER: Status.WRONG_ANSWER,

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cobalt.conversation import TemplateThinking
-from cobalt.errors import UserError
-from cobalt.offline_groups import Contrast, Status
+from cobalt.datasets.offline.groups import Contrast, Status
+from cobalt.episode import TemplateThinking
+from cobalt.stage.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

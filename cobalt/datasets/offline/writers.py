@@ -9,8 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from cobalt.errors import UserError
-from cobalt.records import iterate_records
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import iterate_records
 
 
 def read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:

@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from cobalt.atomic import replacing
-from cobalt.conversation import Message
-from cobalt.conversation.chat_template import template_arguments
-from cobalt.conversation.token_count import PromptTokenCounter
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
+from cobalt.datasets.offline.groups import OfflineGroup, Status
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.similar_statements import letters, similar_pairs
-from cobalt.datasets.tally import Summary, Tally, with_first
-from cobalt.errors import UserError, tally
-from cobalt.files import check_files
-from cobalt.manifest import open_manifest, read_summary, write_summary
-from cobalt.offline_groups import OfflineGroup, Status
-from cobalt.records import encode_record
-from cobalt.rows import read_rows
+from cobalt.episode import Message
+from cobalt.episode.chat_template import template_arguments
+from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError, tally
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import encode_record
+from cobalt.stage.rows import read_rows
+from cobalt.stage.tally import Summary, Tally, with_first
 
 TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
 
@@ -58,7 +58,7 @@ class JudgedProblem:
         id: Unique in its source.
         messages: The prompt.
         candidates: The programs.
-        record: The problem in the schema of `cobalt.problem`; None: it is not written.
+        record: The problem in the schema of `cobalt.problems.problem`; None: it is not written.
         refuse: Why a program that would be used is left out after all.
     """
 

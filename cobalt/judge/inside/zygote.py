@@ -11,7 +11,7 @@ The sandbox protects against: reading or writing anything of the host or of anot
 memory, processes, disk, descriptors or output; outliving the test; forging a result. It does not protect against:
 defects of the kernel itself (a system call filter leaves fewer of them in reach); side channels through shared
 hardware; reading the time and the kind of machine. The limit on the memory of several processes together is enforced
-by a measurement every 50 ms, and by the kernel where the sandbox has a memory cgroup (`cobalt.judge.cgroups`).
+by a measurement every 50 ms, and by the kernel where the sandbox has a memory cgroup (`cobalt.judge.sandbox.cgroups`).
 
 A frame on the socket, in both directions, is a letter and two lengths, then an object and bytes. Objects arrive in
 `marshal`'s format, which needs no module, and are sent as JSON.

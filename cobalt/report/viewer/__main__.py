@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from cobalt.cli import run_script
+from cobalt.stage.cli import run_script
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ responses, feedback) are held once and referred to by their index. Nothing is ju
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cobalt.conversation import split_thinking
-from cobalt.errors import UserError
+from cobalt.episode import split_thinking
+from cobalt.episode.trajectory import ProblemTrajectories, Turn
+from cobalt.episode.trajectory_codec import feedback_tests
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
-from cobalt.problem import TestSuite
-from cobalt.trajectory import ProblemTrajectories, Turn
-from cobalt.trajectory_codec import feedback_tests
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 _BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -20,16 +20,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from cobalt.atomic import replacing
-from cobalt.errors import UserError
-from cobalt.files import check_replaceable
 from cobalt.hacking.events import HackingEvent, read_events
-from cobalt.manifest import file_digest, open_manifest
-from cobalt.problem import ProblemId
+from cobalt.problems.problem import ProblemId
 from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.rollout.evaluate_single import read_evaluated
-from cobalt.rows import Digest
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_replaceable
+from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.rows import Digest
 
 MOST_RUNS = 2
 _FOLDER = Path(__file__).parent / "web"

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.conversation import Message, load_prompts
-from cobalt.conversation.turns import program_of
-from cobalt.episode import Episode, judge_response
-from cobalt.errors import UserError
+from cobalt.episode import Message, load_prompts
+from cobalt.episode.episode import Episode, judge_response
+from cobalt.episode.turns import program_of
 from cobalt.judge import ExecResult, Judge
 from cobalt.reward import RewardSettings
+from cobalt.stage.errors import UserError
 from cobalt.training.episodes import EpisodeSettings
 from cobalt_verl.scoring import score, suite_of
 
@@ -82,7 +82,7 @@ class JudgedEpisode:
             settings: Turns, end, and which program is rewarded.
             reward: Settings of the reward.
             judge: Runs the programs.
-            opened: What the chat template opens in its prompts (`cobalt.conversation.chat_template.opened_thinking`).
+            opened: What the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
 
         Raises:
             UserError: the row has no rules of an episode, or is broken.

@@ -14,11 +14,11 @@ import ray.serve  # noqa: F401  # which takes seconds: now, and not when the fir
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
-from cobalt.conversation import Message
-from cobalt.conversation.chat_template import end_of_turn
-from cobalt.errors import InfrastructureError, UserError
+from cobalt.episode import Message
+from cobalt.episode.chat_template import end_of_turn
 from cobalt.judge import Judge
 from cobalt.reward import RewardSettings
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.training.episodes import EpisodeSettings, episode_settings
 from cobalt.training.templates import opened_by_template
 from cobalt_verl.agent_loops.judged_episode import JudgedEpisode, TrajectoryReward

@@ -23,8 +23,8 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tracking import Tracking
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
-from cobalt.atomic import replacing
 from cobalt.reward.offline import OfflineSettings
+from cobalt.stage.atomic import replacing
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl import heartbeat

@@ -1,0 +1,132 @@
+"""The judge on the command line: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
+
+It parses flags, calls the library and prints the results. The exit code is 1 if a check fails or a verdict differs.
+"""
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cobalt.datasets.recheck import recheck
+from cobalt.judge.client import ServeJudge
+from cobalt.judge.doctor import Finding, examine, summary
+from cobalt.judge.local import LocalJudge
+from cobalt.judge.measure import measure
+from cobalt.judge.sandbox.cgroups import enter_delegated
+from cobalt.judge.settings import JudgeSettings
+from cobalt.problems.problem import Comparison
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
+
+
+@dataclass(frozen=True)
+class CheckRecorded:
+    """Judge a file's recorded programs again and compare the verdicts with the recorded ones."""
+
+    file: tyro.conf.Positional[Path]
+    """JSONL with `test_cases` and either `recorded_response` or `human_solutions`."""
+    allow_top_level_return: bool = False
+    """Accept programs that `return` outside a function."""
+    comparison: Comparison = "strip"
+    """The rule by which outputs are compared."""
+    site_packages: Path | None = None
+    """A folder of packages to offer to the programs."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure tests per second, and CPU time per test, with trivial programs."""
+
+    programs: int = 100
+    """Number of programs, all judged at once."""
+    tests: int = 20
+    """Number of tests of each program."""
+    concurrency: int | None = None
+    """Number of sandboxes; default: one for each core. Not with --app."""
+    app: str | None = None
+    """Measure the Ray Serve app of this name, which must be running, instead of a judge in this process."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The judge of programs."""
+
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[Doctor, tyro.conf.subcommand("doctor")]
+        | Annotated[CheckRecorded, tyro.conf.subcommand("check-recorded")]
+        | Annotated[Measure, tyro.conf.subcommand("measure")]
+    ]
+
+
+def main(arguments: Arguments) -> int:
+    """Run the chosen command; returns the exit code."""
+    enter_delegated()
+    if isinstance(arguments.command, Doctor):
+        return asyncio.run(_doctor())
+    if isinstance(arguments.command, Measure):
+        return asyncio.run(_measure(arguments.command))
+    return asyncio.run(_check_recorded(arguments.command))
+
+
+async def _doctor() -> int:
+    findings: list[Finding] = []
+    async for finding in examine(JudgeSettings.from_environment()):
+        findings.append(finding)
+        seen = "" if finding.holds else f"\n        {finding.seen}"
+        sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
+    sys.stdout.write(summary(findings) + "\n")
+    return 0 if all(finding.holds for finding in findings) else 1
+
+
+async def _check_recorded(command: CheckRecorded) -> int:
+    settings = JudgeSettings(
+        allow_top_level_return=command.allow_top_level_return,
+        comparison=command.comparison,
+        site_packages=command.site_packages,
+    )
+    async with LocalJudge(settings) as judge:
+        comparisons = await recheck(command.file, judge)
+    for item in comparisons:
+        if not item.agrees:
+            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
+            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
+    if not comparisons:
+        raise UserError(f"{command.file} holds no recorded program")
+    agreed = sum(item.agrees for item in comparisons)
+    sys.stdout.write(f"{agreed} of {len(comparisons)} recorded verdicts agree\n")
+    return 0 if agreed == len(comparisons) else 1
+
+
+async def _measure(command: Measure) -> int:
+    for name in ("programs", "tests", "concurrency"):
+        count = getattr(command, name)
+        if count is not None and count < 1:
+            raise UserError(f"--{name} is {count}: give 1 or more")
+    if command.app is not None and command.concurrency is not None:
+        raise UserError("--concurrency cannot be set with --app, because the service has its own: leave it out")
+    if command.app is not None:
+        figures = await measure(ServeJudge(command.app), command.programs, command.tests, local=False)
+    else:
+        async with LocalJudge(JudgeSettings(concurrency=command.concurrency)) as judge:
+            figures = await measure(judge, command.programs, command.tests, local=True)
+    cost = figures.cpu_milliseconds_per_test
+    cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    sys.stdout.write(
+        f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

@@ -1,0 +1,200 @@
+"""Groups of judged responses to one problem, which offline training reads: schema, reader and writer.
+
+A group holds several responses to the same problem. At least one of them is accepted, and at least one is not, unless
+the group itself says that its contrast is "any". A response may be a later turn of a conversation; its context then is
+what was said between the group's messages and the response. A file has one group in each line (JSONL):
+
+    {"id": "p00001/0", "problem_id": "p00001", "source": "codenet", "contrast": "required",
+     "messages": [{"role": "user", "content": "..."}],
+     "responses": [{"text": "...", "status": "accepted", "reward": 1.0, "origin": "s000000001", "context": []}, ...]}
+
+Every field is required and no other field is allowed, so that a file of another version is refused instead of misread.
+Where groups come from, and which responses they hold, is decided elsewhere (`cobalt.datasets.offline`).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cobalt.episode import Message, program_of
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import iterate_records
+
+Contrast = Literal["required", "any"]
+"""Whether a group must hold an accepted response and one that is not. "any": it was made without regard to statuses, so
+its responses may all be accepted, or none, and their rewards may all be equal."""
+
+
+class Status(StrEnum):
+    """What became of a program on all tests of its problem: accepted, or why it failed."""
+
+    ACCEPTED = "accepted"
+    PRESENTATION_ERROR = "presentation_error"  # right but for white space or layout
+    WRONG_ANSWER = "wrong_answer"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    RUNTIME_ERROR = "runtime_error"
+    COMPILE_ERROR = "compile_error"
+    NO_CODE = "no_code"  # a response without a program
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineResponse:
+    """One response to the problem of its group.
+
+    Attributes:
+        text: What the policy should have written, without a token that marks its end.
+        status: What became of its program.
+        reward: The reward, without a unit.
+        origin: Where it comes from: a submission's id, or a place in a result file.
+        context: The messages between those of the group and the response: the earlier answers of its conversation,
+            each followed by the user's message. Empty for a first turn.
+    """
+
+    text: str
+    status: Status
+    reward: float
+    origin: str
+    context: tuple[Message, ...] = ()
+
+    @property
+    def program(self) -> str | None:
+        """The program of the response, as everywhere in this project; None if it has none."""
+        return program_of(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineGroup:
+    """Responses to one problem at the same turn of a conversation.
+
+    Rewards need not follow the statuses: a policy gradient takes any finite rewards, and supervised training takes the
+    statuses. The reward of Cobalt can be lower for an accepted response than for another one, because a flaw of the
+    form costs 0.9 (`cobalt.reward`), so an order of the rewards would refuse what Cobalt itself trains on. Where the
+    rewards are levels of the statuses, the settings that give them keep them apart.
+
+    Attributes:
+        id: Unique in its file.
+        problem_id: The problem, which may have several groups; they share their messages and no response.
+        source: The data set, such as "codenet".
+        messages: The problem's prompt, ending with the user's message; what all responses of the group answer.
+        responses: At least two, in no meaningful order. Their contexts have the same number of messages, so that their
+            rewards compare like with like.
+        contrast: See `Contrast`.
+    """
+
+    id: str
+    problem_id: str
+    source: str
+    messages: tuple[Message, ...]
+    responses: tuple[OfflineResponse, ...]
+    contrast: Contrast = "required"
+
+    def __post_init__(self) -> None:
+        if not self.messages or self.messages[-1]["role"] != "user":
+            raise UserError("field 'messages' must end with the user's message")
+        if self.contrast not in get_args(Contrast):
+            raise UserError(f"field 'contrast' is {self.contrast!r}: it must be 'required' or 'any'")
+        if len(self.responses) < 2:
+            raise UserError("field 'responses' must hold two or more")
+        if self.contrast == "required" and len({one.status is Status.ACCEPTED for one in self.responses}) < 2:
+            raise UserError("field 'responses' must hold one that is accepted and one that is not")
+        if not all(math.isfinite(response.reward) for response in self.responses):
+            raise UserError("field 'responses' holds a reward that is not a finite number")
+        turns = {len(response.context) for response in self.responses}
+        if len(turns) > 1:
+            raise UserError("field 'responses': the contexts of a group must have the same number of messages")
+        for response in self.responses:
+            roles = [message["role"] for message in response.context]
+            if roles != ["assistant", "user"] * (len(roles) // 2):
+                raise UserError("field 'context' must hold answers of the assistant, each followed by a user's message")
+
+    def prompt(self, response: OfflineResponse) -> list[Message]:
+        """The messages that a response of the group answers."""
+        return [*self.messages, *response.context]
+
+    def to_record(self) -> dict[str, Any]:
+        """The group as JSON-able values."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> "OfflineGroup":
+        """Read what `to_record` wrote.
+
+        Raises:
+            UserError: a field is missing, unknown or malformed; the message names it.
+        """
+        texts = dict.fromkeys(("id", "problem_id", "source", "contrast"), str)
+        _check_fields(record, {**texts, "messages": list, "responses": list})
+        return cls(
+            record["id"],
+            record["problem_id"],
+            record["source"],
+            _messages("messages", record["messages"]),
+            tuple(_response(response) for response in record["responses"]),
+            record["contrast"],
+        )
+
+
+def read_groups(path: Path) -> Iterator[OfflineGroup]:
+    """Read the groups of a file, one at a time.
+
+    Groups of one problem follow each other; whoever trains on them shuffles them.
+
+    Raises:
+        UserError: the file cannot be read or holds no group, an id occurs twice, or a group is malformed; the message
+            names the group and the field.
+    """
+    empty = True
+    for record in iterate_records(path):
+        empty = False
+        try:
+            group = OfflineGroup.parse(record)
+        except UserError as error:
+            raise UserError(f"{path}: group {record['id']!r}: {error}") from None
+        yield group
+    if empty:
+        raise UserError(f"{path}: the file holds no group")
+
+
+def _messages(field: str, values: Sequence[Any]) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for value in values:
+        _check_fields(value, {"role": str, "content": str}, field)
+        if value["role"] not in ("system", "user", "assistant"):
+            raise UserError(f"field {field!r} holds the unknown role {value['role']!r}")
+        messages.append({"role": value["role"], "content": value["content"]})
+    return tuple(messages)
+
+
+def _response(value: Any) -> OfflineResponse:
+    kinds = {"text": str, "status": str, "reward": (int, float), "origin": str, "context": list}
+    _check_fields(value, kinds, "responses")
+    try:
+        status = Status(value["status"])
+    except ValueError:
+        raise UserError(f"field 'responses' holds the unknown status {value['status']!r}") from None
+    context = _messages("context", value["context"])
+    try:
+        reward = float(value["reward"])
+    except OverflowError:
+        raise UserError("field 'responses' holds a reward that is too large") from None
+    return OfflineResponse(value["text"], status, reward, value["origin"], context)
+
+
+def _check_fields(value: Any, kinds: Mapping[str, Any], within: str | None = None) -> None:
+    """Raise if a value is not an object of exactly these fields and types."""
+    place = f"field {within!r}: " if within else ""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{place}an entry is not an object")
+    for name in value:
+        if name not in kinds:
+            raise UserError(f"{place}field {name!r} is unknown")
+    for name, kind in kinds.items():
+        if name not in value:
+            raise UserError(f"{place}field {name!r} is missing")
+        if not isinstance(value[name], kind) or isinstance(value[name], bool):
+            raise UserError(f"{place}field {name!r} has a value of the wrong type")

@@ -1,0 +1,64 @@
+"""Judge recorded programs again and compare each verdict with the recorded one.
+
+Two kinds of file are read: responses of a model with a recorded verdict (`recorded_response`,
+`recorded_all_tests_pass`), and problems with accepted human solutions (`human_solutions`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.episode.program import extract_code
+from cobalt.judge.local import Judge
+from cobalt.judge.verdict import ExecResult
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """One program judged again: the recorded verdict and this judge's result."""
+
+    name: str
+    recorded: bool
+    result: ExecResult
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the recorded verdict and this judge's agree on the whole suite."""
+        return self.result.all_passed == self.recorded
+
+
+async def recheck(path: Path, judge: Judge) -> list[Recheck]:
+    """Judge every recorded program of a file again, in the file's order.
+
+    Raises:
+        UserError: the file cannot be read, or a line has neither kind of program.
+    """
+    entries: list[tuple[str, bool, str | None, TestSuite]] = []
+    for place, record in read_rows(path):
+        try:
+            suite = TestSuite.parse(record.get("test_cases"))
+            entries.extend((name, recorded, code, suite) for name, recorded, code in _programs(record))
+        except UserError as error:
+            raise UserError(f"{path}, {place}: {error}") from None
+
+    async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Recheck:
+        if code is None:
+            return Recheck(name, recorded, ExecResult.no_code(len(suite)))
+        return Recheck(name, recorded, await judge.judge(code, suite))
+
+    return list(await asyncio.gather(*(one(*entry) for entry in entries)))
+
+
+def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
+    name = str(record.get("id"))
+    response, solutions = record.get("recorded_response"), record.get("human_solutions")
+    if isinstance(response, str):
+        return [(name, bool(record.get("recorded_all_tests_pass")), extract_code(response))]
+    if isinstance(solutions, list):
+        return [(f"{name}, solution {place}", True, code) for place, code in enumerate(solutions)]
+    raise UserError("the record has neither 'recorded_response' nor 'human_solutions'")

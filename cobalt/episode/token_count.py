@@ -1,0 +1,231 @@
+"""Count the tokens of a conversation as a prompt, with a model's own chat template.
+
+Only a tokenizer is loaded, never a model's weights. transformers is imported when a counter is made, not before.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cobalt.episode.chat_template import (
+    end_of_turn,
+    head_of_responses,
+    keeps_thinking_tags,
+    render_prompts,
+    template_thinks,
+)
+from cobalt.episode.turns import Message
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import made_by
+
+logger = logging.getLogger(__name__)
+
+Conversation = Sequence[Message]
+
+PAPER_POLICY = "Qwen/Qwen3-8B"
+"""The model whose tokenizer measures prompts in the authors' scripts."""
+
+# One of these is in every folder that a tokenizer can be loaded from.
+_TOKENIZER_FILES = ("tokenizer_config.json", "config.json", "tokenizer.json")
+_HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
+
+
+class NoChatTemplate(UserError):
+    """A tokenizer has no chat template, so that the model cannot be sent conversations."""
+
+
+class PromptTokenCounter:
+    """Counts the `input_ids` of prompts as the model will get them: chat template and generation prompt.
+
+    Attributes:
+        model_name: The model whose tokenizer counts.
+        fingerprint: A digest of the vocabulary, the template and its arguments, the same wherever the files lie.
+    """
+
+    def __init__(self, model_name: str, template_arguments: Mapping[str, Any] | None = None) -> None:
+        """Load the tokenizer of a model.
+
+        Args:
+            model_name: A Hugging Face id, or a folder that holds tokenizer files.
+            template_arguments: Arguments of the chat template besides the messages
+                (`cobalt.episode.chat_template.template_arguments`), the same as in collection and training.
+
+        Raises:
+            UserError: there is no such model, or it cannot be fetched.
+            NoChatTemplate: its tokenizer has no chat template.
+        """
+        self.model_name = model_name
+        self._tokenizer = load_tokenizer(model_name)
+        template = self._tokenizer.chat_template
+        if not template:
+            raise NoChatTemplate(
+                f"the tokenizer of {model_name} has no chat template: give an instruction-tuned model, or a copy of"
+                " the tokenizer's folder with a chat_template.jinja in it"
+            )
+        self._arguments = dict(template_arguments or {})
+        content = repr(sorted(self._tokenizer.get_vocab().items())) + repr(template)
+        if self._arguments:
+            content += repr(sorted(self._arguments.items()))
+        self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
+        self._fast = self._tokenizer.backend_tokenizer if self._tokenizer.is_fast else None
+        if self._fast is not None:
+            # A tokenizer's file may turn both on, and a truncated or padded length would be wrong.
+            self._fast.no_truncation()
+            self._fast.no_padding()
+
+    def count(self, conversations: Sequence[Conversation]) -> list[int]:
+        """The number of tokens of each conversation, generation prompt included; one batch, on all cores.
+
+        Raises:
+            UserError: the chat template refuses a conversation, or leaves a message's text out.
+        """
+        if not conversations:
+            return []
+        return self._count_texts(render_prompts(self._tokenizer, conversations, self._arguments, self.model_name))
+
+    def _count_texts(self, texts: Sequence[str]) -> list[int]:
+        if self._fast is not None:
+            # Not the tokenizer's own call, which makes lists of Python integers and takes twice as long.
+            return [len(encoding) for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+
+    def count_responses(self, responses: Sequence[str]) -> list[int]:
+        """The number of tokens of each response as the model would write it, with the token that marks its end.
+
+        Raises:
+            UserError: the tokenizer has no such token.
+        """
+        self.check_end()
+        if not responses:
+            return []
+        return [tokens + 1 for tokens in self._count_texts(responses)]
+
+    def check_end(self) -> None:
+        """Raise if the model cannot end a response.
+
+        Raises:
+            UserError: the tokenizer has no token that marks the end of a text.
+        """
+        if self._tokenizer.eos_token_id is None:
+            raise UserError(
+                f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
+                " give another model, or set eos_token in a copy of its tokenizer_config.json"
+            )
+
+    def opens_thinking(self) -> bool:
+        """Whether the template ends its prompts with `<think>`, so that responses start inside their thinking.
+
+        Raises:
+            UserError: the chat template refuses a conversation.
+        """
+        return bool(head_of_responses(self._tokenizer, self._arguments))
+
+    def thinks(self) -> bool:
+        """Whether the template is one of a model that thinks (`cobalt.episode.chat_template.template_thinks`).
+
+        Raises:
+            UserError: the chat template refuses a conversation.
+        """
+        return template_thinks(self._tokenizer, self._arguments)
+
+    def keeps_thinking_tags(self) -> bool:
+        """Whether `</think>` survives in a response that is decoded without special tokens."""
+        return keeps_thinking_tags(self._tokenizer)
+
+    def end_of_turn(self) -> tuple[str, int] | None:
+        """The token with which a response ends (`cobalt.episode.chat_template.end_of_turn`): its text and id."""
+        token = end_of_turn(self._tokenizer, self._arguments)
+        return None if token is None else (self._tokenizer.convert_ids_to_tokens(token), token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own end token, at which engines stop in any case."""
+        token: int | None = self._tokenizer.eos_token_id
+        return token
+
+    def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
+        """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
+
+        In a chain each conversation continues the one before it. A longer conversation never has fewer tokens, so the
+        last of each chain is measured first, and most chains are measured once.
+        """
+        fitting = [len(chain) for chain in chains]
+        undecided = [index for index, chain in enumerate(chains) if chain]
+        while undecided:
+            lengths = self.count([chains[index][fitting[index] - 1] for index in undecided])
+            too_long = [index for index, length in zip(undecided, lengths, strict=True) if length > limit]
+            for index in too_long:
+                fitting[index] -= 1
+            undecided = [index for index in too_long if fitting[index]]
+        return fitting
+
+
+def recorded_policy(source: Path) -> str:
+    """The model by whose tokenizer prompts are measured where the user names none; a message says which.
+
+    It is the model of the Hub that wrote the trajectories of a file, as far as manifests say, and without a manifest
+    the paper's.
+
+    Raises:
+        UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
+    """
+    engine: Mapping[str, Any] = next((made["engine"] for made in made_by(source) if "engine" in made), {})
+    model = engine.get("model")
+    if "model_name" in engine or "fingerprint" in engine:
+        raise UserError(
+            f"the trajectories of {source} are those of the model {model or engine['model_name']!r}, whose tokenizer"
+            " cannot be found by this name: name the policy, by which prompts are measured, with --model"
+        )
+    logger.info(
+        "without --model prompts are measured by the tokenizer of %s, %s",
+        *((model, f"which wrote the trajectories of {source}") if model else (PAPER_POLICY, "the paper's model")),
+    )
+    return model or PAPER_POLICY
+
+
+def load_tokenizer(model_name: str) -> Any:
+    """The tokenizer of a model, a Hugging Face id or a folder that holds tokenizer files.
+
+    Raises:
+        UserError: there is no such model, or it cannot be fetched.
+    """
+    # First the checks that do not need transformers, whose import takes seconds.
+    folder = Path(model_name)
+    if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
+        raise _no_tokenizer(model_name, f"there is no {_TOKENIZER_FILES[0]}")
+    if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model_name)):
+        raise _no_model(model_name, "it is neither a folder nor a name on the Hub")
+    if not folder.is_dir():
+        logger.info("the tokenizer of %s comes from the Hugging Face Hub or its cache", model_name)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise UserError("counting tokens needs transformers: scripts/setup.sh --profile cpu installs it") from None
+    # Without a network the library warns of every attempt; the error raised below says all that is needed.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name)
+    except Exception as error:  # noqa: BLE001 - broken files make the library raise whatever their reading ran into
+        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        reason = line if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"
+        raise (_no_tokenizer if folder.is_dir() else _no_model)(model_name, reason) from None
+    if not tokenizer("a")["input_ids"]:  # what the library makes of a folder without a vocabulary
+        raise _no_tokenizer(model_name, "it makes no token of a text")
+    return tokenizer
+
+
+def _no_tokenizer(folder: str, reason: str) -> UserError:
+    return UserError(
+        f"{folder} holds no usable tokenizer: give a model's folder with tokenizer.json and tokenizer_config.json in"
+        f" it ({reason})"
+    )
+
+
+def _no_model(model_name: str, reason: str) -> UserError:
+    return UserError(
+        f"cannot load the tokenizer of {model_name!r}: without a network give the local folder that holds the model's"
+        f" tokenizer.json, tokenizer_config.json and chat template ({reason})"
+    )

@@ -1,0 +1,135 @@
+"""Impossible public tests: two expected outputs of each problem are swapped (Cobalt, section on in-context hacking).
+
+The authors' run_perturbation.py: public tests are shuffled, the first two with distinct outputs swap theirs and go to
+the front of the list, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
+other tests keep their order. A swapped output may still be correct if the problem accepts several answers; such
+problems can be left out by a list of ids. Hidden tests, and with them rewards, stay unchanged.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
+from cobalt.stage.errors import UserError, tally
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.records import RecordFile
+
+_NAMED_IDS = 10  # most unknown ids that an error message lists
+
+Summary = dict[str, dict[str, int]]
+
+BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbationSettings:
+    """Settings of a perturbation run.
+
+    Attributes:
+        input_file: Problems with public tests, or any result that keeps a problem's fields.
+        output_file: The same records with `modified_test_cases` and `perturbed_public_test_cases`.
+        exclude_ids: Text file with the ids of problems to leave out, one a line.
+        seed: Decides which tests of a problem are swapped.
+    """
+
+    input_file: Path
+    output_file: Path
+    exclude_ids: Path | None = None
+    seed: int = 42
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files that the result is made from."""
+        return [self.input_file, *([self.exclude_ids] if self.exclude_ids else [])]
+
+
+def perturb_problems(settings: PerturbationSettings) -> Summary:
+    """Write the perturbed problems in the order of the input, and count them; running again resumes.
+
+    Raises:
+        UserError: bad input, a result that other settings made, or no problem is left.
+    """
+    check_files(settings.inputs, [settings.output_file])
+    problems = load_problems(settings.input_file)
+    excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
+    for problem in problems:
+        if len(problem.public_tests) == 0:
+            raise UserError(
+                f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
+                " 'public_test_cases') to perturb"
+            )
+    counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
+    with RecordFile(settings.output_file) as output:
+        complete = read_summary(settings.output_file) is not None
+        open_manifest(
+            settings.output_file, {"stage": "perturbation", "seed": settings.seed}, settings.inputs, complete=complete
+        )
+        for problem in problems:
+            if str(problem.id) in excluded:
+                counts[BY_ID] += 1
+                continue
+            if problem.public_tests.asserts:  # without expected outputs that could be swapped
+                counts[ASSERTIONS] += 1
+                continue
+            pair = swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}"))
+            if pair is None:
+                counts[EQUAL] += 1
+                continue
+            counts["perturbed"] += 1
+            modified, perturbed = pair
+            if problem.id not in output.done:
+                fields = {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
+                output.append(dict(problem.record) | fields)
+    if counts["perturbed"] == 0:
+        raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
+    write_summary(settings.output_file, {"problems": counts})
+    return {"problems": counts}
+
+
+def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:
+    """Swap the expected outputs of two tests whose outputs differ.
+
+    Outputs are compared without the white space around them, as the judge compares.
+
+    Args:
+        public: Tests that a right program passes.
+        rng: Chooses the two.
+
+    Returns:
+        The two impossible tests, and all tests: these two first, then the others in their order. None if all outputs
+        are equal.
+    """
+    order = list(range(len(public)))
+    rng.shuffle(order)
+    first_with: dict[str, int] = {}
+    for place in order:
+        first_with.setdefault(public.outputs[place].strip(), place)
+    if len(first_with) < 2:
+        return None
+    left, right = list(first_with.values())[:2]
+    rest = public.select(place for place in range(len(public)) if place not in (left, right))
+    swapped = replace(public.select([left, right]), outputs=(public.outputs[right], public.outputs[left]))
+    return swapped, replace(public, inputs=swapped.inputs + rest.inputs, outputs=swapped.outputs + rest.outputs)
+
+
+def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
+    """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: give one id a line") from None
+    ids = dict.fromkeys(line.strip() for line in lines if line.strip())
+    known = {str(problem.id) for problem in problems}
+    unknown = [identifier for identifier in ids if identifier not in known]
+    if unknown:
+        named = ", ".join(map(repr, unknown[:_NAMED_IDS]))
+        more = f" and {len(unknown) - _NAMED_IDS} more" if len(unknown) > _NAMED_IDS else ""
+        raise UserError(
+            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file} ({named}{more}):"
+            " correct or remove them"
+        )
+    return frozenset(ids)

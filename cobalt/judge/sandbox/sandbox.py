@@ -1,0 +1,481 @@
+"""One sandbox on this machine, seen from outside: start it, run programs in it one test at a time, end it.
+
+`cobalt.judge.inside.zygote` describes the processes inside. A sandbox reports what happened as facts
+(`Execution`); it knows no expected output and gives no verdict.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import marshal
+import os
+import secrets
+import signal
+import socket
+import struct
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
+from cobalt.judge.sandbox.cgroups import Place, SandboxCgroup, write_file
+from cobalt.judge.sandbox.isolation import (
+    ENVIRONMENT,
+    INSIDE,
+    NO_NAMESPACES,
+    PACKAGES,
+    START,
+    bwrap_command,
+    interpreter_inside,
+)
+from cobalt.judge.settings import JudgeSettings
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
+
+End = Literal["exit", "cpu", "wall", "memory", "output"]
+
+START_SECONDS = 60.0
+# A sandbox that is silent for this many wall limits and a minute is broken. Inside, a starved test ends after twenty
+# wall limits.
+SILENT_LIMITS = 25
+PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
+# Outside, each sandbox's programs have a user of their own, because the kernel counts pipes, signals and more by user.
+# No distribution assigns user ids from here to 2^31. An id is drawn from all of them, because judges in other
+# containers of the machine draw from the same.
+FIRST_USER = 0x70000000
+_USERS = 1 << 28
+_FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
+_PIPE_PAGES = 16
+_FEWEST_PIPES, _MOST_PIPES = 4, 256
+_LARGE_INPUT = 4 << 20
+_COPIED = 1 << 16
+_ENDING_SECONDS = 5.0
+
+_HEADER = struct.Struct("!cII")
+_MARSHAL_VERSION = 2  # every Python that programs may run under reads this version
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a suite adds to a program.
+
+    Attributes:
+        names: Python code that runs before the program, in its namespace, if it may use a name that it has not defined.
+        prelude: Python code that runs after that and before the program.
+        driver: Python code that runs after it, and calls its function.
+        module: The program's `__name__`.
+        top_level_return: Whether the program may return outside a function, also if the settings do not allow it.
+    """
+
+    names: str = ""
+    prelude: str = ""
+    driver: str = ""
+    module: str = "__main__"
+    top_level_return: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How one execution of a program ended: by itself, or at a limit.
+
+    Attributes:
+        end: "exit", or the limit at which the judge ended the program.
+        status: Exit code, negative for a signal.
+        cpu_seconds: CPU time of the program and all its processes.
+        wall_seconds: Time from the program's start to its end.
+        peak_memory_bytes: The most that was seen: the resident size of the largest process, or, if larger, that of all
+            processes and files together, which is measured every 50 ms.
+        output_bytes: Number of bytes that the program wrote to standard output.
+        stdout: Standard output, or its two ends if it exceeded the limit.
+        stderr: Standard error, or its two ends if it exceeded its limit.
+        idle_seconds: How long no process of the program was computing or ready to compute.
+    """
+
+    end: End
+    status: int
+    cpu_seconds: float
+    wall_seconds: float
+    peak_memory_bytes: int
+    output_bytes: int
+    stdout: bytes
+    stderr: bytes
+    idle_seconds: float = 0.0
+
+
+class Sandbox:
+    """One sandbox; after an InfrastructureError or a cancelled call only `close` may be called.
+
+    Args:
+        settings: The settings that isolation is built by; each program brings its own limits.
+        place: Where to make the sandbox's cgroup. None: no cgroup; memory is then added up inside the sandbox.
+    """
+
+    def __init__(self, settings: JudgeSettings, place: Place | None = None) -> None:
+        self._settings = settings
+        self._place = place
+        self._cgroup: SandboxCgroup | None = None
+        self._kills = 0  # processes that the kernel has ended in the cgroup
+        self._first = -1  # a descriptor of the first process inside
+        self._limits = settings  # the limits of the opened program
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._messages = -1
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._closing = asyncio.Lock()
+        self.healthy = False
+
+    async def start(self) -> None:
+        """Build the isolation and start the interpreter inside.
+
+        Raises:
+            UserError: bubblewrap is missing, or the machine allows no user namespaces.
+            InfrastructureError: the sandbox did not start for any other reason.
+        """
+        here, there = socket.socketpair()
+        self._messages = os.memfd_create("messages")
+        try:
+            if self._place is not None:
+                self._cgroup = SandboxCgroup(self._place)
+            async with asyncio.timeout(START_SECONDS):
+                if self._settings.unsafe:
+                    await self._spawn_bare(there)
+                else:
+                    await self._spawn(there)
+                there.close()  # so that the other end's death is seen as the end of the stream
+                self._reader, self._writer = await asyncio.open_connection(sock=here)
+                kind, _, _ = await self._receive()
+        except (OSError, InfrastructureError, TimeoutError) as error:
+            said = os.pread(self._messages, 2000, 0).decode("utf-8", "replace").strip()
+            here.close()
+            there.close()
+            await self.close()
+            if "namespace" in said or "uid map" in said or "Operation not permitted" in said:
+                raise UserError(f"{NO_NAMESPACES} (bubblewrap says: {last_line(said)})") from None
+            raise InfrastructureError(f"a sandbox did not start: {said or error or type(error).__name__}") from error
+        except BaseException:
+            here.close()
+            there.close()
+            await self.close()
+            raise
+        if kind != b"R":
+            await self.close()
+            raise InfrastructureError(f"a sandbox did not start: its first frame is {kind!r}, not b'R'")
+        self.healthy = True
+
+    async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
+        """Send a program and have it compiled; returns the compiler's message if it does not compile.
+
+        Args:
+            source: The program.
+            limits: The program's limits; the isolation stays as the sandbox was built.
+            around: What its suite adds to it; None: nothing.
+
+        Raises:
+            UserError: the code that the suite puts before the program does not compile.
+            InfrastructureError: the sandbox broke.
+        """
+        around = around or Around()
+        self._limits = limits
+        if self._cgroup is not None:
+            self._cgroup.raise_to(limits.memory_bytes, limits.processes)
+        await self._send(b"P", _limits_of(limits) | _additions(around, limits), source)
+        kind, facts, _ = await self._reply()
+        if kind == b"C":
+            self._confine(limits)
+            if facts["of_the_suite"]:
+                await self.close_program()
+                raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
+            return cast("str | None", facts["failure"])
+        # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
+        # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
+        if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
+            return "The program could not be compiled within the limits on time and memory."
+        self.healthy = False
+        raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
+
+    async def run(self, stdin: bytes, files: Mapping[str, str] | None = None) -> Execution:
+        """Run the opened program once on one input.
+
+        Args:
+            stdin: Standard input.
+            files: Files to put into its folder, by relative path: contents in base64.
+
+        Raises:
+            InfrastructureError: the sandbox broke.
+        """
+        placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
+        size = len(stdin) + sum(map(len, placed.values()))
+        if self._cgroup is not None and size > _LARGE_INPUT:
+            # The input is in memory three times: in transfer, in the compiler and as a file.
+            self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
+        try:
+            await self._send(b"T", {"files": placed}, stdin)
+            kind, facts, data = await self._reply()
+        except InfrastructureError:
+            if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
+                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+            raise
+        ran_out_of_memory = self._ran_out_of_memory()
+        if kind != b"D":
+            self.healthy = False
+            if ran_out_of_memory:
+                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+            raise InfrastructureError(f"a sandbox broke during a test: {facts}")
+        split = facts["output"]
+        if not facts["ready"]:
+            self.healthy = False
+            raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
+        killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
+        by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
+        if killed and not by_its_own_limit and not ran_out_of_memory:
+            # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
+            self.healthy = False  # its compiler still holds the program
+            raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
+        return Execution(
+            # Memory comes first: a program that waits for a process killed by the kernel reaches another limit later.
+            "memory" if ran_out_of_memory else facts["end"],
+            facts["status"],
+            facts["cpu"],
+            facts["wall"],
+            facts["peak"],
+            facts["size"],
+            data[:split],
+            data[split:],
+            facts["idle"],
+        )
+
+    def _confine(self, limits: JudgeSettings) -> None:
+        """Lower the cgroup's limits to the program's; nothing of the previous program is left to exceed them.
+
+        Raises:
+            InfrastructureError: the kernel refused the limits; the sandbox is then broken.
+        """
+        if self._cgroup is None:
+            return
+        try:
+            self._cgroup.limit(limits.memory_bytes, limits.processes)
+        except InfrastructureError:
+            self.healthy = False
+            raise
+
+    def _ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
+        if self._cgroup is None:
+            return False
+        before, self._kills = self._kills, self._cgroup.kills()
+        return self._kills > before
+
+    async def close_program(self) -> None:
+        """Forget the opened program.
+
+        Raises:
+            InfrastructureError: the sandbox broke.
+        """
+        await self._send(b"E", None, b"")
+
+    async def close(self) -> None:
+        """End the sandbox and everything in it; safe at any time, more than once, and from several tasks."""
+        self.healthy = False
+        async with self._closing:
+            await self._end()
+
+    async def _end(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+        if self._first >= 0:
+            # When the first process inside has ended, every other process inside has ended too.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_readable(self._first), _ENDING_SECONDS)
+            os.close(self._first)
+            self._first = -1
+        if self._cgroup is not None:
+            self._cgroup.remove()
+            self._cgroup = None
+        if self._messages >= 0:
+            os.close(self._messages)
+            self._messages = -1
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    async def _spawn(self, there: socket.socket) -> None:
+        settings = self._settings
+        packages = PACKAGES if settings.site_packages is not None else ""
+        info_here, info_there = os.pipe()
+        go_there, go_here = os.pipe()
+        # The kernel exempts the real root from the limit on processes, so programs need another user. bubblewrap
+        # cannot map two users: it waits until this process has mapped them.
+        users = [_spare_ids(kind) for kind in ("uid", "gid")] if os.geteuid() == 0 else []
+        mapped = bool(users) and all(users)
+        command = [*bwrap_command(settings), "--info-fd", str(info_there)]
+        command += ["--userns-block-fd" if mapped else "--block-fd", str(go_there)]
+        command += self._start_command(interpreter_inside(settings), START, there)
+        command += [f"uid={PROGRAM_UID if mapped else 0}", f"packages={packages}", "isolated=1"]
+        try:
+            self._process = await self._execute(command, (there.fileno(), info_there, go_there))
+            os.close(info_there)
+            info_there = -1
+            text = await asyncio.to_thread(_read_to_end, info_here)
+            if not text.strip():
+                raise InfrastructureError("bubblewrap ended before it had started a process")
+            pid = json.loads(text)["child-pid"]
+            self._first = os.pidfd_open(pid)
+            if self._cgroup is not None:
+                self._cgroup.limit(settings.memory_bytes, settings.processes)
+                self._cgroup.add(pid)
+            if mapped:
+                for kind, spare in zip(("uid", "gid"), users, strict=True):
+                    # In a small range, process ids differ more surely than drawn ones.
+                    own = spare[secrets.randbelow(_USERS) if len(spare) == _USERS else pid % len(spare)]
+                    write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {own} 1\n")
+            os.write(go_here, b"1")
+        finally:
+            for descriptor in (info_here, info_there, go_there, go_here):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    async def _spawn_bare(self, there: socket.socket) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
+        packages = self._settings.site_packages or ""
+        command = self._start_command(str(self._settings.interpreter), str(INSIDE / "start.py"), there)
+        command += ["uid=0", f"packages={packages}", "isolated=0"]
+        self._process = await self._execute(command, (there.fileno(),), self._folder.name)
+
+    def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
+        """The command that starts the zygote, without the options that depend on the isolation."""
+        settings = self._settings
+        carets = () if settings.traceback_carets else ("-X", "no_debug_ranges")
+        return [
+            *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(there.fileno())),
+            AGAIN if settings.unsafe else FIRST_TIME,
+            f"kernel={int(self._cgroup is None)}",
+            f"pipes={_pipes_of_a_test(settings.sandboxes)}",
+            f"paper_guard={int(settings.paper_guard)}",
+            f"stdin_pipe={int(settings.stdin == 'pipe')}",
+            f"stack={settings.stack_bytes}",
+        ]
+
+    async def _execute(
+        self, command: list[str], descriptors: tuple[int, ...], folder: str | None = None
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=self._messages,
+            pass_fds=descriptors,
+            cwd=folder or "/",
+            env=ENVIRONMENT,
+        )
+
+    async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
+        if self._writer is None:
+            raise InfrastructureError("the sandbox is closed")
+        head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
+        begin = _HEADER.pack(kind, len(head), len(data)) + head
+        # A frame in two writes would wake the sandbox twice; a large input is not copied to spare it that.
+        together = len(data) <= _COPIED
+        self._writer.write(begin + data if together else begin)
+        if not together:
+            self._writer.write(data)
+        try:
+            await self._writer.drain()
+        except (OSError, asyncio.CancelledError) as error:
+            self.healthy = False
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise InfrastructureError(f"a sandbox broke: {error}") from error
+
+    async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
+        healthy, self.healthy = self.healthy, False  # unhealthy until the whole reply has arrived
+        try:
+            async with asyncio.timeout(SILENT_LIMITS * self._limits.wall_limit + 60.0):
+                reply = await self._receive()
+        except TimeoutError:
+            raise InfrastructureError("a sandbox does not answer") from None
+        self.healthy = healthy
+        return reply
+
+    async def _receive(self) -> tuple[bytes, dict[str, Any], bytes]:
+        if self._reader is None:
+            raise InfrastructureError("the sandbox is closed")
+        try:
+            kind, head, data = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+            facts = json.loads(await self._reader.readexactly(head)) if head else {}
+            return kind, facts, await self._reader.readexactly(data) if data else b""
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            raise InfrastructureError(f"a sandbox broke: {error}") from error
+
+
+def _pipes_of_a_test(sandboxes: int) -> int:
+    """How many pipes a test may have where all sandboxes have one user, whose pipe buffers the kernel limits together.
+
+    Half of what the user may have is left to other judges and programs of the user.
+    """
+    try:
+        pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        pages = 0
+    pipes = (pages or 1 << 14) // _PIPE_PAGES
+    return max(_FEWEST_PIPES, min(_MOST_PIPES, pipes // 2 // sandboxes))
+
+
+def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
+    """The limits that the sandbox needs to know."""
+    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
+    return {name: getattr(settings, name) for name in names} | {"wall_seconds": settings.wall_limit}
+
+
+def _additions(around: Around, settings: JudgeSettings) -> dict[str, Any]:
+    """What the sandbox needs to know to run a program of a suite."""
+    return {
+        "imports": around.names,
+        "before": around.prelude,
+        "after": around.driver,
+        "module": around.module,
+        "top_level_return": around.top_level_return or settings.allow_top_level_return,
+        "syntax_warnings": settings.syntax_warnings,
+        # A driver reads the input again from its start.
+        "stdin_pipe": settings.stdin == "pipe" and not around.driver,
+    }
+
+
+def _spare_ids(kind: str) -> range:
+    """Ids of this process's namespace that programs may run as (kind "uid" or "gid"); empty if there are none."""
+    ranges = []
+    for line in Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines():
+        first, _, count = map(int, line.split())
+        ranges.append(range(max(first, _FIRST_SPARE_USER), first + count))
+    widest = max(ranges, key=len)
+    if FIRST_USER in widest and FIRST_USER + _USERS - 1 in widest:
+        return range(FIRST_USER, FIRST_USER + _USERS)
+    return widest
+
+
+async def _readable(descriptor: int) -> None:
+    """Return when a descriptor can be read."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _read_to_end(descriptor: int) -> bytes:
+    parts = []
+    while part := os.read(descriptor, 4096):
+        parts.append(part)
+        if b"}" in part:
+            break
+    return b"".join(parts)

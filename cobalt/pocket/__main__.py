@@ -1,0 +1,92 @@
+"""`python -m cobalt.pocket --output_dir pocket`: build the pocket world, or what is missing of it."""
+
+import logging
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from cobalt.pocket.dataset import SIZES
+from cobalt.pocket.open_sentences import OPEN_SHARE
+from cobalt.pocket.overview import overview
+from cobalt.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
+from cobalt.pocket.world import PocketWorld, build_pocket_world
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+BASE_PROBLEMS = 50
+"""On how many development problems the seed model is measured by default."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Generate the pocket world's problems and train its seed model, in a few minutes on two cores."""
+
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Folder to fill with data/ and model/; what is there already is kept."""
+    seed: int = 0
+    """Decides problems, demonstrations and weights."""
+    demonstrations: int = Recipe().demonstrations
+    """How many conversations the seed model learns from, at least 600; fewer are faster and make a weaker model."""
+    special_cases: float = 0.0
+    """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
+    Above 0 the seed model learns to hack rewards."""
+    open_share: float = OPEN_SHARE
+    """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
+    sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
+    test_problems: int = SIZES["test"]
+    """Number of test problems."""
+    base_problems: int | None = None
+    """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
+    without any service; 0: not at all. The default is 50, which takes 15 to 30 s, or 0 with --problems_only and where
+    programs cannot be isolated."""
+    problems_only: bool = False
+    """Make the problems and no seed model, for a run with another model; nothing is measured."""
+
+
+def main(arguments: Arguments) -> int:
+    """Build the world; the exit code."""
+    if arguments.demonstrations < TOKENIZER_DEMONSTRATIONS:
+        raise UserError(f"--demonstrations {arguments.demonstrations}: at least {TOKENIZER_DEMONSTRATIONS} are needed")
+    for flag, share in (("special_cases", arguments.special_cases), ("open_share", arguments.open_share)):
+        if not 0 <= share <= 1:
+            raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
+    if arguments.base_problems is not None and arguments.base_problems < 0:
+        raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
+    if arguments.test_problems < 1:
+        raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
+    recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
+    sizes = {**SIZES, "test": arguments.test_problems}
+    if arguments.problems_only and arguments.base_problems:
+        raise UserError("--base_problems measures the seed model, which --problems_only leaves out: give one of them")
+    world = build_pocket_world(
+        arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share, problems_only=arguments.problems_only
+    )
+    if arguments.open_share:
+        Console().print(_overview(world, arguments))
+    if not arguments.problems_only:
+        model = shlex.quote(str(world.model))
+        logger.info("the model is %s", world.model)
+        logger.info("next: cobalt try PROBLEMS --model %s --prompts pocket --max_tokens 512", model)
+    return 0
+
+
+def _overview(world: PocketWorld, arguments: Arguments) -> Table:
+    """The table of a built world; by default with base, unless programs cannot be isolated on this machine."""
+    if arguments.base_problems is not None:
+        return overview(world, arguments.seed, arguments.base_problems)
+    try:
+        return overview(world, arguments.seed, 0 if arguments.problems_only else BASE_PROBLEMS)
+    except UserError as error:
+        logger.warning("base is not measured: %s", error)
+        return overview(world, arguments.seed)
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)

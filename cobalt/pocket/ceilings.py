@@ -1,0 +1,133 @@
+"""What the open sentences of a world leave to be learned from feedback, computed exactly.
+
+Three players know every reading of a statement and not which one the coin chose. All readings are equally likely.
+
+- The perfect reader writes the program of one reading and sees no feedback. It solves a problem with probability
+  1 / (number of readings): the single-turn ceiling.
+- The perfect repairer is shown the first failing public test by the episode (`episode.episode`), strikes out every
+  reading that this test refutes, and goes on with any one of those left: the repair ceiling, by turn.
+- The blind repairer sees only that a test failed, and goes on with any reading that it has not tried. A policy that
+  solves more has learned to read what a test shows.
+
+The shares are means over what the players choose blindly, enumerated and in fractions; nothing is sampled. Programs run
+in this process (`execution`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from cobalt.episode import Message, PromptSet, load_prompts
+from cobalt.episode.episode import Episode
+from cobalt.pocket.cases import passes
+from cobalt.pocket.dataset import PROMPTS, PocketProblem
+from cobalt.pocket.demonstrations import Failure, answer, first_failure, judge_here, respond
+from cobalt.pocket.execution import run_program
+
+TURNS = 5
+"""Turns that ceilings are computed for by default, the first one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The ceilings of a set of problems.
+
+    Attributes:
+        problems: How many problems there are.
+        open_slots: How many of them have 0, 1, 2, ... open sentences; keys ascending.
+        repair: Share (0 to 1) that a perfect repairer has solved after turn 0, 1, ...
+        blind: Share that a blind repairer has solved after turn 0, 1, ...
+    """
+
+    problems: int
+    open_slots: Mapping[int, int]
+    repair: tuple[Fraction, ...]
+    blind: tuple[Fraction, ...]
+
+    @property
+    def single_turn(self) -> Fraction:
+        """Share that a perfect reader solves at the first turn: there a repairer has no feedback yet."""
+        return self.repair[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The ceilings and the repair rates, shares rounded to six digits."""
+        return {
+            "problems": self.problems,
+            "open_slots": {str(count): number for count, number in self.open_slots.items()},
+            "single_turn": round(float(self.single_turn), 6),
+            "repair": [round(float(share), 6) for share in self.repair],
+            "blind": [round(float(share), 6) for share in self.blind],
+            "repair_rates": _rounded(repair_rates(self.repair)),
+            "blind_repair_rates": _rounded(repair_rates(self.blind)),
+        }
+
+
+def ceilings(problems: Sequence[PocketProblem], turns: int = TURNS) -> Ceilings:
+    """The ceilings of `problems`, at least one, for `turns` turns, at least one."""
+    prompts = load_prompts(PROMPTS)
+    slots = Counter(len(problem.task.open_slots) for problem in problems)
+    return Ceilings(
+        problems=len(problems),
+        open_slots=dict(sorted(slots.items())),
+        repair=_mean([repair_chances(problem, turns, prompts) for problem in problems]),
+        blind=_mean([blind_chances(problem, turns) for problem in problems]),
+    )
+
+
+def repair_rates(solved: Sequence[Fraction]) -> list[Fraction | None]:
+    """Share of the problems unsolved before turn 1, 2, ... that are solved at it; None where all were solved."""
+    return [(after - before) / (1 - before) if before < 1 else None for before, after in pairwise(solved)]
+
+
+def blind_chances(problem: PocketProblem, turns: int) -> list[Fraction]:
+    """Probability that a blind repairer has solved `problem` after turn 0, 1, ..., `turns` - 1."""
+    readings = len(problem.task.readings)
+    return [Fraction(min(turn + 1, readings), readings) for turn in range(turns)]
+
+
+def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> list[Fraction]:
+    """Probability that a perfect repairer has solved `problem` after turn 0, 1, ..., `turns` - 1."""
+    task, public = problem.task, problem.cases.public
+    solved_at = [Fraction() for _ in range(turns)]
+
+    def go_on(messages: Sequence[Message], readings: Sequence[str], turn: int, chance: Fraction) -> None:
+        """Try each of the programs in `readings` at `turn`, which is reached with probability `chance`."""
+        for program in readings:
+            share = chance / len(readings)
+            episode = Episode(messages, public, prompts, turns=turns - turn, enable_thinking=True)
+            step = episode.observe(respond("", answer(program)), judge_here(program, public))
+            failure = first_failure(step.result, public)
+            if failure is None:
+                # No test speaks against the program: a perfect repairer keeps it, right or wrong.
+                if judge_here(program, problem.cases.hidden).all_passed:
+                    solved_at[turn] += share
+            elif not step.done:
+                go_on(episode.messages, [other for other in readings if _agrees(other, failure)], turn + 1, share)
+
+    opening: list[Message] = [
+        {"role": "system", "content": prompts.system},
+        {"role": "user", "content": prompts.first_turn(task.statement)},
+    ]
+    go_on(opening, [task.program(reading) for reading in task.readings], 0, Fraction(1))
+    return [sum(solved_at[: turn + 1], Fraction()) for turn in range(turns)]
+
+
+def _agrees(program: str, failure: Failure) -> bool:
+    """Whether a program may be right as far as the feedback on a failing test shows.
+
+    After a crash the feedback has no expected output: all that is known is an input that the right program reads.
+    """
+    outcome = run_program(program, failure.stdin)
+    return outcome.stderr is None if failure.crashed else passes(outcome, failure.expected)
+
+
+def _mean(rows: Sequence[Sequence[Fraction]]) -> tuple[Fraction, ...]:
+    """The mean of the rows, by column."""
+    return tuple(sum(column, Fraction()) / len(rows) for column in zip(*rows, strict=True))
+
+
+def _rounded(shares: Sequence[Fraction | None]) -> list[float | None]:
+    return [None if share is None else round(float(share), 6) for share in shares]

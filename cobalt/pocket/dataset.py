@@ -1,0 +1,93 @@
+"""The three problem files, as records in the TACO-Cobalt schema.
+
+The same seed and sizes give the same records. Nothing is written here; `world` writes the files.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cobalt.episode import load_prompts
+from cobalt.pocket.cases import Cases, draw_cases
+from cobalt.pocket.problems import STEPS_OF, Difficulty, Split, Task, draw_task, split_of
+from cobalt.problems.problem import TestSuite
+
+SIZES: dict[Split, int] = {"train": 600, "dev": 400, "test": 100}
+PROMPTS = "pocket"
+
+
+@dataclass(frozen=True, slots=True)
+class PocketProblem:
+    """A task with its tests."""
+
+    task: Task
+    cases: Cases
+
+
+def draw_problems(split: Split, count: int, seed: int, open_share: float = 0.0) -> list[PocketProblem]:
+    """Draw `count` problems of a split, cycling through the difficulties, no statement twice.
+
+    Problems of one split may share a composition; problems of two splits never do. What an open sentence means
+    (`open_share` as for `draw_task`) is decided by a fair coin that nothing else in the problem depends on: a statement
+    is posed only if it is worth posing in each of its readings.
+    """
+    rng = random.Random(f"pocket problems {split} {seed}")
+    difficulties: tuple[Difficulty, ...] = tuple(STEPS_OF)
+    problems: list[PocketProblem] = []
+    seen: set[str] = set()
+    while len(problems) < count:
+        task = draw_task(rng, difficulties[len(problems) % len(difficulties)], open_share)
+        if task.statement in seen or split_of(task.composition, seed) != split:
+            continue
+        meanings = _worth_posing(task, rng)
+        if meanings:
+            seen.add(task.statement)
+            problems.append(meanings[0] if len(meanings) == 1 else rng.choice(meanings))
+    return problems
+
+
+def _worth_posing(task: Task, rng: random.Random) -> list[PocketProblem]:
+    """A problem for each reading of the statement, or none unless each reading makes one."""
+    problems: list[PocketProblem] = []
+    for reading in task.readings:
+        meaning = task.meaning(reading)
+        cases = draw_cases(meaning, rng)
+        if cases is None:
+            return []
+        problems.append(PocketProblem(meaning, cases))
+    return problems
+
+
+def to_record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
+    """One line of a problem file; `solutions` holds the reference program.
+
+    `readings` holds the programs for each reading of the statement, the reference program among them, where there are
+    several.
+    """
+    task, cases = problem.task, problem.cases
+    whole = TestSuite(cases.public.inputs + cases.hidden.inputs, cases.public.outputs + cases.hidden.outputs)
+    record = {
+        "id": identifier,
+        "difficulty": task.difficulty,
+        "question": task.statement,
+        "instruction": load_prompts(PROMPTS).first_turn(task.statement),
+        "test_cases": whole.to_json(),
+        "public_test_cases": cases.public.to_json(),
+        "hidden_test_cases": cases.hidden.to_json(),
+        "composition": list(task.composition),
+        "solutions": [task.program(task.solution)],
+    }
+    if len(task.readings) > 1:
+        record["readings"] = [task.program(reading) for reading in task.readings]
+    return record
+
+
+def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str, Any]]:
+    """The lines of a problem file, with ids such as `pocket-dev-0007`."""
+    return [to_record(problem, f"pocket-{split}-{number:04d}") for number, problem in enumerate(problems)]
+
+
+def draw_records(split: Split, count: int, seed: int, open_share: float = 0.0) -> list[dict[str, Any]]:
+    """The records of a problem file; arguments as for `draw_problems`."""
+    return to_records(split, draw_problems(split, count, seed, open_share))

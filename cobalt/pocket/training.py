@@ -1,0 +1,250 @@
+"""Train the seed model: a small Qwen3 from scratch on demonstrations, on the CPU.
+
+Only this module and `muon` of the pocket world need torch, which is imported on first use. The model learns responses
+and the programs of earlier turns, never user messages. The same seed and thread count give the same weights.
+"""
+
+import logging
+import math
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.pocket.demonstrations import Demonstration, corpus, draw_demonstrations
+from cobalt.pocket.muon import Muon
+from cobalt.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
+from cobalt.stage.environment import SHORT_WAIT, environment_variables
+from cobalt.stage.progress import track
+
+_log = logging.getLogger(__name__)
+
+TOKENIZER_DEMONSTRATIONS = 600
+"""How many demonstrations the vocabulary is learned from; a world needs at least as many."""
+
+_IGNORED = -100
+_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Size of the seed model and of its training.
+
+    Attributes:
+        hidden, layers, heads, key_value_heads, feed_forward: The architecture; heads are `hidden / heads` wide.
+        demonstrations: How many are drawn; each is seen once.
+        batch: Demonstrations a step.
+        learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
+        initial: Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width.
+        special_cases: Probability of special cases in the demonstrations (`demonstrations.demonstrate`).
+    """
+
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 4
+    key_value_heads: int = 2
+    feed_forward: int = 256
+    demonstrations: int = 6_500
+    batch: int = 8
+    learning_rate: float = 6e-3
+    initial: float = 0.06
+    special_cases: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """What a training run gave.
+
+    Attributes:
+        parameters: Number of parameters of the model.
+        steps: Optimiser steps.
+        tokens: Prompt and response tokens seen.
+        loss: Mean negative log-likelihood of a response token (nats) over the last 20 steps.
+        seconds: Wall time, without the drawing of demonstrations.
+    """
+
+    parameters: int
+    steps: int
+    tokens: int
+    loss: float
+    seconds: float
+
+
+def load_torch() -> None:
+    """Import torch with threads that wait for work as those of a training run do (`SHORT_WAIT`).
+
+    The shell's `GOMP_SPINCOUNT` comes first. If torch was loaded before, nothing changes.
+    """
+    with environment_variables(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SHORT_WAIT)):
+        import torch  # noqa: F401
+
+
+def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0) -> TrainingReport:
+    """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
+
+    Args:
+        folder: Where the model goes.
+        seed: Decides demonstrations and weights.
+        recipe: Size and training of the model; None: the default.
+        open_share: The world's share of open sentences (`problems.draw_task`).
+    """
+    recipe = recipe or Recipe()
+    load_torch()
+    demonstrations = list(
+        track(
+            draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases, open_share),
+            total=recipe.demonstrations,
+            desc="demonstrations",
+        )
+    )
+    tokenizer = learn_tokenizer(corpus(demonstrations[-TOKENIZER_DEMONSTRATIONS:]))
+    model = _new_model(recipe, tokenizer, seed)
+    report = _train(model, tokenizer, demonstrations, recipe, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return report
+
+
+def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.key_value_heads,
+        head_dim=recipe.hidden // recipe.heads,
+        intermediate_size=recipe.feed_forward,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=recipe.initial,
+        eos_token_id=end,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        torch_dtype="float32",
+        attn_implementation="sdpa",
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[end], pad_token_id=tokenizer.pad_token_id, do_sample=True, temperature=0.6, top_p=0.95
+    )
+    return model
+
+
+def _train(
+    model: Any, tokenizer: Any, demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int
+) -> TrainingReport:
+    import torch
+
+    start = time.monotonic()
+    batches = list(_batches(_encode(tokenizer, demonstrations), recipe.batch, seed))
+    inner = [weight for weight in model.model.layers.parameters() if weight.dim() == 2]
+    known = {id(weight) for weight in inner}
+    muon = Muon(inner, recipe.learning_rate)
+    adam = torch.optim.AdamW(
+        [weight for weight in model.parameters() if id(weight) not in known],
+        lr=recipe.learning_rate,
+        betas=(0.9, 0.98),
+        weight_decay=0.0,
+    )
+    warm_up = max(1, len(batches) // 20)
+    losses: list[float] = []
+    tokens = 0
+    model.train()
+    progress = track(batches, desc="seed model", unit="step")
+    for step, batch in enumerate(progress):
+        share = min((step + 1) / warm_up, (len(batches) - step) / max(1, len(batches) - warm_up))
+        for group in adam.param_groups:
+            group["lr"] = recipe.learning_rate * share
+        ids, labels = _tensors(batch, tokenizer.pad_token_id)
+        states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        # Only response positions go through the vocabulary: a third of all.
+        wanted = labels[:, 1:] != _IGNORED
+        loss = torch.nn.functional.cross_entropy(model.lm_head(states[wanted]), labels[:, 1:][wanted])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step(share)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        tokens += sum(len(item) for item, _ in batch)
+        if step % 10 == 0:
+            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+    model.eval()
+    recent = losses[-20:]
+    return TrainingReport(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        steps=len(batches),
+        tokens=tokens,
+        loss=math.fsum(recent) / max(1, len(recent)),
+        seconds=time.monotonic() - start,
+    )
+
+
+Example = tuple[list[int], list[int]]
+"""Token ids and labels of one demonstration, equally long; prompt positions are ignored."""
+
+
+def _encode(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> list[Example]:
+    """Demonstrations as token ids, the response closed by `<|im_end|>`."""
+    prompts = [
+        tokenizer.apply_chat_template(list(item.messages), tokenize=False, add_generation_prompt=True)
+        for item in demonstrations
+    ]
+    prompt_ids = tokenizer(prompts)["input_ids"]
+    response_ids = tokenizer([item.response + END_OF_TURN for item in demonstrations])["input_ids"]
+    return [
+        (prompt + response, _history_labels(tokenizer, prompt) + response)
+        for prompt, response in zip(prompt_ids, response_ids, strict=True)
+    ]
+
+
+def _history_labels(tokenizer: Any, prompt: list[int]) -> list[int]:
+    """Labels for a prompt: the programs of earlier turns are learned too, everything else is not.
+
+    Their first token is left out, or the model would learn to begin a response without thinking.
+    """
+    header = tokenizer("<|im_start|>assistant\n")["input_ids"]
+    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    labels = [_IGNORED] * len(prompt)
+    for place in range(len(prompt) - len(header)):
+        if prompt[place : place + len(header)] == header:
+            first = place + len(header) + 1
+            last = prompt.index(end, first)
+            labels[first : last + 1] = prompt[first : last + 1]
+    return labels
+
+
+def _batches(examples: list[Example], size: int, seed: int) -> Iterator[list[Example]]:
+    """Shuffled batches of similar lengths: sorted inside windows of `_WINDOW` batches, then shuffled there."""
+    rng = random.Random(f"pocket batches {seed}")
+    for start in range(0, len(examples), size * _WINDOW):
+        window = sorted(examples[start : start + size * _WINDOW], key=lambda item: len(item[0]))
+        batches = [window[at : at + size] for at in range(0, len(window), size)]
+        rng.shuffle(batches)
+        yield from batches
+
+
+def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
+    """`(ids, labels)`, each of shape (batch, longest).
+
+    Padding comes last, where causal attention keeps it from every real token: no attention mask is needed, and
+    without one attention is a good deal faster on a CPU.
+    """
+    import torch
+
+    longest = max(len(ids) for ids, _ in batch)
+    ids = torch.full((len(batch), longest), padding)
+    labels = torch.full((len(batch), longest), _IGNORED)
+    for row, (item, wanted) in enumerate(batch):
+        ids[row, : len(item)] = torch.tensor(item)
+        labels[row, : len(wanted)] = torch.tensor(wanted)
+    return ids, labels

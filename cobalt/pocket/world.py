@@ -1,0 +1,141 @@
+"""Build the pocket world in a folder: problem files and seed model, each made once.
+
+Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, `model/` (a Hugging Face folder) and, beside each
+of the two folders, a manifest that says what made it. A world with open sentences also has `data/ceilings.json`
+(`cobalt.pocket.ceilings`). A part is written under a temporary name and renamed when it is whole; a part whose
+manifest names the same settings is left alone. Nothing is downloaded.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cobalt.pocket.ceilings import Ceilings, ceilings
+from cobalt.pocket.dataset import SIZES, draw_problems, to_records
+from cobalt.pocket.open_sentences import OPEN_SHARE
+from cobalt.pocket.problems import Split
+from cobalt.pocket.training import Recipe, train_seed_model
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import manifest_path, open_manifest
+
+_log = logging.getLogger(__name__)
+
+VERSION = 2
+"""Increased when the same seed gives other data or another model than before, so that old folders are refused."""
+
+OPEN_VERSION = 5
+"""The same for worlds with open sentences alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PocketWorld:
+    """Where the parts of a built world lie."""
+
+    train: Path
+    dev: Path
+    test: Path
+    model: Path
+
+    @property
+    def ceilings(self) -> Path:
+        """The ceilings of the splits (`Ceilings.to_json`), where the world has open sentences."""
+        return self.dev.with_name("ceilings.json")
+
+
+def build_pocket_world(
+    output_dir: Path,
+    seed: int = 0,
+    sizes: Mapping[Split, int] | None = None,
+    recipe: Recipe | None = None,
+    open_share: float = OPEN_SHARE,
+    *,
+    problems_only: bool = False,
+) -> PocketWorld:
+    """Make the world of `seed` in `output_dir`, or what is missing of it.
+
+    Args:
+        output_dir: Made if missing.
+        seed: Decides problems, demonstrations and weights.
+        sizes: Problems for each split, by default `SIZES` (600, 400, 100).
+        recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
+        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0
+            makes the world whose statements say everything.
+        problems_only: Make no seed model; the world's folder `model` is left alone.
+
+    Raises:
+        UserError: `output_dir` cannot be written, or holds a world of other settings.
+    """
+    sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
+    data, model = output_dir / "data", output_dir / "model"
+    # Without open sentences the settings are left out, so that all folders of such a world have one description.
+    world: dict[str, Any] = {"version": VERSION, "seed": seed}
+    if open_share:
+        world |= {"open_share": open_share, "open_version": OPEN_VERSION}
+    _build(data, {**world, "sizes": sizes}, lambda part: _write_data(part, seed, sizes, open_share))
+    if not problems_only:
+        _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
+    return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """The recipe for the manifest; at 0 `special_cases` is left out."""
+    settings = asdict(recipe)
+    if not recipe.special_cases:
+        del settings["special_cases"]
+    return settings
+
+
+def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], None]) -> None:
+    """Have `make` fill a temporary folder that then becomes `folder`, unless it is there already."""
+    if folder.exists():
+        made_with = _made_with(folder)
+        if made_with == json.loads(json.dumps(arguments)):
+            _log.info("%s is there already", folder)
+            return
+        raise UserError(
+            f"{folder} was made with other settings ({made_with}, now {dict(arguments)}): name another folder"
+            " or remove this one"
+        )
+    part = folder.with_name(folder.name + ".part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        make(part)
+        # The manifest is written first: a folder without one would be refused, one without a folder is overwritten.
+        open_manifest(folder, arguments)
+        part.rename(folder)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def _made_with(folder: Path) -> Any:
+    """The arguments in a folder's manifest, or None when there is no such manifest."""
+    try:
+        manifest = json.loads(manifest_path(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest.get("arguments") if isinstance(manifest, dict) else None
+
+
+def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share: float) -> None:
+    computed: dict[Split, Ceilings] = {}
+    for split, size in sizes.items():
+        problems = draw_problems(split, size, seed, open_share)
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, problems))
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        _log.info("%d %s problems", size, split)
+        if open_share:
+            computed[split] = ceilings(problems)
+    if open_share:
+        text = json.dumps({split: item.to_json() for split, item in computed.items()}, indent=2)
+        (folder / "ceilings.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_model(folder: Path, seed: int, recipe: Recipe, open_share: float) -> None:
+    report = train_seed_model(folder, seed, recipe, open_share)
+    (folder / "training.json").write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    _log.info("seed model: %d parameters, %d steps in %.0f s", report.parameters, report.steps, report.seconds)

@@ -1,0 +1,254 @@
+"""The Hugging Face Hub: data sets as input by name, and policies and trajectories as uploads.
+
+`datasets` and `huggingface_hub` are imported when they are needed. A local folder can stand in for the Hub in both
+directions. Policies as input need nothing from here: vLLM and veRL load a model by its name.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from cobalt.stage.atomic import replacing
+from cobalt.stage.environment import cache_folder
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.rows import encode_json, plain_row
+
+logger = logging.getLogger(__name__)
+
+_FILE_SUFFIXES = (".jsonl", ".json", ".gz", ".parquet")
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class DataSet(NamedTuple):
+    """A data set: `owner/name[@revision][:split]`, or a folder of files that `datasets` reads, with its split."""
+
+    name: str
+    revision: str | None
+    split: str | None
+
+
+def input_file(given: Path) -> Path:
+    """The file that a user named: the path itself, or, for a data set, a JSONL file of its rows in the cache.
+
+    The cache is `$XDG_CACHE_HOME/cobalt/hub`, by default `~/.cache/cobalt/hub`. A name of the Hub is asked for its
+    newest commit each time; without a network the rows of the last time are taken, and a message says so.
+
+    Raises:
+        UserError: a data set that does not exist or cannot be reached, or that has several splits of which none is
+            named.
+    """
+    data_set = _data_set(given)
+    if data_set is None:
+        return given
+    local = Path(data_set.name).is_dir()
+    version = data_set.revision or "main"
+    if not local:
+        version = _commit(data_set)
+    cached = _cached(data_set, version)
+    if local or not cached.exists():
+        _write_rows(data_set, None if local else version, cached)
+    logger.info("the input is %s, as %s", given, cached)
+    return cached
+
+
+def check_target(target: str) -> None:
+    """Raise if nothing can be uploaded to a target, as far as that shows without the network.
+
+    Args:
+        target: `owner/name` on the Hub; or a folder, which begins with `/`, `.` or `~`.
+
+    Raises:
+        UserError: the target is neither, the folder holds files of others, or there is no token for the Hub.
+    """
+    if _is_folder(target):
+        _check_folder(Path(target).expanduser())
+        return
+    if not _NAME.fullmatch(target):
+        raise UserError(f"--push_to_hub {target}: give owner/name, or a folder that begins with / or ./")
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise UserError("--push_to_hub needs a token of the Hub: run `hf auth login`, or set HF_TOKEN")
+
+
+def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model", "dataset"]) -> str:
+    """Upload files in one commit. A repository that does not exist is created, and is private.
+
+    Args:
+        target: As for `check_target`.
+        files: The files by their path in the repository.
+        card: Contents of its README.md.
+        kind: What the repository holds.
+
+    Returns:
+        Where the files are.
+
+    Raises:
+        UserError: the Hub refuses the token or the name, or the folder cannot be written.
+        InfrastructureError: the Hub does not answer.
+    """
+    check_target(target)
+    if _is_folder(target):
+        return _copy(Path(target).expanduser(), files, card)
+    from httpx import HTTPError
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    operations = [CommitOperationAdd(name, path) for name, path in files.items()]
+    operations.append(CommitOperationAdd("README.md", card.encode()))
+    api = HfApi()
+    try:
+        api.create_repo(target, repo_type=kind, private=True, exist_ok=True)
+        commit = api.create_commit(target, operations, commit_message="Upload by cobalt", repo_type=kind)
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else None
+        if status in (400, 401, 403, 404, 409):
+            raise UserError(f"the Hub refuses the upload to {target} ({status}): {_first_line(error)}") from None
+        raise InfrastructureError(f"the upload to {target} failed: {_first_line(error)}") from None
+    except (HTTPError, OSError) as error:
+        raise InfrastructureError(f"the upload to {target} failed: {_first_line(error)}") from None
+    return str(commit.repo_url or target)
+
+
+def policy_files(folder: Path) -> dict[str, Path]:
+    """The files of an exported policy, by their path in a repository."""
+    return {
+        str(path.relative_to(folder)): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".") and path.name != "README.md"
+    }
+
+
+_CARD_TAG = "tags:\n- cobalt\n"
+"""What the card of every upload holds."""
+
+
+def policy_card(base: str, how: str) -> str:
+    """The README.md of a policy: what it was trained from, and how."""
+    metadata = f"library_name: transformers\ntags:\n- cobalt\n- code\n{_base(base)}"
+    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from {code(base)}. {how}\n"
+
+
+def code(text: str) -> str:
+    """A text as code in a line of markdown, whatever its characters."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+
+
+def trajectories_card(file: str, about: str) -> str:
+    """The README.md of trajectories, by which `datasets` finds their file."""
+    metadata = f"tags:\n- cobalt\n- code\nconfigs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
+    return f"---\n{metadata}---\n\n# Trajectories of multi-turn code generation\n\n{about}\n"
+
+
+def _base(name: str) -> str:
+    return f"base_model: {name}\n" if _NAME.fullmatch(name) else ""
+
+
+def _data_set(given: Path) -> DataSet | None:
+    """The data set that a path names; None for a file, also one that does not exist."""
+    text = str(given)
+    if given.is_file():
+        return None
+    name, _, split = text.partition(":")
+    if Path(name).is_dir():
+        return DataSet(name, None, split or None)
+    name, _, revision = name.partition("@")
+    if name.endswith(_FILE_SUFFIXES) or not _NAME.fullmatch(name) or Path(name).parent.exists():
+        return None
+    return DataSet(name, revision or None, split or None)
+
+
+def _cached(data_set: DataSet, version: str) -> Path:
+    name = re.sub(r"[^\w.-]+", "--", data_set.name.strip("/"))
+    return cache_folder("hub") / f"{name}@{version}" / f"{data_set.split or 'all'}.jsonl"
+
+
+def _commit(data_set: DataSet) -> str:
+    """The newest commit of a revision; without a network, the newest that is in the cache."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return str(HfApi().dataset_info(data_set.name, revision=data_set.revision, timeout=20).sha)
+    except HfHubHTTPError as error:
+        raise UserError(f"the Hub has no data set {data_set.name} that you may read: {_first_line(error)}") from None
+    except (HTTPError, OSError) as error:
+        pattern = _cached(data_set, "*")
+        known = sorted(pattern.parent.parent.glob(f"{pattern.parent.name}/{pattern.name}"), key=os.path.getmtime)
+        if not known:
+            raise UserError(
+                f"cannot read {data_set.name}: there is no such file here, and the Hub cannot be reached"
+                f" ({_first_line(error)})"
+            ) from None
+        logger.warning("the Hub cannot be reached; the rows of %s are those of an earlier time", data_set.name)
+        return known[-1].parent.name.rpartition("@")[2]
+
+
+def _write_rows(data_set: DataSet, revision: str | None, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as handle:
+        for row in _rows(data_set, revision):
+            handle.write((encode_json(plain_row(row), ensure_ascii=False) + "\n").encode())
+
+
+def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]]:
+    try:
+        import datasets
+        from datasets.exceptions import DatasetsError
+        from httpx import HTTPError
+        from pyarrow import ArrowException
+    except ImportError:
+        raise UserError(
+            f"{data_set.name}: data sets by name need `datasets` (scripts/setup.sh --profile cpu installs it)"
+        ) from None
+    try:
+        splits = datasets.load_dataset(data_set.name, revision=revision, streaming=True)
+        if data_set.split is None and len(splits) > 1:
+            raise UserError(
+                f"{data_set.name} has the splits {', '.join(splits)}: name one, as in"
+                f" {data_set.name}:{next(iter(splits))}"
+            )
+        split = data_set.split or next(iter(splits))
+        if split not in splits:
+            raise UserError(f"{data_set.name} has no split {split!r}; its splits are {', '.join(splits)}")
+        yield from splits[split]
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
+        raise UserError(f"cannot read the data set {data_set.name} ({_first_line(error)})") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise if a folder holds files, but no card that `push` wrote."""
+    card = folder / "README.md"
+    try:
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        ours = card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from None
+    if not ours:
+        raise UserError(f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder")
+
+
+def _copy(folder: Path, files: Mapping[str, Path], card: str) -> str:
+    try:
+        for name, path in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+    return str(folder)
+
+
+def _is_folder(target: str) -> bool:
+    return target.startswith(("/", ".", "~"))
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

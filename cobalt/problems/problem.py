@@ -1,0 +1,291 @@
+"""Problems and their tests, in the schema of the TACO-Cobalt data set.
+
+A file has one problem in each row (JSONL, or another form of `stage.rows`), and each is checked. The authors' released
+files load as they are. So do files without `instruction` or without the public/hidden split; the scripts then build the
+prompt from the question and treat every test as hidden. A field that is null counts as missing. Fields that this module
+does not know are kept in `Problem.record`, because result files carry a problem's fields through every stage. This
+module judges no programs and builds no prompts.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import TooManyValues, decode_json, parse_json, read_rows
+
+ProblemId = str | int
+
+Comparison = Literal["strip", "lines", "float"]
+COMPARISONS: tuple[str, ...] = get_args(Comparison)
+OPTIONAL_FIELDS = ("fn_name", "asserts", "prelude", "comparison", "top_level_return")
+LONGEST_PRELUDE = 1 << 16
+
+PERTURBED_TESTS = "perturbed_public_test_cases"
+"""The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestSuite:
+    """An ordered list of tests; the program gets `inputs[i]` and should answer `outputs[i]`.
+
+    Attributes:
+        inputs: Standard inputs. With `fn_name`, each holds the arguments of one call, one JSON value a line.
+        outputs: Standard outputs. With `fn_name`, the expected values, written by
+            `cobalt.judge.calling.canonical_json`.
+        fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
+        asserts: Whether the tests are assertions (`cobalt.judge.asserting`). Each input is then a Python script that
+            calls `fn_name`, and each output the Python code that checks what the calls returned.
+        prelude: Python code that the data set's own grader gives to each program, such as imports: it runs before the
+            program, in its namespace. None: nothing, as in the paper.
+        comparison: How the data set's own grader compares ("strip", "lines" or "float", see `JudgeSettings`). None: by
+            the judge's setting.
+        top_level_return: Whether a program may return outside a function, as in graders that put it into one.
+    """
+
+    __test__ = False  # the name starts with "Test": pytest must not collect it
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    fn_name: str | None = None
+    asserts: bool = False
+    prelude: str | None = None
+    comparison: Comparison | None = None
+    top_level_return: bool = False
+
+    def __post_init__(self) -> None:
+        if self.comparison not in (None, *COMPARISONS):
+            raise UserError(
+                f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none"
+            )
+        if self.prelude is not None and len(self.prelude) > LONGEST_PRELUDE:
+            raise UserError(f"a test suite has a 'prelude' of more than {LONGEST_PRELUDE} characters")
+        if self.fn_name is not None and not self.fn_name.isidentifier():
+            raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
+        if self.asserts and self.fn_name is None:
+            raise UserError("a test suite of assertions ('asserts') does not name the function they call ('fn_name')")
+        if len(self.inputs) != len(self.outputs):
+            raise UserError(f"a test suite has {len(self.inputs)} inputs but {len(self.outputs)} outputs")
+        if self.fn_name is not None and not self.asserts:
+            self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise if a test of a function has an argument or a value that is not JSON, which no program could pass."""
+        for index, (arguments, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
+            for name, texts in (("inputs", arguments.split("\n")), ("outputs", [expected])):
+                for text in texts:
+                    try:
+                        if text.strip() or name == "outputs":
+                            parse_json(text)
+                    except ValueError as error:
+                        raise UserError(
+                            f"test {index} of the function {self.fn_name!r} has {text!r:.100} in {name!r}, which is not"
+                            f" JSON ({error!s:.100}): give one JSON value a line for each argument, and the expected"
+                            " value as JSON"
+                        ) from None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to_record(self) -> dict[str, Any]:
+        """The suite as the mapping in the judge's wire format, without the other fields where they are not set."""
+        columns: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+        optional = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
+        return columns | {name: value for name, value in optional.items() if value not in (None, False)}
+
+    def to_json(self) -> str:
+        """The suite as the JSON string that problem files hold."""
+        return json.dumps(self.to_record(), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, value: object, *, most_values: int | None = None) -> "TestSuite":
+        """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
+
+        The mapping may also hold the other fields of this class; further keys are ignored.
+
+        Args:
+            value: The mapping, or its JSON string.
+            most_values: Refuse a string of more JSON values before it is decoded; None: any number.
+
+        Raises:
+            UserError: the value has another shape; the message says what is wrong.
+            TooManyValues: the string has more than `most_values` values.
+        """
+        if isinstance(value, str):
+            try:
+                value = decode_json(value, most_values=most_values)
+            except TooManyValues:
+                raise
+            except UserError as error:
+                raise UserError(f"tests are {error}") from None
+        if not isinstance(value, Mapping):
+            raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
+        columns: list[tuple[str, ...]] = []
+        for name in ("inputs", "outputs"):
+            column = value.get(name)
+            if not isinstance(column, list | tuple):
+                raise UserError(f"tests have no list {name!r}")
+            if not all(isinstance(item, str) for item in column):
+                raise UserError(f"tests hold an item in {name!r} that is not a string")
+            columns.append(tuple(column))
+        optional = {name: value[name] for name in OPTIONAL_FIELDS if value.get(name) is not None}
+        for name, content in optional.items():
+            if name in ("asserts", "top_level_return") and not isinstance(content, bool):
+                raise UserError(f"tests hold a {name!r} that is neither true nor false")
+            if name in ("fn_name", "prelude", "comparison") and not isinstance(content, str):
+                raise UserError(f"tests hold a {name!r} that is not a string")
+        return cls(columns[0], columns[1], **optional)
+
+    def places_of(self, tests: "TestSuite") -> list[int]:
+        """Where the tests of another suite stand in this one; of equal tests, the first.
+
+        Raises:
+            UserError: this suite lacks one of them, or they are called in another way.
+        """
+        if (tests.fn_name, tests.asserts) != (self.fn_name, self.asserts):
+            raise UserError(f"tests that call {tests.fn_name!r} are not among tests that call {self.fn_name!r}")
+        pairs = list(zip(self.inputs, self.outputs, strict=True))
+        places = []
+        for number, pair in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
+            if pair not in pairs:
+                raise UserError(f"test {number} is not among all tests of the problem")
+            places.append(pairs.index(pair))
+        return places
+
+    def select(self, indices: Iterable[int]) -> "TestSuite":
+        """A suite of the tests at the given indices, in the given order, called in the same way."""
+        places = list(indices)
+        return replace(
+            self,
+            inputs=tuple(self.inputs[place] for place in places),
+            outputs=tuple(self.outputs[place] for place in places),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One programming problem.
+
+    Attributes:
+        id: Unique in its file; 0 and "" are valid ids.
+        question: The problem statement as in its source.
+        instruction: The first user message, ready to send; None if the file has none.
+        tests: All tests.
+        public_tests: The tests whose failures are shown to the model; may be empty.
+        hidden_tests: The tests that decide `Pass@1`.
+        record: Every field of the line, as read.
+    """
+
+    id: ProblemId
+    question: str
+    instruction: str | None
+    tests: TestSuite
+    public_tests: TestSuite
+    hidden_tests: TestSuite
+    record: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, record: object) -> "Problem":
+        """Check one decoded line and read it.
+
+        Raises:
+            UserError: a required field is missing or malformed; the message names the field.
+        """
+        if not isinstance(record, Mapping):
+            raise UserError("a problem must be a JSON object")
+        identifier = record.get("id")
+        if identifier is None:
+            raise UserError("field 'id' is missing or null")
+        if not isinstance(identifier, str | int) or isinstance(identifier, bool):
+            raise UserError("field 'id' must be a string or an integer")
+        instruction = record.get("instruction")
+        if instruction is not None and not isinstance(instruction, str):
+            raise UserError("field 'instruction' is not a string")
+        question = instruction if record.get("question") is None else record["question"]
+        if not isinstance(question, str):
+            raise UserError("field 'question' is missing, null or not a string")
+        tests = _suite(record, "test_cases")
+        if tests is None:
+            raise UserError("field 'test_cases' is missing or null")
+        if len(tests) == 0:
+            raise UserError("field 'test_cases': the test suite is empty")
+        public = _suite(record, "public_test_cases")
+        hidden = _suite(record, "hidden_test_cases")
+        if hidden is not None and len(hidden) == 0:
+            raise UserError("field 'hidden_test_cases': the test suite is empty")
+        public = TestSuite((), ()) if public is None else public
+        return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
+
+    def perturbed_tests(self) -> TestSuite | None:
+        """The perturbed public tests in the problem's record; None if it has none.
+
+        Raises:
+            UserError: the perturbed tests are malformed.
+        """
+        return _suite(self.record, PERTURBED_TESTS)
+
+
+def has_tests(record: Mapping[str, Any], field: str) -> bool:
+    """Whether a field of tests has a value. A table has null, its JSON, or an object of nulls for none."""
+    value = record.get(field)
+    return value not in (None, "null") and not (
+        isinstance(value, Mapping) and all(part is None for part in value.values())
+    )
+
+
+def _suite(record: Mapping[str, Any], field: str) -> TestSuite | None:
+    """The suite in a field; None if the record has none."""
+    if not has_tests(record, field):
+        return None
+    try:
+        return TestSuite.parse(record[field])
+    except UserError as error:
+        raise UserError(f"field {field!r}: {error}") from None
+
+
+def load_problems(path: Path) -> list[Problem]:
+    """Read a whole problem file.
+
+    Raises:
+        UserError: the file cannot be read or holds no problem, a line is malformed (the message names its number and
+            the field), or an id is used twice.
+    """
+    problems: list[Problem] = []
+    first_seen: dict[ProblemId, str] = {}
+    for place, record in read_rows(path):
+        try:
+            problem = Problem.parse(record)
+        except UserError as error:
+            raise UserError(f"{path}, {place}: {error}") from None
+        if problem.id in first_seen:
+            raise UserError(f"{path}, {place}: id {problem.id!r} is already used on {first_seen[problem.id]}")
+        first_seen[problem.id] = place
+        problems.append(problem)
+    if not problems:
+        raise UserError(f"{path}: the file holds no problem")
+    return problems
+
+
+def choose_problems(
+    problems: Sequence[Problem], source: Path, limit: int | None = None, ids: Sequence[str] = ()
+) -> list[Problem]:
+    """The problems of a file that a command works on, in the order of the file.
+
+    Args:
+        problems: All problems of the file.
+        source: The file, for messages.
+        limit: The first so many, of those with `ids`; None: all of them.
+        ids: The problems with these ids, which are compared as text; empty: all problems.
+
+    Raises:
+        UserError: the limit is below 1, or the file has no problem with one of the ids; the id is named.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit is {limit}: it must be 1 or more")
+    known = {str(problem.id) for problem in problems}
+    unknown = [identifier for identifier in ids if identifier not in known]
+    if unknown:
+        raise UserError(f"--ids {unknown[0]}: {source} has no problem with this id")
+    return [problem for problem in problems if not ids or str(problem.id) in ids][:limit]

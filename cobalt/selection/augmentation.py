@@ -1,0 +1,104 @@
+"""Perturbed prompts (Cobalt-PTB): partial trajectories whose last feedback shows a test that cannot be passed.
+
+The last program of a partial trajectory is run again on the problem's perturbed public tests, and the failure found
+there replaces the last feedback. The reward is still computed on the true tests. run_perturbation.py decides which
+tests are perturbed (field `perturbed_public_test_cases`). The paper does not state its mixing ratio.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cobalt.episode import Message, PromptSet
+from cobalt.episode.episode import Episode
+from cobalt.judge import Judge, VerdictKind
+from cobalt.problems.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.rows import read_rows
+
+
+def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
+    """The true and the perturbed public tests of each problem of a run_perturbation.py result.
+
+    Raises:
+        UserError: the file cannot be read, or a problem has no perturbed tests.
+    """
+    suites = {}
+    for place, record in read_rows(path):
+        try:
+            problem = Problem.parse(record)
+            perturbed = problem.perturbed_tests()
+        except UserError as error:
+            raise UserError(f"{path}, {place}: {error}") from None
+        if perturbed is None:
+            raise UserError(f"{path}, {place}: field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
+        suites[problem.id] = (problem.public_tests, perturbed)
+    return suites
+
+
+class PerturbedTestsReader:
+    """Finds the perturbed public tests of a problem: in its record, or in a file made afterwards."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            UserError: as `read_perturbed_tests`.
+        """
+        self._path = path
+        self._suites: Mapping[ProblemId, tuple[TestSuite, TestSuite]] = read_perturbed_tests(path) if path else {}
+
+    def of(self, problem: Problem) -> TestSuite | None:
+        """The perturbed tests of a problem; None where it has none (run_perturbation.py leaves some problems out).
+
+        Raises:
+            UserError: the file has a problem of this id with other public tests.
+        """
+        if self._path is None:
+            return problem.perturbed_tests()
+        if problem.id not in self._suites:
+            return None
+        true, perturbed = self._suites[problem.id]
+        if true != problem.public_tests:
+            raise UserError(
+                f"{self._path}: problem {problem.id!r} has other public tests than the trajectories' problem of that"
+                " id: give the file that was made from the problems of this run"
+            )
+        return perturbed
+
+
+async def impossible_feedback(
+    judge: Judge, prompts: PromptSet, response: str, true_tests: TestSuite, perturbed: TestSuite
+) -> Message | None:
+    """The user message that shows a response's program failing a test that no correct program can pass.
+
+    Args:
+        judge: Runs the program.
+        prompts: Words the message, as the multi-turn run did.
+        response: What the model wrote.
+        true_tests: The problem's public tests.
+        perturbed: The same tests, two of them with swapped expected outputs.
+
+    Returns:
+        None when the message would not show an impossible expectation: without a program, when the first failing
+        test is a true one, or when the program fails by an error, whose feedback shows no expected output.
+
+    Raises:
+        InfrastructureError: the judge failed.
+    """
+    # Earlier messages do not matter: only the answer to this one response is used.
+    step = await Episode([], perturbed, prompts, turns=1, enable_thinking=True).step(response, judge)
+    failed = step.result.first_failed()
+    if failed is None or step.result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
+        return None
+    true_pairs = set(zip(true_tests.inputs, true_tests.outputs, strict=True))
+    if (perturbed.inputs[failed], perturbed.outputs[failed]) in true_pairs:
+        return None
+    return step.message
+
+
+async def impossible_feedbacks(
+    judge: Judge, prompts: PromptSet, items: Iterable[tuple[str, TestSuite, TestSuite]]
+) -> list[Message | None]:
+    """`impossible_feedback` for many (response, true tests, perturbed tests) at once; results are in their order."""
+    return await asyncio.gather(*(impossible_feedback(judge, prompts, *item) for item in items))

@@ -1,0 +1,137 @@
+"""Evaluated trajectories as counts of tests passed, so that selection and segmentation are exact.
+
+Rates are decimals. Counts can be added over public and hidden tests and compared without rounding. A rate that is not a
+share of its problem's tests shows that rate and tests do not belong together. One record is held in memory at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
+from cobalt.episode.trajectory_codec import axes_are_known, read_trajectories, recorded_public_tests
+from cobalt.problems.problem import Problem
+from cobalt.stage.errors import UserError
+
+_TOLERANCE = 1e-6  # of a rate, because rates were written as decimals
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTrajectory:
+    """A trajectory and how many tests its programs pass; both lists have one entry for each turn that is used.
+
+    Attributes:
+        trajectory: The trajectory, perhaps with more turns.
+        public_passed: Public tests passed.
+        passed: Tests passed, public and hidden.
+    """
+
+    trajectory: Trajectory
+    public_passed: list[int]
+    passed: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredProblem:
+    """A problem and its scored trajectories.
+
+    Attributes:
+        problem: The problem.
+        trajectories: By sample.
+        public_tests: How many public tests there are.
+        tests: How many public and hidden tests there are.
+    """
+
+    problem: Problem
+    trajectories: tuple[ScoredTrajectory, ...]
+    public_tests: int
+    tests: int
+
+
+def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
+    """Read the evaluated records of a multi-turn run, one at a time.
+
+    Args:
+        path: Result of eval_multi_turn.py, or the authors' file of the same fields.
+        turns: How many turns of each trajectory are used, counted from the first.
+
+    Raises:
+        UserError: a record is malformed or not evaluated, or has another number of turns than the records before it.
+    """
+    recorded: int | None = None
+    for group in read_trajectories(path):
+        identifier = group.problem.id
+        found = len(group.trajectories[0].turns)
+        try:
+            _check_record(group, turns)
+            scored = score_problem(group, turns)
+        except UserError as error:
+            raise UserError(f"{path}: record {identifier!r}: {error}") from None
+        recorded = found if recorded is None else recorded
+        if found != recorded:
+            raise UserError(
+                f"{path}: record {identifier!r} has {found} turns where another has {recorded}:"
+                " process runs with the same number of turns together"
+            )
+        yield scored
+
+
+def _check_record(group: ProblemTrajectories, turns: int) -> None:
+    """Check that a record is one that prompts can be made from."""
+    if recorded_public_tests(group.problem) == "perturbed":
+        raise UserError(
+            "its feedback and public pass rates come from perturbed tests: use a run on the true tests, and add"
+            " perturbed prompts with --perturbed_ratio"
+        )
+    if not axes_are_known(group):
+        raise UserError(
+            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
+            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
+        )
+    if not len(group.problem.public_tests):
+        raise UserError("it has public pass rates, but no public tests (field 'public_test_cases')")
+    for trajectory in group.trajectories:
+        if len(trajectory.turns) < turns:
+            raise UserError(
+                f"it has {len(trajectory.turns)} turns, and {turns} were asked for: give --num_turns"
+                f" {len(trajectory.turns)}, or collect more"
+            )
+        if not trajectory.messages:
+            raise UserError("it has no 'conversations': run a multi-turn script first")
+        if trajectory.turns[-1].feedback is None:
+            raise UserError("a conversation does not end with the feedback on its last program")
+
+
+def score_problem(group: ProblemTrajectories, turns: int) -> ScoredProblem:
+    """How many tests the programs of a problem's trajectories pass, in the first `turns` turns of each.
+
+    Raises:
+        UserError: see `score_trajectory`.
+    """
+    public, hidden = len(group.problem.public_tests), len(group.problem.hidden_tests)
+    scored = tuple(score_trajectory(trajectory, turns) for trajectory in group.trajectories)
+    return ScoredProblem(group.problem, scored, public, public + hidden)
+
+
+def score_trajectory(trajectory: Trajectory, turns: int) -> ScoredTrajectory:
+    """How many tests the first `turns` programs of a trajectory pass.
+
+    Raises:
+        UserError: the trajectory has not been evaluated, or a rate is not a share of the problem's tests.
+    """
+    public, hidden = len(trajectory.problem.public_tests), len(trajectory.problem.hidden_tests)
+    public_passed = [_passed("public_pass_rates", rate, public) for rate in trajectory.public_pass_rates[:turns]]
+    hidden_passed = [_passed("all_pass_rates", rate, hidden) for rate in trajectory.hidden_pass_rates[:turns]]
+    passed = [sum(counts) for counts in zip(public_passed, hidden_passed, strict=True)]
+    return ScoredTrajectory(trajectory, public_passed, passed)
+
+
+def _passed(field: str, rate: float, tests: int) -> int:
+    """How many of `tests` tests a rate stands for."""
+    passed = round(rate * tests)
+    if abs(rate * tests - passed) > _TOLERANCE * tests:
+        raise UserError(
+            f"field {field!r} holds {rate!r}, which is not a share of {tests} tests: the rates come from other tests"
+            " than the record's, so evaluate the record again"
+        )
+    return passed

@@ -1,0 +1,215 @@
+"""OpenAI's routes of the engine app: `/v1/models`, `/v1/completions` and `/v1/chat/completions`.
+
+vLLM's own serving classes read the requests and write the answers, so that streaming, `n`, `stop`, `logprobs`, `seed`
+and errors have the form that clients of OpenAI's API expect. This module adds the app's limits (`http_guard` and
+the settings of the service), and two rules that keep these routes comparable with the app's own one. Generation also
+ends at the token with which the chat template ends a turn. A field of sampling that a request leaves out has OpenAI's
+default, never a value of the model's generation_config.json. The routes take text alone: no images, no parsers of tool
+calls, no adapters. Only replicas of the service build `OpenAIRoutes`, because it imports vLLM.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import jinja2
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ValidationError
+
+from cobalt.serving.http_guard import Guard, Refused
+from cobalt.stage.errors import InfrastructureError, UserError
+
+SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What a field of sampling is where a request leaves it out; all of them together sample from the model as it is."""
+
+
+class OpenAIRoutes:
+    """The three routes of one replica. Every error is answered in OpenAI's form, `{"error": {"message": ...}}`.
+
+    Args:
+        engine: The replica's `AsyncLLM`.
+        names: The model's names in requests; answers have the first.
+        stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
+        guard: Who may send requests, and how large they may be.
+        max_completions: Largest number of completions of a request: `n` for each of its prompts.
+        max_seconds: Longest time that a request may take, streamed or not.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        names: Sequence[str],
+        stops: Sequence[int],
+        guard: Guard,
+        max_completions: int,
+        max_seconds: float,
+    ) -> None:
+        from vllm import exceptions
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+        from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+        from vllm.entrypoints.openai.engine.protocol import ErrorResponse, GenerationError
+        from vllm.entrypoints.openai.models.protocol import BaseModelPath
+        from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        # The path of the model's folder is nobody else's business.
+        self._name, self._names = names[0], set(names)
+        self._models = OpenAIServingModels(engine, [BaseModelPath(name=self._name, model_path=self._name)])
+        template = {"chat_template": None, "chat_template_content_format": "auto"}  # the model's own
+        shared = _renderer(engine, self._models, template) | {"request_logger": None}
+        self._chat = OpenAIServingChat(engine, self._models, "assistant", **shared, **template)
+        self._completions = OpenAIServingCompletion(engine, self._models, **shared)
+        self._chat_request, self._completion_request = ChatCompletionRequest, CompletionRequest
+        self._error_response = ErrorResponse
+        # vLLM 0.24 has no common class of a client's errors. Most of them are ValueErrors there; a field for what vLLM
+        # cannot do is a NotImplementedError, which `create_error_response` answers as such.
+        client_error = getattr(exceptions, "VLLMClientError", exceptions.VLLMNotFoundError)
+        self._vllm_errors = (client_error, GenerationError, ValueError, NotImplementedError, jinja2.TemplateError)
+        self._engine_errors = (EngineDeadError, EngineGenerateError)
+        self._stops = list(stops)
+        self._guard = guard
+        self._max_completions = max_completions
+        self._max_seconds = max_seconds
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`: a list of one model."""
+        try:
+            self._guard.admit(request)
+        except Refused as error:
+            return self._refusal(error.detail, error.status_code)
+        return JSONResponse((await self._models.show_available_models()).model_dump())
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        return await self._answer(request, self._chat_request, self._chat.create_chat_completion)
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        return await self._answer(request, self._completion_request, self._completions.create_completion)
+
+    async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Awaitable[Any]]) -> Response:
+        deadline = asyncio.get_running_loop().time() + self._max_seconds
+        late = f"no result within {self._max_seconds:g} s (max_request_seconds)"
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                body = self._request(kind, await self._guard.read(request))
+                answer = await create(body)
+            if limit.expired():  # vLLM answers a cancelled request as one whose client has gone
+                raise InfrastructureError(late)
+        except TimeoutError:
+            return self._refusal(late, 503)
+        except Refused as error:
+            return self._refusal(error.detail, error.status_code)
+        except UserError as error:
+            return self._refusal(str(error), 400)
+        except RecursionError:
+            return self._refusal("a field is nested too deeply", 400)
+        except InfrastructureError as error:
+            return self._refusal(str(error), 503)
+        except self._engine_errors as error:
+            if isinstance(error.__cause__, OverflowError):  # a number that does not fit the message to the engine
+                return self._refusal(f"a field is out of range: {error.__cause__}", 400)
+            return self._refusal(f"the engine failed: {error.__cause__ or error!r}", 503)
+        except self._vllm_errors as error:
+            answer = self._chat.create_error_response(error)
+        if isinstance(answer, self._error_response):
+            if answer.error.code == HTTPStatus.NOT_FOUND:
+                answer.error.message += f" This engine serves `{self._name}`."
+            return JSONResponse(answer.model_dump(), answer.error.code)
+        if body.stream:
+            failure = self._failure(late, 503)
+            return StreamingResponse(until(deadline, answer, failure), media_type="text/event-stream")
+        return JSONResponse(answer.model_dump())
+
+    def _request(self, kind: Any, payload: object) -> Any:
+        """A decoded body as vLLM's request.
+
+        Raises:
+            Refused: the payload is not an object.
+            UserError: a field is malformed or over a limit; the message names the field.
+        """
+        if not isinstance(payload, dict):
+            raise Refused(400, "the body must be one JSON object")
+        check_text(payload)
+        try:
+            body = kind.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+        except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
+            raise UserError(f"a field has the wrong type: {error}") from None
+        count = completions_of(payload.get("prompt"), body.n)
+        if count > self._max_completions:
+            raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
+        if body.model in self._names:
+            body.model = self._name
+        for name, default in SAMPLING_DEFAULTS.items():
+            if getattr(body, name) is None:
+                setattr(body, name, default)
+        if not body.ignore_eos:
+            body.stop_token_ids = [*(body.stop_token_ids or []), *self._stops]
+        return body
+
+    def _failure(self, message: str, status: int) -> dict[str, Any]:
+        code = HTTPStatus(status)
+        failure: dict[str, Any] = self._chat.create_error_response(message, code.phrase, code).model_dump()
+        return failure
+
+    def _refusal(self, message: str, status: int) -> JSONResponse:
+        return JSONResponse(self._failure(message, status), status)
+
+
+def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, Any]:
+    """The renderer of prompts in vLLM, as the argument of its serving classes; the name depends on the version."""
+    common = {"model_config": engine.model_config, "renderer": engine.renderer, "request_logger": None} | template
+    try:
+        from vllm.renderers.online_renderer import OnlineRenderer
+    except ImportError:  # vLLM 0.24, the version of the profile gpu
+        from vllm.entrypoints.serve.render.serving import OpenAIServingRender
+
+        return {"openai_serving_render": OpenAIServingRender(model_registry=models.registry, **common)}
+    return {"online_renderer": OnlineRenderer(**common)}
+
+
+def check_text(payload: dict[str, Any]) -> None:
+    """Refuse media in a chat request: vLLM would fetch an address that a request names.
+
+    Raises:
+        UserError: a part of a message is of another type than "text".
+    """
+    messages = payload.get("messages")
+    for number, message in enumerate(messages if isinstance(messages, list) else []):
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else []:
+            if not isinstance(part, dict) or part.get("type") != "text":
+                raise UserError(f"field 'messages.{number}.content': this engine takes parts of the type 'text' alone")
+
+
+def completions_of(prompt: object, samples: int | None) -> int:
+    """How many completions a request asks for: `samples` (None: 1) of each prompt; a list of numbers is one prompt."""
+    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return (len(prompt) if several and isinstance(prompt, list) else 1) * (1 if samples is None else samples)
+
+
+async def until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
+    """Pass on the events of a stream, an async generator, up to a time of the loop's clock.
+
+    A stream that is not finished by then is closed, which ends its generation, and `failure` and the end are sent.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            event = await anext(stream, None)
+        while event is not None:
+            yield event
+            async with asyncio.timeout_at(deadline):
+                event = await anext(stream, None)
+    except TimeoutError:
+        yield f"data: {json.dumps(failure)}\n\n"
+        yield "data: [DONE]\n\n"
+    finally:
+        await stream.aclose()

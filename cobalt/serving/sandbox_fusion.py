@@ -1,0 +1,250 @@
+"""A second route to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
+
+Any client of SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, for example veRL's
+sandbox reward (`reward.sandbox_fusion.url`). A program is run once on one input, isolated as every other program; the
+caller compares its output.
+
+- Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python".
+- Different: `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine
+  fails no program. `compile_timeout` limits nothing, because Python has no build step; as in SandboxFusion, a syntax
+  error is a failed run.
+- Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the other endpoints.
+
+Fields that SandboxFusion does not know are ignored, as in SandboxFusion.
+
+veRL's client waits `compile_timeout + run_timeout + 10` seconds for an answer. If the answer is HTTP 504 it asks again,
+up to three times in all. Every other answer without a result counts as a failure of the program. So a request that
+cannot be answered within four fifths of that time is answered 504, and so is every failure of the judge. The program
+keeps its place in the queue, and a client that sends the same request again within `CLAIM_SECONDS` gets its result.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+from collections import defaultdict
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from cobalt.judge.inside.program import FILE_NAME
+from cobalt.judge.local import LocalJudge
+from cobalt.judge.sandbox.sandbox import Execution
+from cobalt.judge.settings import MIB, JudgeSettings
+from cobalt.stage.errors import InfrastructureError, UserError
+
+logger = logging.getLogger(__name__)
+
+PATH = "run_code"
+CLAIM_SECONDS = 10.0  # veRL's client asks again after one second, then after two
+
+_CLIENTS_OWN_SECONDS = 10.0  # what veRL's client adds to the two timeouts of a request
+_SHARE_OF_PATIENCE = 0.8  # the rest is for the transfer, which takes long on a busy machine
+
+_LEAST_MEMORY_MIB = 64
+_MOST_FILES = 1000  # folders included; a program's own file system has room for about four times as many
+_LONGEST_PATH = 200
+_PAGE = 4096
+
+
+class RunCodeRequest(BaseModel):
+    """One run of one program; names and defaults are SandboxFusion's.
+
+    Attributes:
+        code: The program.
+        language: Only "python" is run here.
+        stdin: Standard input; None: empty.
+        compile_timeout: Seconds; determines with `run_timeout` how long the client waits, and limits nothing.
+        run_timeout: Limit on the run's CPU seconds and, separately, on its seconds of waiting; at most the setting
+            `max_run_seconds`.
+        memory_limit_MB: Memory in MiB; 0 or less: the judge's own limit.
+        files: Files for the program's folder, base64 by relative path; a file whose contents are null is left out.
+        fetch_files: Must be empty.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    code: str
+    language: Literal["python"] = "python"
+    stdin: str | None = None
+    compile_timeout: float = Field(10, gt=0)
+    run_timeout: float = Field(10, gt=0)
+    memory_limit_MB: int = -1  # noqa: N815
+    files: dict[str, str | None] = Field(default_factory=dict)
+    fetch_files: list[str] = Field(default_factory=list, max_length=0)
+
+    @field_validator("files")
+    @classmethod
+    def _fit_the_folder(cls, files: dict[str, str | None]) -> dict[str, str | None]:
+        """Refuse files that would fail inside a sandbox, where a failed set-up breaks the sandbox."""
+        paths = {PurePosixPath(name) for name in files} | {PurePosixPath(FILE_NAME)}
+        if len(paths) <= len(files):
+            raise ValueError(f"a path is given twice, or is {FILE_NAME}, which is the program's own")
+        if len(paths.union(*(path.parents for path in paths))) > _MOST_FILES:
+            raise ValueError(f"more than {_MOST_FILES} files and folders are given")
+        for name, contents in files.items():
+            path = PurePosixPath(name)
+            strange = "\0" in name or name.endswith("/") or len(name.encode(errors="replace")) > _LONGEST_PATH
+            if path.is_absolute() or ".." in path.parts or not path.name or strange:
+                raise ValueError(
+                    f"{name[:80]!r} is not a relative path below the program's folder of {_LONGEST_PATH} bytes or fewer"
+                )
+            if paths.intersection(path.parents):
+                raise ValueError(f"{name!r} lies below another file")
+            try:
+                base64.b64decode(contents or "", validate=True)
+            except binascii.Error:
+                raise ValueError(f"the contents of {name!r} are not base64") from None
+        return files
+
+    def limits(self, settings: JudgeSettings) -> JudgeSettings:
+        """The judge's settings with this request's limits; a request may lower the memory limit but not raise it."""
+        memory = settings.memory_bytes
+        if self.memory_limit_MB > 0:
+            memory = min(memory, max(_LEAST_MEMORY_MIB, self.memory_limit_MB) * MIB)
+        return settings.model_copy(
+            update={"cpu_seconds": self.run_timeout, "wall_seconds": self.run_timeout, "memory_bytes": memory}
+        )
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which the client must have an answer, even if the program has no result yet."""
+        return _SHARE_OF_PATIENCE * (self.compile_timeout + self.run_timeout + _CLIENTS_OWN_SECONDS)
+
+
+class _Place:
+    """A program's place in the judge's queue, then its execution; it may outlive the request that brought it."""
+
+    def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
+        self.begun = asyncio.Event()
+        self.kept_until = 0.0  # by the event loop's clock, once the request has been answered
+        # Paths in the normal form that was checked: "a/." is "a".
+        files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
+        run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
+        self.task: asyncio.Task[Execution | str] = asyncio.create_task(run)
+        # Retrieve the exception, so that asyncio does not log a failure that no request waits for.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+
+class RunCode:
+    """The handler of the route, for one judge.
+
+    Args:
+        judge: The judge that runs programs.
+        max_run_seconds: The largest `run_timeout`, in seconds.
+        max_request_seconds: The longest wait for an answer, in seconds, whatever the client's patience is.
+    """
+
+    def __init__(self, judge: LocalJudge, *, max_run_seconds: float, max_request_seconds: float) -> None:
+        self._judge = judge
+        self._max_run_seconds = max_run_seconds
+        self._max_request_seconds = max_request_seconds
+        self._left: defaultdict[bytes, list[_Place]] = defaultdict(list)  # by the digest of the request
+
+    async def answer(self, payload: object) -> dict[str, Any]:
+        """Answer one request.
+
+        Raises:
+            UserError: the request is malformed or asks for something that is not covered; the message names the field.
+            InfrastructureError: there is no result yet, or the judge failed; the client should ask again.
+        """
+        request = self._read(payload)
+        limits = request.limits(self._judge.settings)
+        size = sum(len(contents) + _PAGE for contents in request.files.values() if contents is not None)
+        # The sizes are those of base64, a third too large, which leaves the program room. Every file fills whole pages.
+        if size + len(request.code.encode()) + _PAGE > limits.file_bytes:
+            raise UserError(
+                f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
+            )
+        run = await self._run(request, limits)
+        if isinstance(run, str):
+            return _answer("Failed", _result("Finished", 0.0, 1, "", run))
+        return _answer_run(run, limits)
+
+    def _read(self, payload: object) -> RunCodeRequest:
+        if not isinstance(payload, dict):
+            raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
+        try:
+            request = RunCodeRequest.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+        if request.run_timeout > self._max_run_seconds:
+            raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
+        return request
+
+    async def _run(self, request: RunCodeRequest, limits: JudgeSettings) -> Execution | str:
+        key = hashlib.sha256(request.model_dump_json().encode()).digest()
+        place = self._claimed(key) or _Place(self._judge, request, limits)
+        try:
+            await asyncio.wait({place.task}, timeout=min(request.patience, self._max_request_seconds))
+        finally:
+            if not place.task.done():  # it is not cancelled either: a sandbox finishes what it has begun
+                self._left[key].append(place)
+                self._keep(key, place)
+        if not place.task.done():
+            raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
+        if place.failed:
+            logger.error("the judge failed", extra={"error": str(place.task.exception())})
+        return place.task.result()
+
+    def _claimed(self, key: bytes) -> _Place | None:
+        """The place that an earlier request with the same content has left."""
+        places = self._left.pop(key, [])
+        usable = [place for place in places if not place.failed]
+        if len(usable) > 1:
+            self._left[key] = usable[1:]
+        return usable[0] if usable else None
+
+    def _keep(self, key: bytes, place: _Place) -> None:
+        loop = asyncio.get_running_loop()
+        place.kept_until = loop.time() + CLAIM_SECONDS
+        loop.call_at(place.kept_until, self._forget, key, place, place.kept_until)
+
+    def _forget(self, key: bytes, place: _Place, due: float) -> None:
+        """Give up a place that no later request has claimed; a program in a sandbox keeps its place until it ends."""
+        if place not in self._left.get(key, []) or place.kept_until != due:
+            return
+        if place.begun.is_set() and not place.task.done():
+            self._keep(key, place)
+            return
+        self._left[key].remove(place)
+        if not self._left[key]:
+            del self._left[key]
+        place.task.cancel()
+
+
+def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:
+    stdout, stderr = run.stdout.decode("utf-8", "replace"), run.stderr.decode("utf-8", "replace")
+    if run.end in ("cpu", "wall") or run.cpu_seconds > limits.cpu_seconds:
+        return _answer("Failed", _result("TimeLimitExceeded", run.wall_seconds, None, stdout, stderr))
+    if run.end == "memory":
+        stderr += (
+            f"MemoryError: the program used more than {limits.memory_bytes // MIB} MiB of memory and was stopped.\n"
+        )
+    if run.end == "output" or run.output_bytes > limits.output_bytes:
+        stderr += f"OutputLimitError: the program wrote more than {limits.output_bytes} bytes.\n"
+    elif run.end == "exit" and run.status == 0:
+        return _answer("Success", _result("Finished", run.wall_seconds, 0, stdout, stderr))
+    return _answer("Failed", _result("Finished", run.wall_seconds, run.status or 1, stdout, stderr))
+
+
+def _result(status: str, seconds: float, code: int | None, stdout: str, stderr: str) -> dict[str, Any]:
+    return {"status": status, "execution_time": seconds, "return_code": code, "stdout": stdout, "stderr": stderr}
+
+
+def _answer(status: str, result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "status": status,
+        "message": "",
+        "compile_result": None,
+        "run_result": result,
+        "executor_pod_name": None,
+        "files": {},
+    }

@@ -1,0 +1,198 @@
+"""What every script does around its one call of the library: flags, logging, errors and exit codes.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | finished with failures that a rerun retries, or a part of the system failed |
+| 2 | a mistake of the user |
+| 130 | interrupted |
+"""
+
+import contextlib
+import errno
+import inspect
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from types import FrameType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import tyro
+from rich.console import Console
+from rich.logging import RichHandler
+
+from cobalt.stage.entry import INTERRUPTED
+from cobalt.stage.errors import InfrastructureError, UserError
+
+Arguments = TypeVar("Arguments")
+
+_PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    Path: ("PATH", Path),
+    str: ("STR", str),
+    int: ("INT", int),
+    float: ("FLOAT", float),
+    date: ("YYYY-MM-DD", date.fromisoformat),
+}
+"""Metavar and reader of each kind that an optional flag may have."""
+
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a path or a disk of the user; other errors of the system are bugs."""
+
+
+def run_script(
+    arguments_type: type[Arguments],
+    function: Callable[[Arguments], int],
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+) -> None:
+    """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
+
+    `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError`
+    becomes one sentence on stderr and exit code 2, as does a file that the system refuses, an `InfrastructureError` one
+    sentence and exit code 1, and Ctrl-C or SIGTERM exit code 130. Any other exception is a bug and keeps its traceback.
+    """
+    try:
+        arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
+        # Colours and columns for people; whole lines for log files.
+        handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        with _terminations_as_interrupts():
+            code = function(arguments)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 2
+    except InfrastructureError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 1
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED)
+        code = 130
+    except BrokenPipeError:  # who read the output has seen enough
+        _drop_output()
+        code = 1
+    except OSError as error:
+        if error.errno not in _NO_ACCESS:
+            raise
+        if error.filename is None:
+            _drop_output()
+        sys.stderr.write(f"error: cannot use {error.filename or 'the standard output'}: {error.strerror}\n")
+        code = 2
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _terminations_as_interrupts() -> Iterator[None]:
+    """Let a SIGTERM, by which schedulers end a command, do what Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell script started this in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def terminations_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and make sure that Ctrl-C is not ignored.
+
+    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. While Ray
+    starts, it has a SIGTERM handler of its own, which exits with the signal's number.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush of the standard output succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parse_arguments(
+    arguments_type: type[Arguments],
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+) -> Arguments:
+    """Parse a script's arguments, as `run_script` does; exits on a mistake and on `--help`.
+
+    Args:
+        arguments_type: The script's dataclass of flags.
+        command_line: The arguments without the program's name; None: those of this process.
+        program: The program's name in `--help`; None: that of the running script or module.
+        example: A command line that `--help` shows.
+    """
+    described = inspect.cleandoc(arguments_type.__doc__ or "")
+    return tyro.cli(
+        arguments_type,
+        prog=program or _program_name(),
+        description=f"{described}\n\nExample: {example}" if example else None,
+        args=command_line,
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+        registry=_registry(),
+    )
+
+
+def _registry() -> tyro.constructors.ConstructorRegistry:
+    """How flags are read besides tyro's own rules: an optional value shows the value's kind alone in `--help`."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+        members = [member for member in get_args(info.type) if member is not type(None)]
+        if info.type_origin not in (Union, UnionType) or len(members) != 1:
+            return None
+        [kind] = members
+        many = get_origin(kind) is tuple and get_args(kind)[1:] == (Ellipsis,)
+        kind = get_args(kind)[0] if many else kind
+        if kind not in _PLAIN:
+            return None
+        name, read = _PLAIN[kind]
+
+        def value(words: Sequence[str]) -> Any:
+            return tuple(map(read, words)) if many else None if words[0] == "None" else read(words[0])
+
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*" if many else 1,
+            metavar=f"{name} ..." if many else name,
+            instance_from_str=value,
+            is_instance=lambda value: value is None or isinstance(value, tuple if many else kind),
+            str_from_instance=lambda value: list(map(str, value)) if many and value is not None else [str(value)],
+        )
+
+    return registry
+
+
+def _program_name() -> str | None:
+    """The command by which the user ran a module; None for a script, whose name argparse knows."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"

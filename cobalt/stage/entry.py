@@ -1,0 +1,83 @@
+"""The first lines of every command: import the command's module, then run it. Standard library only.
+
+The module is imported here, and not at the top of a script, so that a missing package and Ctrl-C during the imports end
+in one sentence.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
+
+
+def run_command(
+    module: str,
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+    prepare: Callable[[Any], object] | None = None,
+) -> None:
+    """Import a command's module and run its `main` with its `Arguments`; exits with the command's exit code.
+
+    Args:
+        module: Dotted name; the module has the dataclass `Arguments` and the function `main`.
+        command_line: Arguments without the program's name; None: those of this process.
+        program: The program's name in `--help`; None: that of the running script.
+        example: A command line that `--help` shows.
+        prepare: Called with the arguments when they are read, before the work.
+    """
+    try:
+        cli = importlib.import_module("cobalt.stage.cli")
+        command = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        _refuse_incomplete(error)
+        raise
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED)
+        sys.exit(130)
+    work = command.main
+
+    def prepared(arguments: object) -> int:
+        if prepare is not None:
+            prepare(arguments)
+        code: int = work(arguments)
+        return code
+
+    try:
+        cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
+    except ModuleNotFoundError as error:
+        _refuse_incomplete(error)
+        raise
+
+
+def end_in_one_sentence() -> None:
+    """Let a module that `python -m` runs end as `run_command` does at a missing package and at Ctrl-C."""
+    sys.excepthook = _end
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, ModuleNotFoundError):
+        _refuse_incomplete(error)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write(INTERRUPTED)
+        sys.exit(130)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _refuse_incomplete(error: ModuleNotFoundError) -> None:
+    """Exit with one sentence that names the package which the environment lacks.
+
+    Returns if the module is one of this project, which is a defect and keeps its traceback.
+    """
+    package = (error.name or "cobalt").partition(".")[0]
+    if package in ("cobalt", "cobalt_verl", "studies"):
+        return
+    sys.stderr.write(
+        f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
+        " project's folder and activate its environment (source .venv/bin/activate)\n"
+    )
+    sys.exit(2)

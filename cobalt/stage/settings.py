@@ -1,0 +1,73 @@
+"""Settings of a service from three places: `key=value` arguments, environment variables and a file.
+
+Arguments override the environment, the environment overrides the file (named by the argument or variable `config`), and
+the file overrides the defaults. Unknown names are errors, except in the environment, which other programs share.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from cobalt.stage.errors import UserError
+
+_SHORTEST_TOKEN = 16
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def read_settings(
+    model: type[Settings], arguments: Mapping[str, Any], environment: Mapping[str, str], prefix: str
+) -> Settings:
+    """Build `model` from arguments, `<prefix><NAME>` variables and the YAML or JSON file that they may name.
+
+    Raises:
+        UserError: a name is unknown, a value is bad, or the file cannot be read; the message names it.
+    """
+    given = dict(arguments)
+    config = given.pop("config", environment.get(prefix + "CONFIG"))
+    values = _read_file(Path(config)) if config else {}
+    for name in model.model_fields:
+        text = environment.get(prefix + name.upper())
+        if text is not None:
+            values[name] = text
+    values.update(given)
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(model.model_fields)
+            raise UserError(f"there is no setting {name!r}; there are {known}") from None
+        # An error of the whole model has no name here: its message names the settings.
+        raise UserError(f"setting {name!r}: {reason}" if name else f"settings: {reason}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise UserError(f"the settings file {path} is not valid YAML or JSON") from None
+    if not isinstance(content, dict):
+        raise UserError(f"the settings file {path} must hold one mapping of names to values")
+    return content
+
+
+def check_token(token: SecretStr | None) -> SecretStr | None:
+    """Validate the setting `token`: it must fit an HTTP header and be too long to guess.
+
+    Raises:
+        ValueError: the token has fewer than 16 characters, a character that is not printable ASCII, or a blank.
+    """
+    text = token.get_secret_value() if token is not None else ""
+    if token is not None and len(text) < _SHORTEST_TOKEN:
+        raise ValueError(f"a token must have {_SHORTEST_TOKEN} characters or more")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("a token must consist of printable ASCII characters, without blanks")
+    return token

@@ -1,0 +1,52 @@
+"""Work on many items at a time, each of them once. What becomes of an item that fails, `work` decides."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from cobalt.stage.errors import CobaltError
+
+Item = TypeVar("Item")
+
+
+async def work_on_all(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
+    """Call `work` with every item, `concurrency` at a time.
+
+    Items are taken in order, each when a worker is free, in a thread: an item that is slow to read holds up nobody who
+    is already at work.
+
+    Raises:
+        BaseException: what `items` or `work` raised first; the other calls are cancelled and awaited. An error that is
+            not the project's own, which is a bug, goes before one that is.
+    """
+    source = iter(items)
+    reading = asyncio.Lock()
+    end = object()
+
+    async def worker() -> None:
+        while True:
+            async with reading:
+                item: Any = await asyncio.to_thread(next, source, end)
+            if item is end:
+                return
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group and of the groups in it, bugs first."""
+    leaves: list[BaseException] = []
+    waiting: list[BaseException] = [errors]
+    while waiting:
+        error = waiting.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return next((error for error in leaves if not isinstance(error, CobaltError)), leaves[0])

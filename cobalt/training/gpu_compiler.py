@@ -1,0 +1,44 @@
+"""Check that kernels for GPUs can be compiled: `python -m cobalt.training.gpu_compiler` says what lacks.
+
+Triton, which vLLM and torch use on GPUs, compiles a small C extension of Python for each kernel, when the kernel is
+first called and on the machine that calls it. It takes the compiler that CC names, else gcc, else clang. A CUDA toolkit
+is not needed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+
+def missing() -> str:
+    """What this machine lacks, as one sentence that names the packages to install; "": nothing."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return (
+            "there is no C compiler, which kernels for GPUs need at run time: install gcc"
+            " (Debian: apt-get install gcc libc6-dev; Red Hat: dnf install gcc)"
+        )
+    headers = sysconfig.get_path("include")
+    command = [compiler, "-fsyntax-only", "-I", headers, "-x", "c", "-"]
+    source = "#include <Python.h>\n"
+    try:
+        tried = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the C compiler {compiler}, which kernels for GPUs need at run time, does not run ({error})"
+    if tried.returncode == 0:
+        return ""
+    reason = next((line.strip() for line in tried.stderr.splitlines() if "error" in line), "no reason given")
+    return (
+        f"{compiler} cannot compile with Python.h in {headers}, which kernels for GPUs need at run time: install"
+        " Python's headers (Debian: apt-get install python3.11-dev libc6-dev; Red Hat: dnf install python3.11-devel)"
+        f" ({reason})"
+    )
+
+
+if __name__ == "__main__":
+    sentence = missing()
+    if sentence:
+        sys.stderr.write(f"{sentence}\n")
+        sys.exit(2)
