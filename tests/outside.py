@@ -109,7 +109,7 @@ def _run(words):
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             if words[0] == "-m":
-                sys.argv = words[1:]
+                sys.argv = ["-m", *words[2:]]  # as Python does while it looks for the module
                 runpy.run_module(words[1], run_name="__main__", alter_sys=True)
             elif words[0] == "cobalt":
                 from cobalt.commands.main import main  # what the project's file names as the program `cobalt`

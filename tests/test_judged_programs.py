@@ -174,7 +174,7 @@ def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path, fiel
 
 
 def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is_recorded(tmp_path):
-    folder = shutil.copytree(ROOT / "cobalt" / "conversation" / "prompts" / "pocket", tmp_path / "reworded")
+    folder = shutil.copytree(ROOT / "cobalt" / "episode" / "prompts" / "pocket", tmp_path / "reworded")
     (folder / "first_turn.jinja").write_text("Solve: {{ question }}")
     with pytest.raises(UserError, match="--prompts"):
         convert(pocket_run(tmp_path), tmp_path, prompts=str(folder))

@@ -48,8 +48,9 @@ def checkout(tmp_path):
     for name in ("requirements", "scripts"):
         shutil.copytree(ROOT / name, root / name)
     (root / "cobalt").mkdir()
-    for name in ("__init__.py", "entry.py", "errors.py", "flash_attn_wheel.py", "gpu_compiler.py"):
-        shutil.copy(ROOT / "cobalt" / name, root / "cobalt" / name)
+    shutil.copy(ROOT / "cobalt" / "__init__.py", root / "cobalt")
+    for package in ("commands", "stage", "training"):
+        shutil.copytree(ROOT / "cobalt" / package, root / "cobalt" / package)
     shutil.copy(ROOT / "pyproject.toml", root)
     executable(tmp_path / "bin" / "bwrap", "exit 1")
     executable(tmp_path / "bin" / "gcc", "exit 0")

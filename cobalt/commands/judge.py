@@ -129,4 +129,4 @@ async def _measure(command: Measure) -> int:
 
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    run_script(Arguments, main, program="python -m cobalt.judge")

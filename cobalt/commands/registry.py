@@ -52,7 +52,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command(
             "judge",
             "Check the judge: doctor, check-recorded, measure.",
-            "cobalt.judge.__main__",
+            "cobalt.commands.judge",
             "doctor",
             script="python -m cobalt.judge",
         ),
