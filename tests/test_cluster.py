@@ -268,7 +268,7 @@ def cluster_with_gpus(tmp_path_factory):
 
 BUILD = """
 import sys
-from cobalt import cluster
+from cobalt.serving import cluster
 from cobalt.serving.vllm_service import build
 cluster.bring_token(cluster.running_cluster())
 app = build({"model": sys.argv[1], "num_replicas": "2", "tensor_parallel_size": "2"})

@@ -39,7 +39,8 @@ import vllm
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
 
-from cobalt.engine import vllm_service, vllm_settings
+from cobalt.engine import vllm_settings
+from cobalt.serving import vllm_service
 
 seen = {"version": vllm.__version__, "vLLM alone": flashinfer_sampler_supported()}
 

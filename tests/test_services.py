@@ -506,7 +506,7 @@ def test_a_ray_keeps_its_files_from_others_and_if_it_dies_its_command_ends_and_i
 def test_services_are_private_whatever_the_environment_says(tmp_path):
     code = """
 import json, os, sys
-from cobalt import cluster
+from cobalt.serving import cluster
 path = cluster.token_path()
 address = os.environ["RAY_ADDRESS"]
 refused = [cluster.refuses_token(address)]

@@ -52,7 +52,7 @@ serve run remote_reward_server:app --name evaluator --route-prefix /evaluator --
 REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
-from cobalt import cluster
+from cobalt.serving import cluster
 from cobalt.serving.nodes import living_nodes
 cluster.join()
 hosts = {node.id: node.host for node in living_nodes()}
