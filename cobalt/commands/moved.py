@@ -70,7 +70,7 @@ MOVED = {
 }
 """Old path: new path. What was below an old path is below its new one."""
 
-RUN = {"cobalt.preflight": "cobalt.serving.preflight.__main__", "cobalt.services": "cobalt.serving.services"}
+RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
 """What `python -m` runs under a name that is public and is not the module's path."""
 
 
