@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 from support import ROOT
 
-from cobalt.serving.nodes import Node, judging
-from cobalt.serving.placement import place, sandboxes
+from cobalt.serving.nodes import Node, judging, place, sandboxes
 from cobalt.serving.preflight import Facts, Question, digest, findings, look, node_table
 from cobalt.stage.environment import passed_on, secrets_of_a_run
 from cobalt.training.configuration import node_environment

@@ -52,7 +52,7 @@ class Arguments:
     data_dir: Path | None = None
     """The run's data, which every node must see."""
     model: str | None = None
-    """The run's model: a folder, which every node must see, or a hub name, which every node's cache should have."""
+    """The run's model: a folder, which every node must see, or a hub name, which must be cached if the hub is off."""
     output_dir: Path | None = None
     """The run's output, which every node must see and be able to write to."""
     nodes: int | None = None
