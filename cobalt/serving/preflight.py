@@ -78,7 +78,7 @@ class Facts:
 
     node: Node  # as Ray counts it
     python: str
-    environment: str  # `sys.prefix`
+    environment: str  # `sys.prefix`, without symbolic links
     code: tuple[str, str]  # the checkout that `cobalt` is imported from, and a digest of its code
     packages: Mapping[str, str]  # the version of each
     cuda: bool  # whether the packages are those of the profile gpu
@@ -110,7 +110,7 @@ def look(node: Node, question: Question) -> Facts:
     return Facts(
         node=node,
         python=platform.python_version(),
-        environment=sys.prefix,
+        environment=str(Path(sys.prefix).resolve()),
         code=(str(root), digest(root, *_CODE)),
         packages=packages,
         cuda=cuda,
