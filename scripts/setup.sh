@@ -6,7 +6,7 @@
 # docs/recipes needs (TRL, verifiers).
 # --flash_attn is for the profile gpu: a wheel of flash-attn, as a file or an address, with #sha256=DIGEST after it where the
 # digest is known; none: do without. The default is the wheel of requirements/flash-attn.txt, if that has a digest.
-# --dry_run checks everything, says what would be installed, and stops.
+# --dry_run checks the machine and the flags, says what would be installed, and stops.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 called_from=$PWD
@@ -119,25 +119,20 @@ check_compiler() {
   said=$("$python" -m cobalt.training.gpu_compiler 2>&1) || fail "$said"
 }
 
-# Decide on flash-attn before anything large is downloaded: sets `wheel` to a file, to "kept" or to "none", and `why`.
+# Sets `wheel` to a file or an address, to "kept" or to "none", and `why`.
 choose_flash_attn() {
-  local python listed=requirements/flash-attn.txt
   [ -n "$flash_attn" ] || flash_attn=$(sed -n 's/^flash_attn //p' "$marker" 2>/dev/null || true)
-  wheel=none why="--flash_attn none asked for that"
-  [ "$flash_attn" != none ] || return 0
-  if [ -z "$flash_attn" ] && compgen -G "$site/flash_attn-*.dist-info" >/dev/null; then
+  wheel=${flash_attn:-none} why="--flash_attn none asked for that"
+  case $wheel in
+    /*) [ -f "${wheel%%#*}" ] || fail "--flash_attn ${wheel%%#*} is not a file" ;;
+  esac
+  [ -z "$flash_attn" ] || return 0
+  if compgen -G "$site/flash_attn-*.dist-info" >/dev/null; then
     wheel=kept
-    return
+  else
+    wheel=$(grep -v '^#' requirements/flash-attn.txt | grep -m 1 '#sha256=' || echo none)
+    why="requirements/flash-attn.txt names no wheel with a digest (#sha256=)"
   fi
-  python=$(find_python)
-  downloads=$(mktemp -d)
-  trap 'rm -rf "$downloads"' EXIT
-  if wheel=$("$python" -m cobalt.training.flash_attn_wheel "${flash_attn:-$listed}" "$lock" "$downloads" 2>"$downloads/said"); then
-    return
-  fi
-  why=$(tail -n 1 "$downloads/said")
-  [ -z "$flash_attn" ] || fail "$why"
-  wheel=none
 }
 
 say_no_flash_attn() {
@@ -151,7 +146,9 @@ install_flash_attn() {
     [ "$flash_attn" != none ] || .venv/bin/uv pip uninstall --quiet flash-attn 2>/dev/null || true
     return
   fi
-  [ "$wheel" = kept ] || .venv/bin/uv pip install --quiet --no-deps --reinstall "$wheel"
+  # uv compares the file with the digest at the end of the address, and takes no other package and no source.
+  [ "$wheel" = kept ] || .venv/bin/uv pip install --quiet --no-deps --no-build --reinstall "flash-attn @ $wheel" ||
+    fail "flash-attn cannot be installed from $wheel: run this again with --flash_attn and another wheel, or none"
   said=$(.venv/bin/python -c "import flash_attn" 2>&1) && return
   .venv/bin/uv pip uninstall --quiet flash-attn
   wheel=none why="its kernels do not load ($(tail -n 1 <<<"$said"))"

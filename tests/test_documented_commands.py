@@ -22,6 +22,7 @@ import yaml
 from support import ROOT
 
 from cobalt.commands import main as cobalt_program
+from cobalt.commands.moved import RUN
 from cobalt.judge import LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
@@ -184,7 +185,7 @@ def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
         ((module, rest),) = found
         return importlib.import_module(module).Arguments, rest
     if words[1] == "-m":
-        module = importlib.import_module(words[2])
+        module = importlib.import_module(RUN.get(words[2], words[2]))
         if hasattr(module, "__path__"):
             module = importlib.import_module(f"{words[2]}.__main__")
         return getattr(module, "Arguments", None), words[3:]

@@ -2,141 +2,118 @@
 
 import os
 import re
-import socket
+import subprocess
+import sys
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 from rich.console import Console
+from support import ROOT
 
-from cobalt.serving.nodes import Node, judging
-from cobalt.serving.placement import place, sandboxes
-from cobalt.serving.preflight.probe import Probe, digest, look, secret_digest
-from cobalt.serving.preflight.report import Answer, Disk, NodeReport, Question
-from cobalt.serving.preflight.rules import judge_reports
-from cobalt.serving.preflight.table import node_table
+from cobalt.serving.nodes import Node, judging, place, sandboxes
+from cobalt.serving.preflight import Facts, Question, digest, findings, look, node_table
 from cobalt.stage.environment import passed_on, secrets_of_a_run
 from cobalt.training.configuration import node_environment
 
 GIB = 2**30
-GOOD = Answer(
+A, B = (Node(host, host, f"10.0.0.{number}", 64.0, 4.0, 0.0, GIB) for number, host in enumerate("ab"))
+GOOD = Facts(
+    node=A,
     python="3.11.9",
     environment="/shared/cobalt/.venv",
     code=("/shared/cobalt", "c0de"),
-    packages=MappingProxyType({"ray": "2.60.0", "nvidia-cuda-runtime": "13.0.96"}),
+    packages={"ray": "2.60.0", "nvidia-cuda-runtime": "13.0.96"},
+    cuda=True,
     isolation="",
-    gpus=("NVIDIA H100",) * 4,
+    gpus=["NVIDIA H100, 81559 MiB"] * 4,
     driver="580.65.06",
     compiler="",
-    paths=MappingProxyType({"data": "da7a"}),
-    hub_model=True,
+    paths={"data_dir": "da7a", "model": "30de1"},
     output="",
-    disks=MappingProxyType({
-        name: Disk(500 * GIB, 1000 * GIB) for name in ("output", "/tmp", "/dev/shm")
-    }),
-    interface="ib0",
-    interfaces=("lo", "ib0"),
-    values=MappingProxyType({"HF_HOME": "/shared/hub", "NCCL_SOCKET_IFNAME": "ib0"}),
-    digests=MappingProxyType({"HF_TOKEN": "d1"}),
-)  # fmt: skip
+    hub_model=True,
+    disks=dict.fromkeys(("output", "/tmp", "/dev/shm"), (500.0, 1000.0)),
+    interfaces=["lo", "ib0"],
+    unknown="",
+    secrets={"HF_TOKEN": "d1"},
+)
 
 
-def report(host: str, answer: Answer | None = GOOD, **changes) -> NodeReport:
-    fields = {"id": host, "address": "10.0.0.1", "cpus": 64.0, "gpus": 4.0, "object_store": GIB, "judges": True}
-    return NodeReport(**fields | {"host": host, "answer": answer, "seen_by_launcher": True} | changes)
+def wrong(facts: Facts | str, node: Node = B) -> list[tuple[str, str]]:
+    """The findings about a cluster of a good node and this one."""
+    return findings({A: GOOD, node: facts if isinstance(facts, str) else replace(facts, node=node)}, GOOD)
 
 
-def test_nothing_is_wrong_with_nodes_like_the_launcher():
-    verdict = judge_reports([report("a"), report("b")], GOOD)
-    assert (verdict.errors, verdict.notes) == ([], [])
-
-
-SMALL = Disk(GIB // 2, 1000 * GIB)
-FAULTS = {
-    "no answer": (report("b", None, failure="ModuleNotFoundError: No module named 'cobalt'"), "cobalt"),
-    "isolation": (report("b", replace(GOOD, isolation="bubblewrap is not installed")), "bubblewrap"),
-    "python": (report("b", replace(GOOD, python="3.11.2")), "3.11.2"),
-    "environment": (report("b", replace(GOOD, environment="/home/x/.venv")), "/home/x/.venv"),
-    "package": (report("b", replace(GOOD, packages=GOOD.packages | {"ray": "2.59.0"})), "ray 2.59.0"),
-    "missing package": (report("b", replace(GOOD, packages={"nvidia-cuda-runtime": "13.0.96"})), "ray missing"),
-    "code": (report("b", replace(GOOD, code=("/shared/cobalt", "0ther"))), "/shared/cobalt"),
-    "unseen data": (report("b", replace(GOOD, paths={"data": ""})), "data"),
-    "other data": (report("b", replace(GOOD, paths={"data": "0ther"})), "data"),
-    "unshared output": (report("b", replace(GOOD, output="the launcher's file is not there")), "output"),
-    "output of its own": (report("b", seen_by_launcher=False), "output"),
-    "full output": (report("b", replace(GOOD, disks=GOOD.disks | {"output": SMALL})), "0.5 GiB"),
-    "full /tmp": (report("b", replace(GOOD, disks=GOOD.disks | {"/tmp": SMALL})), "/tmp"),
-    "small /dev/shm": (report("b", replace(GOOD, disks=GOOD.disks | {"/dev/shm": Disk(2**26, 2**26)})), "/dev/shm"),
-    "object store": (report("b", object_store=2000 * GIB), "/dev/shm"),
-    "fewer GPUs": (report("b", replace(GOOD, gpus=GOOD.gpus[:3])), "nvidia-smi lists 3"),
-    "no driver": (report("b", replace(GOOD, gpus=(), driver="")), "nvidia-smi lists 0"),
-    "no compiler": (report("b", replace(GOOD, compiler="there is no C compiler")), "C compiler"),
-    "old driver": (report("b", replace(GOOD, driver="535.104.05")), "580"),
-    "loopback": (report("b", address="127.0.0.1"), "127.0.0.1"),
-    "firewall": (report("b", unreachable=("a",)), "firewall"),
-    "interface": (report("b", replace(GOOD, interfaces=("lo", "eth0"))), "NCCL_SOCKET_IFNAME"),
-    "lost variable": (report("b", replace(GOOD, values={"NCCL_SOCKET_IFNAME": "ib0"})), "HF_HOME"),
-    "other secret": (report("b", replace(GOOD, digests={"HF_TOKEN": "d2"})), "HF_TOKEN"),
-    "no secret": (report("b", replace(GOOD, digests={})), "HF_TOKEN"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_a_node_is_one_error_of_that_node(name):
-    broken, about = FAULTS[name]
-    errors = judge_reports([report("a"), broken], GOOD).errors
-    assert [host for host, _ in errors] == ["b"], errors
-    assert about in errors[0][1]
-
-
-def test_a_node_that_does_nothing_but_judge_needs_no_secret():
-    bare = replace(GOOD, digests={}, gpus=())
-    assert not judge_reports([report("a"), report("b", bare, cpus=0.0, gpus=0.0)], GOOD).errors
-    assert judge_reports([report("a"), report("b", bare, cpus=1.0, gpus=0.0)], GOOD).errors
-
-
-def test_what_does_not_stop_a_run_is_a_note():
-    for node, about in (
-        (report("b", clock=-90.0, clock_error=0.1), "90 s after"),
-        (report("b", replace(GOOD, hub_model=False)), "hub cache"),
-    ):
-        verdict = judge_reports([report("a"), node], GOOD)
-        assert not verdict.errors
-        assert [host for host, _ in verdict.notes] == ["b"] and about in verdict.notes[0][1]
-    without_cuda = replace(GOOD, gpus=(), driver="", packages={"ray": "2.60.0"})
-    verdict = judge_reports([report("a", without_cuda, gpus=1.0)], without_cuda)
-    assert not verdict.errors and "logical" in verdict.notes[0][1]
-
-
-def test_a_model_that_is_not_in_the_cache_stops_a_run_that_may_not_ask_the_hub():
-    verdict = judge_reports([report("a", replace(GOOD, hub_model=False))], GOOD, offline=True)
-    assert "HF_HUB_OFFLINE" in verdict.errors[0][1]
-
-
-def test_a_clock_that_is_wrong_by_less_than_the_measurement_is_not_reported():
-    assert not judge_reports([report("a", clock=6.0, clock_error=3.0)], GOOD).notes
+def disk(name: str, free: float, total: float = 1000.0) -> dict[str, dict[str, tuple[float, float]]]:
+    return {"disks": GOOD.disks | {name: (free, total)}}
 
 
 @pytest.mark.parametrize(
-    ("value", "holds"),
-    [("ib", True), ("=ib", False), ("=ib0", True), ("^lo", True), ("eth,ib0:1", True), ("eth", False)],
+    ("changes", "named"),
+    [
+        ({"isolation": "bubblewrap is not installed"}, "bubblewrap"),
+        ({"python": "3.11.2"}, "3.11.2"),
+        ({"environment": "/home/x/.venv"}, "/home/x/.venv"),
+        ({"packages": GOOD.packages | {"ray": "2.59.0"}}, "ray"),
+        ({"packages": {"nvidia-cuda-runtime": "13.0.96"}}, "ray"),
+        ({"code": ("/shared/cobalt", "0ther")}, "/shared/cobalt"),
+        ({"paths": GOOD.paths | {"data_dir": ""}}, "data_dir"),
+        ({"paths": GOOD.paths | {"model": "0ther"}}, "model"),
+        ({"output": "Permission denied"}, "output"),
+        ({"hub_model": False}, "HF_HUB_OFFLINE"),
+        (disk("output", 0.5), "0.5 GiB"),
+        (disk("/tmp", 40.0), "/tmp"),
+        (disk("/dev/shm", 0.06, 0.06), "/dev/shm"),
+        ({"gpus": GOOD.gpus[:3]}, "nvidia-smi lists 3"),
+        ({"gpus": [], "driver": ""}, "nvidia-smi lists 0"),
+        ({"compiler": "there is no C compiler"}, "C compiler"),
+        ({"driver": "535.104.05"}, "580"),
+        ({"unknown": "NCCL_SOCKET_IFNAME=eth0"}, "NCCL_SOCKET_IFNAME"),
+        ({"secrets": {"HF_TOKEN": "d2"}}, "HF_TOKEN"),
+        ({"secrets": {}}, "HF_TOKEN"),
+    ],
 )
-def test_interfaces_are_named_as_nccl_names_them(value, holds):
-    launcher = replace(GOOD, values={"NCCL_SOCKET_IFNAME": value})
-    assert bool(judge_reports([report("a", launcher)], launcher).errors) is not holds
+def test_a_fault_of_a_node_is_one_finding_about_that_node(changes, named):
+    [(host, sentence)] = wrong(replace(GOOD, **changes))
+    assert host == "b" and named in sentence
+
+
+def test_nothing_is_wrong_with_nodes_like_the_launcher():
+    assert not wrong(GOOD)
+    without_cuda = replace(GOOD, gpus=[], cuda=False, driver="470.1", packages={"ray": "2.60.0"})
+    assert not findings({A: without_cuda}, without_cuda), "Ray's GPUs are logical ones"
+    without_output = {name: each for name, each in GOOD.disks.items() if name != "output"}
+    assert not wrong(replace(GOOD, disks=without_output))
+
+
+def test_a_node_that_does_not_answer_and_one_with_too_little_shared_memory_for_ray_are_findings():
+    [(host, sentence)] = wrong("No module named 'cobalt'")
+    assert host == "b" and "No module named 'cobalt'" in sentence and "/shared/cobalt" in sentence
+    [(_, sentence)] = wrong(GOOD, replace(B, object_store=2000 * GIB))
+    assert "/dev/shm" in sentence
+
+
+def test_a_node_that_does_nothing_but_judge_needs_no_secret():
+    bare = replace(GOOD, secrets={}, gpus=[])
+    assert not wrong(bare, replace(B, cpus=0.0, gpus=0.0))
+    assert wrong(bare, replace(B, cpus=1.0, gpus=0.0))
+
+
+def test_a_path_that_nobody_can_read_is_a_fault_of_each_node():
+    unreadable = replace(GOOD, paths={"data_dir": ""})
+    assert [host for host, _ in findings({A: unreadable, B: replace(unreadable, node=B)}, unreadable)] == ["a", "b"]
 
 
 def test_a_cluster_without_a_node_that_judges_is_refused():
-    assert judge_reports([report("a", replace(GOOD, isolation=None), judges=False)], GOOD).errors[0][0] == "cluster"
+    assert [host for host, _ in findings({replace(A, cpus=0.0): GOOD}, GOOD)] == ["cluster"]
 
 
-def test_the_table_has_a_row_for_each_node_and_counts_its_errors():
-    reports = [report("a"), report("b", None, failure="x"), report("c", replace(GOOD, isolation="x"), judges=True)]
-    console = Console(width=220, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    console.print(node_table(reports, judge_reports(reports, GOOD)))
+def test_the_table_has_a_row_for_each_node_and_counts_its_findings():
+    answers = {A: GOOD, B: "lost", replace(B, host="c"): replace(GOOD, isolation="x")}
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    console.print(node_table(answers, findings(answers, GOOD)))
     rows = [line for line in console.export_text().splitlines() if re.match(r"│ [abc] ", line)]
     assert len(rows) == 3
-    assert "ok" in rows[0] and "1 wrong" in rows[1] and "1 wrong" in rows[2] and "isolation fails" in rows[2]
+    assert "ok" in rows[0] and "4 x NVIDIA H100, 81559 MiB" in rows[0] and "1 wrong" in rows[1] and "1 wrong" in rows[2]
 
 
 def test_a_digest_is_of_names_sizes_and_beginnings_and_empty_where_there_is_nothing(tmp_path):
@@ -152,46 +129,45 @@ def test_a_digest_is_of_names_sizes_and_beginnings_and_empty_where_there_is_noth
     seen.add(digest(folder))
     assert len(seen) == 4 and "" not in seen
     assert digest(tmp_path / "absent") == ""
-    assert digest(folder) == digest(folder)
+    assert digest(folder) == digest(folder) != digest(folder / "rows") != ""
 
 
-def test_a_node_reports_itself(tmp_path, monkeypatch):
-    (tmp_path / "token").write_text("t")
-    monkeypatch.setenv("HF_HOME", "/hub")
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    question = Question(
-        {"data": str(tmp_path / "absent")}, token_folder=str(tmp_path), token="t", variables=("HF_HOME", "HF_X"),
-        secrets=("HF_TOKEN",), salt="s",
-    )  # fmt: skip
-    found = look(question, "node", "127.0.0.1")
-    assert (found.paths["data"], found.output, found.isolation) == ("", "", None)
-    assert (tmp_path / "node").read_text() == "t"
-    assert found.interface == "lo" and "pytest" in found.packages
-    assert found.values == {"HF_HOME": "/hub"}
-    assert found.digests == {"HF_TOKEN": secret_digest("secret", "s")} and "secret" not in repr(found)
-    assert look(replace(question, token="other"), "node", "").output
-    assert look(replace(question, token_folder=str(tmp_path / "absent")), "node", "").output
+def test_a_node_describes_itself(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA H100, 81559 MiB, 580.65.06\n")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HF_TOKEN", "s3cret")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "absent0")
+    asked = Question({"data_dir": str(tmp_path / "absent")}, shared=str(tmp_path), salt=b"s")
+    facts = look(A, asked)
+    assert (facts.paths["data_dir"], facts.output, facts.isolation) == ("", "", "")
+    assert (tmp_path / A.id).exists()
+    assert (facts.gpus, facts.driver) == (["NVIDIA H100, 81559 MiB"], "580.65.06")
+    assert "lo" in facts.interfaces and facts.unknown == "GLOO_SOCKET_IFNAME=absent0"
+    assert facts.packages["pytest"] and facts.disks.keys() == {"output", "/tmp", "/dev/shm"}
+    assert "s3cret" not in repr(facts) and facts.secrets == look(A, asked).secrets
+    assert facts.secrets != look(A, replace(asked, salt=b"t")).secrets
+    elsewhere = look(A, replace(asked, shared=str(tmp_path / "absent")))
+    assert str(tmp_path / "absent") in elsewhere.output and "output" not in elsewhere.disks
 
 
-def test_a_node_with_gpus_and_no_compiler_says_so(tmp_path, monkeypatch):
-    listing = tmp_path / "nvidia-smi"
-    listing.write_text("#!/bin/sh\necho NVIDIA H100, 580.65.06\n")
-    listing.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}")
-    monkeypatch.delenv("CC", raising=False)
-    seen = look(Question({}), "node", "127.0.0.1")
-    assert seen.gpus == ("NVIDIA H100",) and "gcc" in seen.compiler
-    monkeypatch.setenv("PATH", f"{tmp_path / 'absent'}")
-    assert look(Question({}), "node", "127.0.0.1").compiler == "", "without GPUs nothing is compiled"
+@pytest.mark.parametrize(
+    ("value", "named"), [("l", True), ("=lo", True), ("^eth", True), ("eth9,lo", True), ("", True), ("eth9", False)]
+)
+def test_interfaces_are_named_as_nccl_names_them(value, named, monkeypatch):
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", value)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert bool(look(A, Question({})).unknown) is not named
 
 
-def test_a_port_that_nobody_listens_on_is_unreachable():
-    probe = Probe("127.0.0.1")
-    port = probe.listen()
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        others = [("open", "127.0.0.1", port), ("closed", "127.0.0.1", closed.getsockname()[1])]
-        assert probe.unreachable(others) == ["closed"]
+@pytest.mark.parametrize("flags", [("--data_dir", "absent"), ("--model", "./absent"), ("--seconds", "0")])
+def test_a_mistake_is_one_sentence_before_the_cluster_is_joined(flags, tmp_path):
+    command = [sys.executable, "-m", "cobalt.preflight", *flags]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    refused = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1 and flags[0] in refused.stderr
 
 
 ENVIRONMENT = {

@@ -28,7 +28,6 @@ MOVED = {
     "cobalt.environment": "cobalt.stage.environment",
     "cobalt.errors": "cobalt.stage.errors",
     "cobalt.files": "cobalt.stage.files",
-    "cobalt.flash_attn_wheel": "cobalt.training.flash_attn_wheel",
     "cobalt.gpu_compiler": "cobalt.training.gpu_compiler",
     "cobalt.http_guard": "cobalt.serving.http_guard",
     "cobalt.hub": "cobalt.problems.hub",
@@ -36,7 +35,7 @@ MOVED = {
     "cobalt.judge.cgroups": "cobalt.judge.sandbox.cgroups",
     "cobalt.judge.checker": "cobalt.judge.inside.checker",
     "cobalt.judge.isolation": "cobalt.judge.sandbox.isolation",
-    "cobalt.judge.placement": "cobalt.serving.placement",
+    "cobalt.judge.placement": "cobalt.serving.nodes",
     "cobalt.judge.recheck": "cobalt.datasets.recheck",
     "cobalt.judge.sandbox_fusion": "cobalt.serving.sandbox_fusion",
     "cobalt.judge.script_driver": "cobalt.judge.inside.script_driver",
@@ -70,7 +69,7 @@ MOVED = {
 }
 """Old path: new path. What was below an old path is below its new one."""
 
-RUN = {"cobalt.preflight": "cobalt.serving.preflight.__main__", "cobalt.services": "cobalt.serving.services"}
+RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
 """What `python -m` runs under a name that is public and is not the module's path."""
 
 

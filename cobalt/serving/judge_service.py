@@ -31,7 +31,6 @@ from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving import cluster, nodes, sandbox_fusion
 from cobalt.serving.http_guard import Guard, guarded_api
 from cobalt.serving.judge_service_settings import ServiceSettings
-from cobalt.serving.placement import place, sandboxes
 from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger("ray.serve")  # the one that Serve writes to a replica's log file
@@ -80,7 +79,7 @@ class Evaluator:
             logger.warning("anybody can join this Ray cluster, allowed by the setting 'allow_open_cluster'")
         judge_settings = settings.of_the_judge()
         if judge_settings.concurrency is None and per_node is not None:
-            here = sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
+            here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
             judge_settings = judge_settings.model_copy(update={"concurrency": here})
         await require_isolation(judge_settings)
         if settings.unsafe:
@@ -168,7 +167,7 @@ _Ingress = serve.ingress(_api)(Evaluator)
 def reserved_cpus(settings: ServiceSettings) -> float:
     """CPUs that the judge's replicas reserve on the cluster that this process has joined, else on this machine."""
     there = nodes.living_nodes() if ray.is_initialized() else []
-    placement = place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    placement = nodes.place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
     return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
 
 
@@ -187,7 +186,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         check_paths(settings)
         if not settings.unsafe:
             find_bwrap()
-    placement = place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    placement = nodes.place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
     if settings.concurrency is None and placement.per_node is None:
         share = max(1, usable_cores() // placement.replicas)
         settings = settings.model_copy(update={"concurrency": share})

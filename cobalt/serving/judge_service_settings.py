@@ -13,7 +13,7 @@ class ServiceSettings(JudgeSettings):
 
     Attributes:
         num_replicas: Processes that hold sandboxes; None: one for every eight usable cores, of all judging nodes of
-            a cluster (`cobalt.serving.placement`).
+            a cluster (`cobalt.serving.nodes`).
         replica_cpus: CPUs that Ray reserves for each replica. Small, because the sandboxes share the
             machine with engines by the kernel's scheduler rather than by Ray's count. Nodes that are marked for
             judging reserve none.
