@@ -21,7 +21,7 @@ from cobalt.datasets.offline import writing
 from cobalt.datasets.offline.contrast import NO_CONTRAST
 from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
-from cobalt.datasets.offline.similar_statements import letters, similar_pairs
+from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
 from cobalt.datasets.tar_files import tar_files
 from cobalt.problems.problem import load_problems

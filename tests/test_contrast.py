@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cobalt.datasets.offline import contrast
 from cobalt.datasets.offline.contrast import Candidate, fenced, make_groups
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
+from cobalt.datasets.offline.similarity import NearDuplicates, normalised_source
 from cobalt.episode import program_of
 from cobalt.stage.errors import UserError
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.rollout.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k, student_interval
+from cobalt.rollout.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k
+from studies.seeds import student_interval
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))

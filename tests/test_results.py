@@ -13,7 +13,6 @@ from test_report import make_run
 
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
-from cobalt.rollout.metrics import student_interval
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
 from studies.equal_time import command_seconds, last_step_within, training_seconds
@@ -23,7 +22,7 @@ from studies.page import marks
 from studies.recoverability import recoverability
 from studies.results import write_results
 from studies.seed_tables import gain_table
-from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known
+from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known, student_interval
 
 # --- figures over seeds
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from support import ROOT, square_problem, write_lines
 
-from cobalt.datasets.sources import hub_file, hub_rows, local_rows
+from cobalt.datasets.sources import local_rows
+from cobalt.problems.hub import hub_file, hub_rows
 from cobalt.problems.problem import load_problems
 from cobalt.stage import parquet_rows
 from cobalt.stage.errors import UserError
@@ -32,7 +33,7 @@ def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
     assert [row for _, row in rows] == ROWS
     assert rows[3][0].endswith("row 4")
     assert [row for _, row in local_rows(tmp_path / "train.parquet")] == ROWS
-    with pytest.raises(UserError, match="cannot stream .*: give a file"):
+    with pytest.raises(UserError, match="validation.*: give a file"):
         list(hub_rows(str(tmp_path), "validation", "main", "give a file"))
 
 
@@ -40,9 +41,9 @@ def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
 def test_unreachable_data_sets_name_the_file_to_give(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(UserError, match="cannot stream nobody/nothing .*: give a file"):
+    with pytest.raises(UserError, match="nobody/nothing .*: give a file"):
         list(hub_rows("nobody/nothing", "train", "main", "give a file"))
-    with pytest.raises(UserError, match=r"cannot download x\.jsonl of nobody/nothing .*: give a file"):
+    with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*: give a file"):
         hub_file("nobody/nothing", "x.jsonl", "main", "give a file")
 
 

@@ -16,6 +16,7 @@ import torch
 from pyarrow import parquet
 from support import ROOT, square_problem
 
+from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import checkpoints, installed, run_folder
@@ -583,8 +584,11 @@ def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
 
 
 def test_a_folder_is_locked_by_one_run(tmp_path):
-    with run_folder.locked(tmp_path), pytest.raises(UserError, match="another run"), run_folder.locked(tmp_path):
+    again = locked_folder(tmp_path, run_folder.LOCK)
+    with locked_folder(tmp_path, run_folder.LOCK), pytest.raises(UserError, match="another process"), again:
         pass
+    with locked_folder(tmp_path, run_folder.LOCK):
+        assert (tmp_path / run_folder.LOCK).is_file()
 
 
 # --- the scripts

@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings
-from cobalt.datasets.sources import Row, field_of, hub_file, local_rows, text_of
+from cobalt.datasets.sources import field_of, local_rows, text_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
 from cobalt.judge import Judge
+from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words

@@ -25,11 +25,12 @@ from typing import Any, Literal
 from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
-from cobalt.datasets.sources import hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.sources import local_rows, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import LocalJudge
 from cobalt.judge.inside import numpy_stand_in
+from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, last_line
 from cobalt.stage.errors import tally as in_words

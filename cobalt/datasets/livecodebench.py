@@ -16,11 +16,12 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from cobalt.datasets.sources import hub_file, local_rows
+from cobalt.datasets.sources import local_rows
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
+from cobalt.problems.hub import hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words

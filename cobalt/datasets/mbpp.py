@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cobalt.datasets.assertions import assertion_suite
-from cobalt.datasets.sources import Row, hub_rows, local_rows, text_of, texts_of
+from cobalt.datasets.sources import local_rows, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
+from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.files import check_files

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: data sets as input by name, and policies and trajectories as uploads.
+"""The Hugging Face Hub: rows and files of data sets by name, and policies and trajectories as uploads.
 
 `datasets` and `huggingface_hub` are imported when they are needed. A local folder can stand in for the Hub in both
 directions. Policies as input need nothing from here: vLLM and veRL load a model by its name.
@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _FILE_SUFFIXES = (".jsonl", ".json", ".gz", ".parquet")
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands, for messages, and the row."""
 
 
 class DataSet(NamedTuple):
@@ -51,9 +55,57 @@ def input_file(given: Path) -> Path:
         version = _commit(data_set)
     cached = _cached(data_set, version)
     if local or not cached.exists():
-        _write_rows(data_set, None if local else version, cached)
+        with replacing(cached) as handle:
+            for _, row in hub_rows(data_set.name, data_set.split, None if local else version):
+                handle.write((encode_json(row, ensure_ascii=False) + "\n").encode())
     logger.info("the input is %s, as %s", given, cached)
     return cached
+
+
+def hub_rows(
+    name: str, split: str | None, revision: str | None, advice: str | None = None, config: str | None = None
+) -> Iterator[Row]:
+    """The rows of a data set, streamed.
+
+    Args:
+        name: `owner/name` on the Hub, or a folder of files that `datasets` reads.
+        split: Its split; None: the only one.
+        revision: Branch, tag or commit; None: the newest commit.
+        advice: What else the user could give; the message of an error ends with it.
+        config: Its configuration; None: the only one, or the default one.
+
+    Raises:
+        UserError: no network, no such data set or split, or several splits of which none is named.
+    """
+    with _asking(name, advice):
+        import datasets
+
+        splits = datasets.load_dataset(name, config, revision=revision, streaming=True)
+        if split is None and len(splits) > 1:
+            raise UserError(f"{name} has the splits {', '.join(splits)}: name one, as in {name}:{next(iter(splits))}")
+        split = split or next(iter(splits))
+        if split not in splits:
+            raise ValueError(f"there is no split {split!r}; its splits are {', '.join(splits)}")
+        for number, row in enumerate(splits[split], 1):
+            yield f"{name}, row {number}", plain_row(row)
+
+
+def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
+    """A file of a data set on the Hub, downloaded into the Hub's cache.
+
+    Args:
+        name: `owner/name`.
+        file: Its path there.
+        revision: Branch, tag or commit.
+        advice: What else the user could give; the message of an error ends with it.
+
+    Raises:
+        UserError: no network, or no such file.
+    """
+    with _asking(f"{file} of {name}", advice):
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
 
 
 def check_target(target: str) -> None:
@@ -149,6 +201,30 @@ def _base(name: str) -> str:
     return f"base_model: {name}\n" if _NAME.fullmatch(name) else ""
 
 
+@contextmanager
+def _asking(what: str, advice: str | None) -> Iterator[None]:
+    """Turn whatever the Hub and its libraries raise into one sentence, and silence their warnings of each attempt.
+
+    Raises:
+        UserError: the libraries are not installed, or they failed.
+    """
+    try:
+        from datasets.exceptions import DatasetsError
+        from httpx import HTTPError
+        from pyarrow import ArrowException
+    except ImportError:
+        raise UserError(
+            f"cannot read {what}: data sets by name need `datasets` (scripts/setup.sh --profile cpu)"
+        ) from None
+    logger.info("%s comes from the Hugging Face Hub, or from its cache", what)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        yield
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
+        instead = f": {advice}" if advice else ""
+        raise UserError(f"cannot read {what} ({_first_line(error)}){instead}") from None
+
+
 def _data_set(given: Path) -> DataSet | None:
     """The data set that a path names; None for a file, also one that does not exist."""
     text = str(given)
@@ -188,38 +264,6 @@ def _commit(data_set: DataSet) -> str:
             ) from None
         logger.warning("the Hub cannot be reached; the rows of %s are those of an earlier time", data_set.name)
         return known[-1].parent.name.rpartition("@")[2]
-
-
-def _write_rows(data_set: DataSet, revision: str | None, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as handle:
-        for row in _rows(data_set, revision):
-            handle.write((encode_json(plain_row(row), ensure_ascii=False) + "\n").encode())
-
-
-def _rows(data_set: DataSet, revision: str | None) -> Iterator[Mapping[str, Any]]:
-    try:
-        import datasets
-        from datasets.exceptions import DatasetsError
-        from httpx import HTTPError
-        from pyarrow import ArrowException
-    except ImportError:
-        raise UserError(
-            f"{data_set.name}: data sets by name need `datasets` (scripts/setup.sh --profile cpu installs it)"
-        ) from None
-    try:
-        splits = datasets.load_dataset(data_set.name, revision=revision, streaming=True)
-        if data_set.split is None and len(splits) > 1:
-            raise UserError(
-                f"{data_set.name} has the splits {', '.join(splits)}: name one, as in"
-                f" {data_set.name}:{next(iter(splits))}"
-            )
-        split = data_set.split or next(iter(splits))
-        if split not in splits:
-            raise UserError(f"{data_set.name} has no split {split!r}; its splits are {', '.join(splits)}")
-        yield from splits[split]
-    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
-        raise UserError(f"cannot read the data set {data_set.name} ({_first_line(error)})") from None
 
 
 def _check_folder(folder: Path) -> None:

@@ -10,9 +10,7 @@ from numbers import Real
 
 from cobalt.episode.thinking import OPEN
 from cobalt.episode.turns import program_of
-from cobalt.reward.correctness import correctness_reward
 from cobalt.reward.format import Flaw, FormatReward, format_reward
-from cobalt.reward.improvement import with_improvement
 from cobalt.reward.lengths import O200K_BASE, token_counter
 from cobalt.stage.errors import UserError
 
@@ -159,3 +157,36 @@ def compute_reward(
 def _check(name: str, rate: float) -> None:
     if not (isinstance(rate, Real) and 0.0 <= rate <= 1.0):  # not a number (NaN) is in no range
         raise UserError(f"{name} is {rate!r}, but must be a share between 0 and 1")
+
+
+def correctness_reward(pass_rate: float) -> float:
+    """1.0 if every test passes, 0.2 if half of them or more, 0.0 if at least one, -0.1 if none.
+
+    Args:
+        pass_rate: Passed tests over all tests, public and hidden, in [0, 1].
+    """
+    if pass_rate == 1.0:
+        return 1.0
+    if pass_rate >= 0.5:
+        return 0.2
+    return 0.0 if pass_rate > 0.0 else -0.1
+
+
+def with_improvement(correctness: float, pass_rate: float, prev_best_pass_rate: float) -> float:
+    """The correctness reward after the comparison with the best earlier program.
+
+    As in the authors' `code_reward_func_think.py`: nothing changes when every test passes, or when no earlier program
+    passed any. A better program adds 0.1 * (p - best) / (1 - best). Any other, one that is exactly as good included,
+    loses its correctness reward and gets -0.1 + 0.1 * (p - best) / best instead: -0.1 for as good, -0.2 for none.
+
+    Args:
+        correctness: `correctness_reward(pass_rate)`.
+        pass_rate: Passed tests over all tests, in [0, 1].
+        prev_best_pass_rate: Largest pass rate among the programs in the prompt, in [0, 1]; 0 in a first turn.
+    """
+    if pass_rate == 1.0 or prev_best_pass_rate == 0.0:
+        return correctness
+    change = pass_rate - prev_best_pass_rate
+    if change > 0.0:
+        return correctness + change / (1.0 - prev_best_pass_rate) * 0.1
+    return -0.1 + change / prev_best_pass_rate * 0.1

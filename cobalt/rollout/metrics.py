@@ -1,7 +1,6 @@
-"""Metrics over problems (unbiased pass@k, best of k, bootstrap intervals), intervals over runs, agreement of raters."""
+"""Metrics over problems (unbiased pass@k, best of k, bootstrap intervals), agreement of raters."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,13 +15,6 @@ DIFFERENCES = (-1.0, 1.0)
 
 FEW_PROBLEMS = 30
 """Below this many problems a percentile bootstrap over problems is clearly too narrow, and tables say so."""
-
-_STUDENT = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
-    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
-    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
-)  # fmt: skip
-"""The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; with more than these it falls to 1.96."""
 
 _CHUNK = 1_000  # number of resamples that are in memory as 64-bit numbers at a time
 
@@ -121,28 +113,6 @@ def bootstrap_interval(
     means = np.concatenate(sums) / len(array)
     lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
-
-
-def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the mean over runs: mean ± t s / √n, with Student's t of n - 1 degrees of freedom.
-
-    Runs are few, and a bootstrap over few values is far too narrow. The interval is exact if the values of runs are
-    normally distributed.
-
-    Args:
-        values: One value for each run, at least two.
-
-    Returns:
-        Lower and upper bound, in the unit of `values`.
-
-    Raises:
-        ValueError: there are fewer than two values, from which no spread is known.
-    """
-    if len(values) < 2:
-        raise ValueError("an interval over runs needs at least two runs")
-    quantile = _STUDENT[min(len(values) - 1, len(_STUDENT)) - 1]
-    middle, half = statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return middle - half, middle + half
 
 
 def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:

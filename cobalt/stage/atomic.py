@@ -41,36 +41,40 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same from writing into a folder, which is made; it holds no lock file.
+def locked_folder(folder: Path, file: str | None = None) -> Iterator[None]:
+    """Keep other processes that ask for the same from writing into a folder, which is made.
+
+    Args:
+        folder: The folder.
+        file: Name of a file in it that is locked, as some network file systems lock no folder; None: the folder itself
+            is locked, and holds no other file than its results.
 
     Raises:
         UserError: another process has the folder, or it cannot be made.
     """
+    path = folder if file is None else folder / file
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY if file is None else os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being written by another process: wait for it or stop it") from None
+        lock(descriptor, path)
         yield
     finally:
         os.close(descriptor)
 
 
-def lock(handle: IO[bytes], path: Path) -> None:
-    """Take the lock of an open file, until it is closed.
+def lock(handle: IO[bytes] | int, path: Path) -> None:
+    """Take the lock of an open file or folder, until it is closed.
 
     Raises:
         UserError: another process has it.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+        opened = os.fstat(handle if isinstance(handle, int) else handle.fileno())
+        if not os.path.samestat(opened, path.stat()):
             raise BlockingIOError  # another process replaced the file in this very moment, or removed it
     except (BlockingIOError, FileNotFoundError):
         raise UserError(f"{path} is being written by another process: wait for it or stop it") from None

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from types import FrameType, UnionType
+from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
@@ -64,7 +64,7 @@ def run_script(
         handler = RichHandler(console=Console(stderr=True), show_path=False) if sys.stderr.isatty() else None
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        with _terminations_as_interrupts():
+        with terminations_as_interrupts():
             code = function(arguments)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -89,36 +89,20 @@ def run_script(
 
 
 @contextlib.contextmanager
-def _terminations_as_interrupts() -> Iterator[None]:
-    """Let a SIGTERM, by which schedulers end a command, do what Ctrl-C does."""
+def terminations_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM, by which schedulers end a command, as Ctrl-C, and make sure that Ctrl-C is not ignored.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell script started this in the background
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
+    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. SIGTERM
+    does what SIGINT does at that moment: while asyncio runs, it cancels the main task. While Ray starts, it has a
+    SIGTERM handler of its own, which exits with the signal's number.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def terminations_as_interrupts() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that a stop from outside cleans up too, and make sure that Ctrl-C is not ignored.
-
-    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. While Ray
-    starts, it has a SIGTERM handler of its own, which exits with the signal's number.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    if previous[signal.SIGINT] is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except SystemExit as error:

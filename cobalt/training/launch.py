@@ -19,6 +19,7 @@ from typing import Any
 from cobalt.serving import cluster
 from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.serving.services import IMPORT_ENVIRONMENT, running_services
+from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -76,7 +77,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
     from omegaconf import OmegaConf
 
     output = settings.output_dir.resolve()
-    with terminations_as_interrupts(), run_folder.locked(output):
+    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data.train_files), Path(config.data.val_files)]
         validates = config.trainer.test_freq > 0
         start = run_folder.prepare(output, _deciding(settings, config), inputs, validates=validates)

@@ -288,13 +288,14 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
     """
     from omegaconf import OmegaConf
 
+    from cobalt.stage.atomic import locked_folder
     from cobalt.stage.cli import terminations_as_interrupts
     from cobalt.training.export import export
     from cobalt.training.progress import step_reporter
     from cobalt.training.watching import watch
 
     output = arguments.output_dir.resolve()
-    with terminations_as_interrupts(), run_folder.locked(output):
+    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
         step = run_folder.prepare(output, _deciding(arguments, config), inputs).step
         if not step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy

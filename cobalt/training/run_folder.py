@@ -9,11 +9,9 @@ ahead of its metrics. A rerun continues from it all the same, and the line is ma
 where these are missing, it has none.
 """
 
-import contextlib
-import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,25 +22,8 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import checkpoints
 
-
-@contextlib.contextmanager
-def locked(output: Path) -> Iterator[None]:
-    """Lock the folder for one run, and make it if it does not exist.
-
-    Raises:
-        UserError: another run holds the lock, or the folder cannot be made.
-    """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        handle = (output / ".lock").open("w", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write into {output}: {error.strerror}") from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another run trains in {output}: wait for it, or name another folder") from None
-        yield
+LOCK = ".lock"
+"""Name of the file that is locked while a run writes into the folder."""
 
 
 def metrics_path(output: Path) -> Path:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cobalt.datasets.offline.groups import OfflineResponse, Status
-from cobalt.datasets.offline.near_duplicates import NearDuplicates, normalised_source
 from cobalt.datasets.offline.settings import GroupSettings
+from cobalt.datasets.offline.similarity import NearDuplicates, normalised_source
 from cobalt.episode import Message, fence_around, program_of
 
 _CHUNK = 32

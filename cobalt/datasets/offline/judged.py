@@ -14,6 +14,7 @@ Nothing is judged here.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.judged_record import JudgedRecord
 from cobalt.datasets.offline.results import read_multi_turn, read_single_turn
 from cobalt.datasets.offline.settings import JudgedSettings
-from cobalt.datasets.offline.writers import read_together, writer_names
 from cobalt.datasets.offline.writing import (
     EVALUATED,
     READ,
@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 OWN_PROMPTS = "from the conversations"
 """What a manifest has for the prompts where every file brings its own, so that no prompt set is used."""
+_RULE = "give results of one input, each finished and in its order"
 
 
 def convert_judged(settings: JudgedSettings) -> Summary:
@@ -59,7 +60,7 @@ def convert_judged(settings: JudgedSettings) -> Summary:
     """
     prompts = load_prompts(settings.prompts)
     check_files(settings.input_files, [])
-    writers = writer_names(settings.input_files)
+    writers = _writer_names(settings.input_files)
     firsts = {path: _first_record(path) for path in settings.input_files}
     _check_responses(settings, firsts)
     for path, first in firsts.items():
@@ -155,7 +156,7 @@ def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
         UserError: a record has no statement or no prompt, or two have ids that are equal as strings.
     """
     statements: dict[str, str] = {}
-    for records in read_together(paths):
+    for records in _read_together(paths):
         for path, own in zip(paths, records, strict=True):
             if own_prompts and not _has_conversations(own):
                 raise UserError(
@@ -174,6 +175,45 @@ def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
     return statements
 
 
+def _read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
+    """The records of each problem, one of each file: finished results have the order of their common input.
+
+    Args:
+        paths: At least one.
+
+    Raises:
+        UserError: a file cannot be read, or the files do not have the same ids in the same order; the message names
+            the file and the id.
+    """
+    for records in zip_longest(*map(iterate_records, paths)):
+        first = next(record for record in records if record is not None)
+        for path, record in zip(paths, records, strict=True):
+            if record is None:
+                raise UserError(
+                    f"{path}: it ends before record {first['id']!r}, which another of the files has: {_RULE}"
+                )
+            if record["id"] != first["id"]:
+                raise UserError(f"{path}: record {record['id']!r} stands where {paths[0]} has {first['id']!r}: {_RULE}")
+        yield list(records)
+
+
+def _writer_names(paths: Sequence[Path]) -> list[str]:
+    """A name for each file: its own, with as many folders before it as tell the files apart.
+
+    Raises:
+        UserError: a file is given twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    for index, path in enumerate(paths):
+        if resolved[index] in resolved[:index]:
+            raise UserError(f"{path} is given twice: name each file once")
+    parts = [path.parts for path in resolved]
+    length = 1
+    while len({own[-length:] for own in parts}) < len(parts):
+        length += 1
+    return ["/".join(own[-length:]) for own in parts]
+
+
 def _statement(record: Mapping[str, Any]) -> Any:
     return record.get("instruction") if record.get("question") is None else record["question"]
 
@@ -181,7 +221,7 @@ def _statement(record: Mapping[str, Any]) -> Any:
 def _problems(
     settings: JudgedSettings, prompts: PromptSet, writers: Sequence[str], splits: Mapping[str, str], counts: Counts
 ) -> Iterator[JudgedProblem]:
-    for records in read_together(settings.input_files):
+    for records in _read_together(settings.input_files):
         reads = []
         for path, record in zip(settings.input_files, records, strict=True):
             try:

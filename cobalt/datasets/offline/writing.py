@@ -18,7 +18,7 @@ from typing import IO, Any
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
 from cobalt.datasets.offline.groups import OfflineGroup, Status
 from cobalt.datasets.offline.settings import GroupSettings
-from cobalt.datasets.offline.similar_statements import letters, similar_pairs
+from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
