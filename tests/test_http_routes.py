@@ -488,9 +488,10 @@ MALFORMED = [
 @pytest.mark.sandbox
 async def test_a_malformed_request_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(**SMALL)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
         for payload in MALFORMED:
             with pytest.raises(UserError) as caught:
-                await sandbox_fusion.run_code(judge, payload, max_run_seconds=20)
+                await route.answer(payload)
             assert "\n" not in str(caught.value)
         for strange in (
             {"code": "print(1)", "run_timeout": 1e-300},
@@ -500,35 +501,88 @@ async def test_a_malformed_request_costs_no_sandbox():
             {"code": "\0"},
             {"code": "print(len(input()))", "stdin": "x" * (2 * FILE_BYTES)},
         ):
-            answer = await sandbox_fusion.run_code(judge, strange, max_run_seconds=20)
-            assert answer["status"] in ("Success", "Failed")
+            assert (await route.answer(strange))["status"] in ("Success", "Failed")
+        assert judge.restarts == 0
+
+
+class Clock:
+    """Makes the clients of a route impatient, and its claims short-lived."""
+
+    def __init__(self, monkeypatch, *, patience: float, claim: float) -> None:
+        monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: patience))
+        monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", claim)
+
+
+SLEEP = {"code": "import time, random\ntime.sleep(1)\nprint(random.random())", "run_timeout": 5}
+
+
+@pytest.mark.sandbox
+async def test_a_program_keeps_its_place_until_its_client_asks_again(monkeypatch):
+    Clock(monkeypatch, patience=0.3, claim=10)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        answers = []
+        while not answers:
+            try:
+                answers.append(await route.answer(SLEEP))
+            except InfrastructureError:
+                assert len(answers) == 0
+        assert answers[0]["status"] == "Success"
+        # It is one client's result, and no other's: the same program is run again for the next.
+        with pytest.raises(InfrastructureError):
+            await route.answer(SLEEP)
         assert judge.restarts == 0
 
 
 @pytest.mark.sandbox
-async def test_a_program_that_is_not_finished_in_time_is_given_up_and_run_again_for_its_client(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
+async def test_a_place_is_kept_from_the_last_time_that_its_client_went(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.run_timeout))
+    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 1.0)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
 
-        async def asked(code: str, patience: float) -> str:
-            request = {"code": code, "compile_timeout": patience, "run_timeout": 20}
-            return (await sandbox_fusion.run_code(judge, request, max_run_seconds=20))["run_result"]["stdout"]
+        def asked(code: str, patience: float) -> asyncio.Task:
+            return asyncio.create_task(route.answer({"code": code, "run_timeout": patience}))
 
-        # Twenty minutes of programs lie before the last one, and nobody waits for them.
-        endless = [asked("import time\ntime.sleep(60)", 0.3) for _ in range(20)]
-        given_up = await asyncio.gather(*endless, return_exceptions=True)
-        assert {type(answer) for answer in given_up} == {InfrastructureError}
-        assert await asked("print(7)", 30) == "7\n"
+        asked("import time\ntime.sleep(2.5)", 20)
+        ours = asked("print(7)", 0.6)
+        behind = asked("import time\ntime.sleep(4)", 20)
+        with pytest.raises(InfrastructureError):
+            await ours
+        while True:  # the first claim is due after the client has gone for the second time
+            await asyncio.sleep(0.3)  # as long as the client pauses
+            try:
+                answer = await asked("print(7)", 0.6)
+                break
+            except InfrastructureError:
+                continue
+        assert answer["run_result"]["stdout"] == "7\n"
+        assert not behind.done()
+        await behind
 
 
 @pytest.mark.sandbox
-async def test_a_client_that_goes_away_holds_no_sandbox():
+async def test_a_place_that_nobody_comes_back_for_is_given_up_without_harm_to_a_sandbox(monkeypatch):
+    Clock(monkeypatch, patience=0.05, claim=0.2)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        sleep = {"code": "import time\ntime.sleep(60)", "run_timeout": 19}
-        asked = asyncio.create_task(sandbox_fusion.run_code(judge, sleep, max_run_seconds=20))
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        asked = [route.answer({"code": f"import time\ntime.sleep(1)\nprint({n})"}) for n in range(20)]
+        assert all(
+            isinstance(item, InfrastructureError) for item in await asyncio.gather(*asked, return_exceptions=True)
+        )
+        Clock(monkeypatch, patience=10, claim=10)
+        # Twenty seconds of programs lie before it, all but the first without anybody who waits for them.
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0
+
+
+@pytest.mark.sandbox
+async def test_a_client_that_goes_away_costs_no_sandbox():
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
+        asked = asyncio.create_task(route.answer(SLEEP))
         while judge._idle.qsize():  # noqa: ASYNC110 - nobody is told when a sandbox is taken
             await asyncio.sleep(0.01)
         asked.cancel()
-        async with asyncio.timeout(15):
-            answer = await sandbox_fusion.run_code(judge, {"code": "print(7)"}, max_run_seconds=20)
-        assert answer["run_result"]["stdout"] == "7\n"
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0

@@ -86,6 +86,11 @@ class Evaluator:
             logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
         self._judge = LocalJudge(judge_settings)
         await self._judge.__aenter__()
+        self._run_code = sandbox_fusion.RunCode(
+            self._judge,
+            max_run_seconds=settings.max_run_seconds,
+            max_request_seconds=settings.max_request_seconds,
+        )
         token = settings.token.get_secret_value() if settings.token is not None else None
         self._guard = Guard(
             token,
@@ -134,9 +139,7 @@ class Evaluator:
         """`POST` a request in SandboxFusion's format as JSON."""
         try:
             async with self._at_most():
-                payload = await self._guard.read(request)
-                limit = self._settings.max_run_seconds
-                return JSONResponse(await sandbox_fusion.run_code(self._judge, payload, max_run_seconds=limit))
+                return JSONResponse(await self._run_code.answer(await self._guard.read(request)))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 
