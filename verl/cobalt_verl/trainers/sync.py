@@ -21,7 +21,6 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import log_seqlen_unbalance
-from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -32,6 +31,7 @@ from cobalt_verl.agent_loops.one_engine import OneEngineClient
 from cobalt_verl.episodes import last_keys, prompt_of
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
+from cobalt_verl.reporting_worker import ReportingWorker
 from cobalt_verl.scoring import VERDICT_AT
 
 _NOT_FOR_WORKERS = frozenset(("uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"))
@@ -41,14 +41,6 @@ _INPUTS = (
     "routed_experts",
 )  # fmt: skip
 """What a model's log-probs need, of what is there; before the first of them nothing says what is there."""
-
-
-class ReportingWorker(ActorRolloutRefWorker):  # type: ignore[misc]  # veRL is not typed
-    """veRL's worker, whose engines say which micro-batch they work on."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        transformer_impl.prepare_micro_batches = progress.prepare_micro_batches
-        super().__init__(*arguments, **keywords)
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
