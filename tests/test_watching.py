@@ -16,7 +16,6 @@ from cobalt.training.configuration import process_environment
 from cobalt.training.watching import watch
 
 LIMIT = 1.5
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CHILD = """
@@ -37,8 +36,11 @@ def watched(folder, code, hang_limit=30.0):
     return watch([sys.executable, "-uc", program], dict(os.environ), folder, hang_limit)
 
 
-def alive(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+def survivors(folder):
+    """The processes of TREE that do not end within a few seconds."""
+    pids = [int(pid) for pid in (folder / "pids").read_text().split() if psutil.pid_exists(int(pid))]
+    _, living = psutil.wait_procs(map(psutil.Process, pids), timeout=5)
+    return [process for process in living if process.status() != psutil.STATUS_ZOMBIE]
 
 
 # --- the child process
@@ -151,12 +153,12 @@ def test_a_hung_run_leaves_no_process(tmp_path, monkeypatch, asked):
     monkeypatch.setattr(watching, "END_SECONDS", 1)
     with pytest.raises(InfrastructureError):
         watched(tmp_path, TREE + asked, LIMIT)
-    assert not [pid for pid in map(int, (tmp_path / "pids").read_text().split()) if alive(pid)]
+    assert not survivors(tmp_path)
 
 
 def test_a_killed_command_leaves_none_of_its_process_group(tmp_path):
     assert watched(tmp_path, TREE.replace("start_new_session=True", "") + "os.kill(os.getpid(), 9)") == 137
-    assert not [pid for pid in map(int, (tmp_path / "pids").read_text().split()) if alive(pid)]
+    assert not survivors(tmp_path)
 
 
 def test_an_interrupt_ends_the_run_in_order(tmp_path):
