@@ -101,6 +101,7 @@ def made(tmp_path_factory):
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert finished.returncode == 0, finished.stderr[-3000:]
+        (folder / "output").write_text(finished.stdout)
     return folder
 
 
@@ -190,6 +191,16 @@ def differences(made, engine, mean, optimizer, own=None, **planted):
 def test_updates_are_those_of_verl(made, engine, mean, optimizer):
     found = differences(made, engine, mean, optimizer)
     assert not {name: value for name, value in found.items() if value > TOLERANCES[name]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_update_says_which_micro_batch_it_works_on(made):
+    said = re.findall(r"^\[progress\] (.*)$", (made / "output").read_text(), re.MULTILINE)
+    micro_batches = [
+        re.fullmatch(r"step 1 of 2, update, mini-batch (\d+), micro-batch [12] of 2", line) for line in said
+    ]
+    assert len({match[1] for match in micro_batches if match}) > 1
 
 
 def over_n(group):

@@ -716,7 +716,7 @@ for owner, names in {
         "_compute_metrics", "_build_replay_buffer", "fit", "init", "on_step_begin", "_compute_old_log_prob",
         "_compute_ref_log_prob", "_update_actor", "_save_checkpoint", "_init_resource_pool_mgr",
     ),
-    ReplayBuffer: ("sample", "_sync_metadata_from_transfer_queue", "_materialize_batch", "_wait_for_next_poll"),
+    ReplayBuffer: ("sample", "_sync_metadata_from_transfer_queue", "_materialize_batch"),
 }.items():
     for name in names:
         assert callable(getattr(owner, name)), name

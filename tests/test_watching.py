@@ -1,410 +1,220 @@
-"""A training run's signs of work: written cheaply, added up on one line; a run hangs when it does nothing."""
+"""A watched training run: its log, its messages, its end; it hangs when it has no new phase line and no new step."""
 
-import io
-import json
-import logging
 import os
 import re
-import socket
-import subprocess
+import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
+import psutil
 import pytest
-from rich.console import Console
-from rich.logging import RichHandler
 
 from cobalt.stage.errors import InfrastructureError
-from cobalt.training import activity, watching
+from cobalt.training import watching
 from cobalt.training.configuration import process_environment
-from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, Heartbeat, heartbeat_folder, parse
-from cobalt.training.progress import phase_reporter
-from cobalt.training.watching import BUSY_LIMITS, watch
+from cobalt.training.watching import watch
 
-LIMIT = 3.0
+LIMIT = 1.5
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
-
-
-@pytest.fixture(autouse=True)
-def _short_end(monkeypatch):
-    # Under a shell's background job programs ignore the interrupt, and are killed.
-    monkeypatch.setattr(watching, "_END_SECONDS", 2)
-
-
-def watched(tmp_path, code, hang_limit=30.0):
-    """Watch a program, whose time to start does not count: it says when it has."""
-    variable = {HEARTBEAT_VARIABLE: str(heartbeat_folder(tmp_path))}
-    command = [sys.executable, "-uc", f"import time\nfrom cobalt_verl import heartbeat\nprint('started')\n{code}"]
-    return watch(command, os.environ | variable, tmp_path, hang_limit)
+CHILD = """
+import json, os, pathlib, signal, subprocess, sys, time
+def phase(words):
+    print("(TaskRunner pid=7) [progress]", words)
+def metrics(text):
+    with open("metrics.jsonl", "a") as file:
+        file.write(text)
+def step(number, **values):
+    metrics(json.dumps({"step": number, "metrics": values}) + chr(10))
+"""
 
 
-def write_sign(folder, name, **fields):
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps({"host": socket.gethostname(), "pid": 0} | fields))
+def watched(folder, code, hang_limit=30.0):
+    """Watch a program that has the functions of CHILD and runs in the run's folder."""
+    program = f"import os\nos.chdir({str(folder)!r})\n{CHILD}{code}"
+    return watch([sys.executable, "-uc", program], dict(os.environ), folder, hang_limit)
 
 
-@pytest.fixture
-def gpus(tmp_path, monkeypatch):
-    """A function that makes nvidia-smi report how busy GPUs are, in percent."""
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    def report(*percents):
-        lines = [f"{index}, GPU-{index}aa-bb, {percent}" for index, percent in enumerate(percents)]
-        (tmp_path / "bin").mkdir()
-        program = tmp_path / "bin" / "nvidia-smi"
-        program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-        program.chmod(0o755)
-
-    return report
+def survivors(folder):
+    """The processes of TREE that do not end within a few seconds."""
+    pids = [int(pid) for pid in (folder / "pids").read_text().split() if psutil.pid_exists(int(pid))]
+    _, living = psutil.wait_procs(map(psutil.Process, pids), timeout=5)
+    return [process for process in living if process.status() != psutil.STATUS_ZOMBIE]
 
 
 # --- the child process
 
 
-def test_the_exit_code_is_that_of_the_driver(tmp_path):
-    assert watched(tmp_path, "print('done')") == 0
-    assert watched(tmp_path, "raise SystemExit(3)") == 3
-    assert watched(tmp_path, "import os; os.kill(os.getpid(), 9)") == 137
-    assert (tmp_path / "train.log").read_text().splitlines() == ["started", "done", "started", "started"]
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("print('done')", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 9)", 137)],
+)
+def test_the_exit_code_is_that_of_the_command(tmp_path, code, expected):
+    assert watched(tmp_path, code) == expected
 
 
-def test_the_error_that_is_reported_is_of_this_run_and_no_warning(tmp_path, caplog):
+def test_the_log_is_appended_to_without_colours(tmp_path):
+    (tmp_path / "train.log").write_text("an earlier run\n")
+    assert watched(tmp_path, "print('\\x1b[36m(Worker pid=1)\\x1b[0m works'); print('no end of line', end='')") == 0
+    assert (tmp_path / "train.log").read_text() == "an earlier run\n(Worker pid=1) works\nno end of line"
+
+
+def test_the_error_that_is_reported_is_the_last_of_this_run_and_no_warning(tmp_path, caplog):
     (tmp_path / "train.log").write_text("ValueError: of an earlier run\n")
-    warnings = (
+    lines = (
+        "IndexError: first",
+        "(Worker pid=1) KeyError: last",
         "UserWarning: no ImportError",
         "(Storage pid=7) 2026-01-01 12:00:00 - WARNING - retrying after a TimeoutError",
         "[rank0]:[W1010 12:00:00.1 store.cpp:5] recvValue failed: DistNetworkError",
-        "(autoscaler +5m) Warning: a resource request cannot be scheduled: ActorError",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     )
-    assert (
-        watched(tmp_path, f"print('KeyError: of this run\\n' + {chr(10).join(warnings)!r}); raise SystemExit(3)") == 3
-    )
-    assert "KeyError: of this run" in caplog.text
-    assert watched(tmp_path, "raise SystemExit(4)") == 4
+    assert watched(tmp_path, f"print({chr(10).join(lines)!r}); raise SystemExit(4)") == 4
+    [record] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "(Worker pid=1) KeyError: last" in record and "4" in record and "train.log" in record
+    assert len(re.findall(r"\w+Error", record)) == 1
+    assert watched(tmp_path, "raise SystemExit(5)") == 5
     assert not re.search("Error", caplog.records[-1].getMessage())
 
 
-def test_a_driver_that_hangs_is_ended_with_the_workers_error_and_leaves_no_child(tmp_path):
-    code = """
-import subprocess, sys
-print("\\x1b[36m(Worker pid=1)\\x1b[0m ValueError: no such layer")
-print("waiting", subprocess.Popen(["sleep", "600"]).pid)
-time.sleep(600)
-"""
-    with pytest.raises(InfrastructureError, match="3 s.*ValueError: no such layer"):
-        watched(tmp_path, code, LIMIT)
-    said = (tmp_path / "train.log").read_text()
-    sleeper = int(re.search(r"waiting (\d+)", said)[1])
-    state = Path(f"/proc/{sleeper}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
-
-
-# --- what counts as work
-
-
-def test_a_silent_run_that_gets_on_is_not_ended(tmp_path):
-    code = """
-heartbeat.begin("generate", 1, steps=2)
-for done in range(13):
-    heartbeat.update(samples=done, samples_of=13)
-    time.sleep(0.4)
-"""
-    assert watched(tmp_path, code, LIMIT) == 0
-
-
-def test_a_run_that_does_nothing_is_ended_and_the_message_says_where_it_stood(tmp_path):
-    code = """
-print("RuntimeError: of an earlier phase, which did no harm")
-time.sleep(1)
-heartbeat.begin("update", 3, steps=16, batches=2)
-heartbeat.update(batch=1, micro_batch=12, micro_batches=64)
-time.sleep(600)
-"""
-    with pytest.raises(
-        InfrastructureError, match="step 3 of 16, update.* mini-batch 1 of 2, micro-batch 12 of 64"
-    ) as it:
-        watched(tmp_path, code, LIMIT)
-    assert "RuntimeError" not in str(it.value)
-
-
-def test_warnings_that_come_again_and_again_are_no_sign_of_life(tmp_path):
-    with pytest.raises(InfrastructureError):
-        watched(tmp_path, "while True:\n    print('WARNING: no samples yet')\n    time.sleep(0.3)", LIMIT)
-
-
-def test_a_silent_run_on_a_busy_gpu_is_not_ended(tmp_path, gpus):
-    gpus(0, 97)
-    assert watched(tmp_path, f"time.sleep({1.7 * LIMIT})", LIMIT) == 0
-
-
-@pytest.mark.parametrize("mine", ["1", "GPU-1aa"])
-def test_work_of_others_on_their_gpus_does_not_keep_a_hung_run(tmp_path, gpus, mine):
-    gpus(97, 0)
-    code = f"__import__('os').environ['CUDA_VISIBLE_DEVICES'] = {mine!r}\nheartbeat.begin('update', 1)\ntime.sleep(600)"
-    with pytest.raises(InfrastructureError, match="no work"):
-        watched(tmp_path, code, LIMIT)
-
-
-def test_a_gpu_of_which_nvidia_smi_cannot_tell_the_use_may_be_working(tmp_path, gpus):
-    gpus("[N/A]")
-    assert watched(tmp_path, f"time.sleep({1.7 * LIMIT})", LIMIT) == 0
-
-
-def test_nvidia_smi_that_hangs_hangs_nothing(tmp_path, gpus, monkeypatch):
-    gpus(97)
-    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 30\n")
-    monkeypatch.setattr(activity, "_SMI_SECONDS", 0.5)
-    with pytest.raises(InfrastructureError):
-        watched(tmp_path, "time.sleep(600)", LIMIT)
-
-
-@pytest.mark.parametrize("child", [False, True])
-def test_a_silent_run_that_computes_is_not_ended(tmp_path, monkeypatch, child):
-    monkeypatch.setattr(activity, "_CORES", 0.05)  # of a machine that may have other work
-    code = f"end = time.monotonic() + {1.7 * LIMIT}\nwhile time.monotonic() < end: pass"
-    if child:
-        code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {'import time; ' + code!r}])"
-    assert watched(tmp_path, code, LIMIT) == 0
-
-
-def test_a_run_that_is_busy_but_never_gets_on_is_ended_in_the_end(tmp_path, gpus):
-    gpus(100)
-    began = time.monotonic()
-    with pytest.raises(InfrastructureError, match="no progress"):
-        watched(tmp_path, "time.sleep(600)", 1.0)
-    assert time.monotonic() - began > BUSY_LIMITS
-
-
-def test_work_on_other_nodes_may_go_on_unseen(tmp_path):
-    code = """
-import json, os, pathlib
-fields = {"host": "elsewhere", "pid": 1, "phase": "update", "step": 1, "steps": 2}
-pathlib.Path(os.environ["COBALT_HEARTBEAT"], "elsewhere-1.json").write_text(json.dumps(fields))
-time.sleep(5)
-"""
-    assert watched(tmp_path, code, LIMIT) == 0
-
-
-# --- reading
-
-
-def test_the_line_adds_up_what_the_processes_of_a_phase_say(tmp_path):
-    now = 100.0
-    heartbeat = Heartbeat(tmp_path / "heartbeat", lambda: now)
-    assert not heartbeat.look()
-    write_sign(tmp_path / "heartbeat", "leader", step=3, steps=16, phase="update", batches=2)
-    for rank in range(4):
-        fields = {"batch": 2, "micro_batch": 10 + rank, "micro_batches": 64, "tokens": 1000}
-        write_sign(tmp_path / "heartbeat", f"rank{rank}", step=3, phase="update", gpus=str(rank), **fields)
-    write_sign(tmp_path / "heartbeat", "late", step=3, phase="reference", micro_batch=5, micro_batches=5, tokens=9)
-    assert heartbeat.look() and not heartbeat.look()
-    assert heartbeat.gpus == {"0", "1", "2", "3"}
-    now += 200
-    assert heartbeat.line() == "step 3 of 16, update: mini-batch 2 of 2, micro-batch 46 of 256, 20 tokens/s, 3 min"
-    write_sign(
-        tmp_path / "heartbeat",
-        "leader",
-        step=4,
-        steps=16,
-        phase="generate",
-        samples=512,
-        samples_of=2048,
-        tokens=91_500,
-    )
-    assert heartbeat.look()
-    now += 50
-    assert heartbeat.line() == "step 4 of 16, generate: 512 of 2,048 samples, 1,830 tokens/s, 50 s"
+# --- what counts as progress
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b'{"phase": "upd', b"\xff\xfe", b"[1]", b"7", b'{"step": "three"}', b'{"phase": 3}', b'{"tokens": -1}',
-     b'{"step": null}', b'{"samples": 1e999}', b"[" * 100_000],
-)  # fmt: skip
-def test_a_torn_or_foreign_file_does_no_harm(tmp_path, content):
-    heartbeat = Heartbeat(tmp_path)
-    (tmp_path / "foreign.json").write_bytes(content)
-    (tmp_path / "folder.json").mkdir()
-    assert parse(content) is None
-    assert not heartbeat.look() and not heartbeat.elsewhere
-    write_sign(tmp_path, "leader", step=1, steps=2, phase="generate")
-    assert heartbeat.look() and heartbeat.state.step == 1
+    "progress",
+    [
+        "phase(f'step 1 of 2, update, mini-batch 1, micro-batch {n} of 9')",
+        "print(f'Loading weights: {n}%|', end='\\r'); phase(f'step 1 of 2, sampling, {n} of 9 samples')",
+        "step(n + 2)",
+    ],
+)
+def test_a_run_with_new_phase_lines_or_new_steps_is_not_ended(tmp_path, progress):
+    code = f"for n in range(6):\n    {progress}\n    time.sleep(0.4 * {LIMIT})"
+    assert watched(tmp_path, code, LIMIT) == 0
 
 
-def test_a_run_does_not_begin_with_the_signs_of_an_earlier_one(tmp_path):
-    write_sign(tmp_path, "old", step=9, steps=9, phase="update")
-    assert not Heartbeat(tmp_path).look()
+@pytest.mark.parametrize(
+    ("before", "repeated"),
+    [
+        ("", "pass"),
+        ("", "print('WARNING: no samples yet,', time.monotonic())"),  # a client that tries again
+        ("", "print('step 1 of 2, sampling', time.monotonic())"),
+        ("phase('step 1 of 2, update'); ", "phase('step 1 of 2, update')"),
+        ("", "phase('step 1 of 2, sampling'); phase('step 1 of 2, update')"),
+        ("", "metrics('{')"),  # a line without an end
+        ("", "sum(range(10**6))"),  # busy
+    ],
+)
+def test_a_run_that_repeats_itself_is_ended(tmp_path, before, repeated):
+    began = time.monotonic()
+    with pytest.raises(InfrastructureError, match="--hang_limit"):
+        watched(tmp_path, f"{before}\nwhile True:\n    {repeated}\n    time.sleep(0.1)", LIMIT)
+    assert LIMIT < time.monotonic() - began < 15
 
 
-# --- writing
-
-
-def in_process(code, folder, variables=None):
-    environment = os.environ | (variables or {}) | {HEARTBEAT_VARIABLE: str(folder)}
-    finished = subprocess.run(
-        [sys.executable, "-c", f"import os, time\nfrom cobalt_verl import heartbeat\n{code}"],
-        env=environment, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert not finished.returncode and "Traceback" not in finished.stderr, finished.stderr
-    return finished.stdout
-
-
-def test_reporting_often_writes_seldom_and_the_last_word_is_written(tmp_path):
+def test_the_message_of_a_hang_names_the_phase_the_log_and_the_last_error(tmp_path):
     code = """
-heartbeat.begin("update", 1)
-began = time.perf_counter()
-for number in range(100_000):
-    heartbeat.update(micro_batch=number, micro_batches=100_000)
-print((time.perf_counter() - began) / 100_000)
-time.sleep(2.5)
+print("ValueError: no such layer")
+phase("step 3 of 16, sampling, 8 of 8 samples")
+phase("step 3 of 16, update, mini-batch 1, micro-batch 12 of 64")
+time.sleep(600)
 """
-    versions, ended = set(), threading.Event()
+    with pytest.raises(InfrastructureError) as error:
+        watched(tmp_path, code, LIMIT)
+    said = str(error.value)
+    assert "step 3 of 16, update, mini-batch 1, micro-batch 12 of 64" in said and "ValueError: no such layer" in said
+    assert str(tmp_path / "train.log") in said and "\n" not in said
 
-    def look():
-        while not ended.wait(0.01):
-            versions.update(path.read_bytes() for path in tmp_path.glob("*.json"))
 
-    reader = threading.Thread(target=look)
-    reader.start()
+def test_each_phase_and_each_step_is_a_message_once(tmp_path, caplog):
+    code = """
+for words in ("step 1 of 2, update", "step 1 of 2, update", "step 1 of 2, metrics"):
+    phase(words)
+step(1, **{"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14})
+"""
+    with caplog.at_level("INFO"):
+        assert watched(tmp_path, code) == 0
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "1 of 2" in line] == ["step 1 of 2, update", "step 1 of 2, metrics"]
+    assert len([line for line in said if "0.250" in line]) == 1
+
+
+# --- the end of the process tree
+
+TREE = """
+own = subprocess.Popen(["sleep", "600"], start_new_session=True).pid  # torchrun starts its ranks like this
+pathlib.Path("pids").write_text(f"{os.getpid()} {subprocess.Popen(['sleep', '600']).pid} {own}")
+"""
+
+
+@pytest.mark.parametrize("asked", ["time.sleep(600)", "signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"])
+def test_a_hung_run_leaves_no_process(tmp_path, monkeypatch, asked):
+    monkeypatch.setattr(watching, "END_SECONDS", 1)
+    with pytest.raises(InfrastructureError):
+        watched(tmp_path, TREE + asked, LIMIT)
+    assert not survivors(tmp_path)
+
+
+def test_a_killed_command_leaves_none_of_its_process_group(tmp_path):
+    assert watched(tmp_path, TREE.replace("start_new_session=True", "") + "os.kill(os.getpid(), 9)") == 137
+    assert not survivors(tmp_path)
+
+
+def test_an_interrupt_ends_the_run_in_order(tmp_path):
+    code = """
+try:
+    print("waits")
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("left in order")
+"""
+    log = tmp_path / "train.log"
+    log.touch()
+
+    def interrupt():
+        while "waits" not in log.read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     try:
-        seconds = float(in_process(code, tmp_path))
+        with pytest.raises(KeyboardInterrupt):
+            watched(tmp_path, code)
     finally:
-        ended.set()
-        reader.join()
-    assert seconds < 1e-3
-    (sign,) = (parse(path.read_bytes()) for path in tmp_path.iterdir())
-    assert sign.micro_batch == 99_999
-    assert len(versions) < 20
+        interrupter.join()
+        signal.signal(signal.SIGINT, before)
+    assert log.read_text().splitlines() == ["waits", "left in order"]
 
 
-def test_the_last_word_of_a_process_that_ends_is_written(tmp_path):
+# --- the lines of veRL's processes
+
+
+def test_a_process_prints_the_latest_line_after_a_while_and_nothing_when_nothing_is_new(tmp_path):
     code = """
-heartbeat.begin("update", 1)
-for number in range(8):
-    heartbeat.update(micro_batch=number, micro_batches=8)
+import time
+from cobalt_verl import progress
+progress.LINE_SECONDS = 1.0
+progress.begin("start")
+time.sleep(0.3)
+for count in range(500):
+    progress.add(f"{count} of 500 samples")
+print(progress.begin("sampling", 3, 16))
+for count in range(500):
+    progress.add(f"{count} of 500 samples")
+for _ in range(30):
+    progress.add("499 of 500 samples")
     time.sleep(0.1)
-
-"""
-    in_process(code, tmp_path)
-    (sign,) = (parse(path.read_bytes()) for path in tmp_path.iterdir())
-    assert sign.micro_batch == 7
-
-
-def test_a_disk_that_refuses_does_not_stop_the_work(tmp_path):
-    folder = tmp_path / "not yet there"
-    code = f"""
-heartbeat.begin("update", 1)
+progress.begin("update", 3, 16)
 time.sleep(0.5)
-os.mkdir({str(folder)!r})
-heartbeat.update(micro_batch=1)
-time.sleep(1.5)
 """
-    in_process(code, folder)
-    (sign,) = (parse(path.read_bytes()) for path in folder.iterdir())
-    assert sign.micro_batch == 1
-
-
-def test_a_fork_has_a_file_of_its_own(tmp_path):
-    code = """
-heartbeat.begin("generate", 1, steps=2)
-time.sleep(0.5)
-if os.fork() == 0:
-    heartbeat.begin("update", 1)
-    time.sleep(0.5)
-    os._exit(0)
-os.wait()
-"""
-    in_process(code, tmp_path)
-    assert {parse(path.read_bytes()).phase for path in tmp_path.iterdir()} == {"generate", "update"}
-
-
-def test_what_was_counted_in_a_phase_stays_in_the_file_until_the_next_step(tmp_path):
-    code = """
-heartbeat.begin("generate", 1, steps=2)
-heartbeat.update(samples=8, samples_of=8, tokens=99)
-heartbeat.begin("weights", 1, steps=2)
-heartbeat.begin("update", 1, steps=2)
-time.sleep(0.5)
-for path in os.scandir(os.environ["COBALT_HEARTBEAT"]):
-    print(open(path.path).read())
-heartbeat.begin("generate", 2, steps=2)
-time.sleep(1.5)
-"""
-    in_step_1 = json.loads(in_process(code, tmp_path))
-    assert in_step_1["finished"] == {"generate": {"samples": 8, "samples_of": 8, "tokens": 99}}
-    (path,) = tmp_path.iterdir()
-    assert "finished" not in json.loads(path.read_bytes())
-
-
-def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    in_process("heartbeat.begin('update', 1); heartbeat.add_tokens(3); time.sleep(0.5)", "")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.timeout(300)
-def test_the_engines_micro_batches_are_reported_with_the_phase_of_their_batch(tmp_path):
-    pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
-    code = """
-import inspect, torch
-from tensordict import TensorDict
-from verl.utils import tensordict_utils
-from verl.workers.engine.fsdp import transformer_impl
-from cobalt_verl.micro_batches import TAG, report_micro_batches, tag
-
-report_micro_batches()
-report_micro_batches()
-rows = [torch.arange(length) for length in (3, 5, 2, 7)]
-data = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=4)
-tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1, **{TAG: tag(3, "update")})
-for done in (4, 3):
-    micro_batches, _ = transformer_impl.prepare_micro_batches(data=data, dp_group=None, same_micro_num_in_dp=True)
-    for _ in zip(micro_batches, range(done)):
-        pass
-time.sleep(1.5)
-print(inspect.getsource(transformer_impl.FSDPEngine.forward_backward_batch))
-"""
-    source = in_process(code, tmp_path, process_environment(tmp_path, on_cpu=True))
-    (sign,) = (parse(path.read_bytes()) for path in tmp_path.iterdir())
-    assert (sign.step, sign.phase, sign.batch, sign.micro_batch, sign.micro_batches) == (3, "update", 2, 3, 4)
-    assert sign.tokens == 17 + 3 + 5 + 2
-    assert "prepare_micro_batches(" in source and "in enumerate(micro_batches)" in source
-
-
-# --- the line for the user
-
-
-@pytest.fixture
-def root_handlers():
-    """The root logger's handlers, which the test may change."""
-    root = logging.getLogger()
-    before = root.handlers[:]
-    yield root
-    root.handlers[:] = before
-
-
-def test_without_a_terminal_each_change_is_a_line_of_the_log(tmp_path, caplog):
-    heartbeat, written = Heartbeat(tmp_path), []
-    with caplog.at_level("INFO"), phase_reporter(heartbeat, written.append, seconds=0) as show:
-        for samples in (1, 1, 2):
-            write_sign(tmp_path, "leader", step=1, steps=2, phase="generate", samples=samples, samples_of=8)
-            heartbeat.look()
-            show()
-    assert [re.search(r"(\d) of 8 samples", line)[1] for line in written] == ["1", "2"]
-    assert [record.getMessage() for record in caplog.records] == written
-
-
-def test_on_a_terminal_the_line_stays_and_the_log_file_gets_its_lines(tmp_path, caplog, root_handlers):
-    screen = io.StringIO()
-    root_handlers.addHandler(RichHandler(console=Console(file=screen, force_terminal=True, width=120)))
-    heartbeat, written = Heartbeat(tmp_path), []
-    with caplog.at_level("INFO"), phase_reporter(heartbeat, written.append, seconds=0) as show:
-        write_sign(tmp_path, "leader", step=1, steps=2, phase="generate", samples=3, samples_of=8)
-        heartbeat.look()
-        show()
-    assert "3 of 8 samples" in screen.getvalue()
-    assert len(written) == 1 and not caplog.records
+    environment = os.environ | process_environment(tmp_path, on_cpu=True)
+    assert watch([sys.executable, "-uc", code], environment, tmp_path, 100) == 0
+    assert re.findall(r"^(?:\[progress\] )?(?:start|step .*)$", (tmp_path / "train.log").read_text(), re.MULTILINE) == [
+        "[progress] start",
+        "step 3 of 16, sampling",
+        "[progress] step 3 of 16, sampling, 499 of 500 samples",
+        "[progress] step 3 of 16, update",
+    ]

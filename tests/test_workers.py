@@ -122,7 +122,6 @@ def test_what_is_written_once_is_not_written_again(made_here):
             "cobalt/datasets/taco.py",  # two files
             "cobalt/selection/verl_rows.py",
             "cobalt/stage/files.py",  # looks for them
-            "cobalt/training/heartbeat.py",  # so does this
         },
         "os.fsync": {"cobalt/stage/atomic.py", "cobalt/stage/records.py"},
     }[made_here]

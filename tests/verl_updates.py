@@ -4,6 +4,7 @@
 
 It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/updates.pt: for each engine, mean of the loss and optimiser
 the loss of each mini-batch, the gradients before each step and before they are clipped, and the weights after the last.
+It prints phase lines (`cobalt_verl.progress`).
 """
 
 import os
@@ -21,9 +22,11 @@ from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 from verl.workers.config import HFModelConfig
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
+from cobalt_verl import progress
 from cobalt_verl.losses.loss_agg import micro_batch_loss
 
 ENGINES = {"veRL's own": ("cuda", None), "shared prompts": ("cpu", "cobalt_verl.cpu.shared_prompts")}
@@ -112,6 +115,9 @@ def advantages_of(batch):
 
 def main(path, folder):
     torch.set_num_threads(1)
+    transformer_impl.prepare_micro_batches = progress.prepare_micro_batches
+    progress.LINE_SECONDS = 0.0
+    progress.begin("update", 1, 2)
     initialize_global_process_group()
     batch = torch.load(folder / "batch.pt")
     results = {"advantages": advantages_of(batch)}

@@ -50,7 +50,7 @@ class Arguments:
     print_config: bool = False
     """Like dry_run, and also print the whole configuration (YAML) to standard output."""
     hang_limit: float = 1800.0
-    """Seconds without output, progress or load on the processors after which the run counts as hung and is ended."""
+    """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
 
 
 def main(arguments: Arguments) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
-from cobalt.training.heartbeat import HEARTBEAT_VARIABLE, heartbeat_folder
 from cobalt.training.policy import policy_path
 
 
@@ -271,7 +270,6 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
         "COBALT_FAILURE_FILE": str(output / "failure.txt"),
-        HEARTBEAT_VARIABLE: str(heartbeat_folder(output)),
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }

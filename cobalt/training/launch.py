@@ -32,7 +32,6 @@ from cobalt.training.configuration import (
     trains_on_cpu,
 )
 from cobalt.training.export import export
-from cobalt.training.progress import step_reporter
 from cobalt.training.watching import watch
 
 logger = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
     Args:
         settings: What to train, on what.
         config: The checked configuration that `compose` made of the settings.
-        hang_limit: Seconds without progress and work after which the run counts as hung (`cobalt.training.watching`).
+        hang_limit: Seconds without progress after which the run counts as hung (`cobalt.training.watching`).
 
     Returns:
         The exit code of veRL's driver.
@@ -97,8 +96,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         ):
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            reporter = step_reporter(run_folder.metrics_path(output))
-            code = watch(command, environment, output, hang_limit, reporter)
+            code = watch(command, environment, output, hang_limit)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"

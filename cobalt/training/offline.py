@@ -102,7 +102,7 @@ class Arguments:
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     hang_limit: float = 1800.0
-    """Seconds without output, progress or load on the processors after which the run counts as hung and is ended."""
+    """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
 
 
 def compose(arguments: Arguments) -> Any:
@@ -291,7 +291,6 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
     from cobalt.stage.atomic import locked_folder
     from cobalt.stage.cli import terminations_as_interrupts
     from cobalt.training.export import export
-    from cobalt.training.progress import step_reporter
     from cobalt.training.watching import watch
 
     output = arguments.output_dir.resolve()
@@ -314,7 +313,6 @@ def launch(arguments: Arguments, config: Any, steps: int) -> int:
             os.environ | _variables(output, config),
             output,
             arguments.hang_limit,
-            step_reporter(run_folder.metrics_path(output)),
         )
         if not code and checkpoints.last(output):
             export(output, checkpoints.last(output), output / "model")

@@ -1,101 +1,45 @@
-"""Report a training run to the user: a line for each step, from its metrics file, and how far the step is.
+"""A line for each step of a training run, from its metrics file."""
 
-train.log has all output. It has the second line as well, every half minute.
-"""
-
-import contextlib
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
 from cobalt.report.curves import validation_solved
-from cobalt.training.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
-
-_SECONDS = 30.0
-"""Time between two lines on how far a step is."""
 
 _ALL = 0.9999
 """A share of all responses, as a mean of 0.0 and 1.0 in single precision."""
 
 
-def step_reporter(metrics: Path) -> Callable[[], None]:
-    """A function that logs a line for each step that the metrics file gained since it was last called.
+def step_reporter(metrics: Path) -> Callable[[], bool]:
+    """A function that logs a line for each new step in the metrics file, and says whether there was one.
 
     Args:
         metrics: The file, which need not exist yet; lines that it has at this call are not logged.
     """
-    told = metrics.stat().st_size if metrics.exists() else 0
+    offset = metrics.stat().st_size if metrics.exists() else 0
 
-    def report() -> None:
-        nonlocal told
-        if not metrics.exists():
-            return
+    def report() -> bool:
+        nonlocal offset
+        if not metrics.exists() or metrics.stat().st_size == offset:
+            return False
+        begin = offset
         with metrics.open("rb") as file:
-            file.seek(told)
+            file.seek(begin)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                told += len(line)
+                offset += len(line)
                 record = json.loads(line)
                 logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
                 if record["step"] == 1:
                     _warn_of_thinking(record["metrics"])
+        return offset > begin
 
     return report
-
-
-@contextlib.contextmanager
-def phase_reporter(
-    heartbeat: Heartbeat, write: Callable[[str], None], seconds: float = _SECONDS
-) -> Iterator[Callable[[], None]]:
-    """Report how far a run is while the block runs; yields a function to be called about once a second.
-
-    On a terminal there is one line with a bar, which stays below the messages of the log. Elsewhere each line is a
-    message.
-
-    Args:
-        heartbeat: The run's signs of work; someone else looks at them.
-        write: Gets a line every `seconds` seconds, if anything has changed since the last one.
-        seconds: See `write`.
-    """
-    # `cobalt.stage.cli` has this handler for terminals alone.
-    console = next(
-        (handler.console for handler in logging.getLogger().handlers if isinstance(handler, RichHandler)), None
-    )
-    last, told = time.monotonic(), heartbeat.state
-
-    def tell() -> None:
-        nonlocal last, told
-        if time.monotonic() - last >= seconds and heartbeat.state != told:
-            last, told = time.monotonic(), heartbeat.state
-            write(heartbeat.line())
-            if console is None:
-                logger.info("%s", heartbeat.line())
-
-    if console is None:
-        yield tell
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("start", total=None)
-
-        def show() -> None:
-            tell()
-            state = heartbeat.state
-            done, total = (
-                (state.micro_batch, state.micro_batches) if state.micro_batches else (state.samples, state.samples_of)
-            )
-            progress.update(bar, description=heartbeat.line(), completed=done, total=total or None)
-
-        yield show
 
 
 def _warn_of_thinking(metrics: dict[str, Any]) -> None:

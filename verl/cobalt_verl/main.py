@@ -30,12 +30,12 @@ class TaskRunner:
         import transfer_queue as tq
         from verl.utils.logging_utils import configure_verl_logging
 
-        from cobalt_verl import heartbeat
+        from cobalt_verl import progress
         from cobalt_verl.agent_loops.worker import AgentLoopManager
         from cobalt_verl.trainers.episodes import EpisodeTrainer
         from cobalt_verl.trainers.sync import CobaltTrainer
 
-        heartbeat.begin("start", 0, steps=0)
+        progress.begin("start of the trainer")
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)

@@ -7,7 +7,6 @@ the run's folder.
 """
 
 import io
-import sys
 import time
 from collections.abc import Sequence
 from functools import cache, partial
@@ -21,16 +20,16 @@ from omegaconf import OmegaConf
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tracking import Tracking
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.atomic import replacing
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
-from cobalt_verl import heartbeat
+from cobalt_verl import progress
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import add_metrics_file
-from cobalt_verl.micro_batches import report_micro_batches
 from cobalt_verl.offline_batch import batch, response_values
 
 _ROUNDING = 1e-9
@@ -51,7 +50,7 @@ class OfflineTrainer:
         self._settings = OfflineSettings(**config.offline)
         self._steps = 0
         self._begin("start", 0)
-        report_micro_batches()
+        transformer_impl.prepare_micro_batches = progress.prepare_micro_batches
         model = omega_conf_to_dataclass(config.model)
         optimizer = omega_conf_to_dataclass(config.optim)
         self._worker = TrainingWorker(
@@ -130,11 +129,9 @@ class OfflineTrainer:
             self._log(step, metrics)
 
     def _begin(self, phase: str, step: int) -> None:
-        """Report a phase; the first rank leads."""
+        """Report a phase; the first rank does it for all."""
         if self._is_first:
-            heartbeat.begin(phase, step, steps=self._steps)
-        else:
-            heartbeat.begin(phase, step)
+            progress.begin(phase, step, self._steps)
 
     @property
     def _test_every(self) -> int:
@@ -196,11 +193,9 @@ class OfflineTrainer:
         """The policy's log-probs of each response's tokens, computed by all ranks, on each of them."""
         size: int = self._config.data.train_batch_size * self._ranks
         own: dict[tuple[int, int], LogProbs] = {}
-        counts = [len(group.rows) for group in groups]
         for begin in range(0, len(groups), size):
-            self._say(f"log-probs of groups from {begin} of {len(groups)}")
             if self._is_first:
-                heartbeat.update(samples=sum(counts[:begin]), samples_of=sum(counts))
+                progress.add(f"{begin:,} of {len(groups):,} groups")
             places = share(groups, range(begin, min(begin + size, len(groups))), self._rank, self._ranks)
             if not places:
                 continue
@@ -256,15 +251,8 @@ class OfflineTrainer:
                 checkpoints.prune(output, keep, () if best is None else (best,))
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
-        self._say(f"step {step}")
         if self._tracking is not None:
             self._tracking.log(metrics, step)
-
-    def _say(self, text: str) -> None:
-        """A line of output, by which the launcher sees that the run is alive."""
-        if self._is_first:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
 
 
 def _tracking(config: Any) -> Tracking:

@@ -11,7 +11,7 @@ from typing import Any
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from cobalt_verl import heartbeat
+from cobalt_verl import progress
 
 FAILURE_FILE = "COBALT_FAILURE_FILE"
 """Environment variable: the file in which the reward function writes why it failed."""
@@ -56,11 +56,7 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         self.poll_interval = _POLL_SECONDS
         if samples >= _LAST_SHARE * samples_of:
             self.poll_interval = min(_POLL_SECONDS, max(_LAST_POLL_SECONDS, _REST * took))
-        heartbeat.update(
-            samples=samples,
-            samples_of=samples_of,
-            tokens=sum(tag.get("response_len", 0) for tag in rows.values()),
-        )
+        progress.add(f"{samples:,} of {samples_of:,} samples")
 
     def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], *arguments: Any) -> KVBatchMeta:
         """The batch in the order of prompts and samples; veRL's is in order of completion, which differs each time."""
@@ -74,7 +70,3 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         pairs = sorted(zip(batch.keys, batch.tags, strict=True), key=order)
         batch.keys, batch.tags = [key for key, _ in pairs], [tag for _, tag in pairs]
         return batch
-
-    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        # Logs nothing while it waits: a line would count as output, also of a run that hangs.
-        return float(super()._wait_for_next_poll(partition_id, float("inf")))

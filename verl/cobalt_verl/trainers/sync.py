@@ -1,8 +1,8 @@
-"""VeRL's synchronous trainer with an average of the loss, reward metrics, a metrics file, signs of work, checkpoints.
+"""VeRL's synchronous trainer with an average of the loss, reward metrics, a metrics file, phase lines, checkpoints.
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
 metrics, and so does the time that a step waited for rewards. The metrics file is appended to; veRL's own file logger
-begins a new file at every start. Each phase of a step is reported (`cobalt_verl.heartbeat`), and handed to the workers
+begins a new file at every start. Each phase of a step is reported (`cobalt_verl.progress`), and handed to the workers
 with the batch. A checkpoint gets the metrics of its step, and older ones are removed only when it is whole
 (`cobalt.training.checkpoints`).
 """
@@ -26,12 +26,12 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.templates import opened_by_template
-from cobalt_verl import heartbeat
+from cobalt_verl import progress
 from cobalt_verl.agent_loops.one_engine import OneEngineClient
 from cobalt_verl.episodes import last_keys, prompt_of
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
-from cobalt_verl.micro_batches import TAG, ReportingWorker, tag
+from cobalt_verl.reporting_worker import ReportingWorker
 from cobalt_verl.scoring import VERDICT_AT
 
 _NOT_FOR_WORKERS = frozenset(("uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"))
@@ -107,11 +107,11 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         self._begin("weights to the engine")
         super().on_step_end()
 
-    def _begin(self, phase: str, batch: KVBatchMeta | None = None, **fields: int) -> None:
+    def _begin(self, phase: str, batch: KVBatchMeta | None = None) -> None:
         """Report a phase, and let the workers report it that are handed the batch; they get no field of text."""
-        heartbeat.begin(phase, self.global_steps, steps=self.total_training_steps, **fields)
+        where = progress.begin(phase, self.global_steps, self.total_training_steps)
         if batch is not None:
-            batch.extra_info[TAG] = tag(self.global_steps, phase)
+            batch.extra_info[progress.PHASE] = where
             names = _INPUTS if batch.fields is None else batch.fields
             batch.fields = [name for name in names if name not in _NOT_FOR_WORKERS]
 
@@ -137,9 +137,7 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         return super()._compute_ref_log_prob(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        actor = self.config.actor_rollout_ref.actor
-        rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        self._begin("update", batch, batches=len(batch.keys) // rows * actor.ppo_epochs)
+        self._begin("update", batch)
         return super()._update_actor(batch, metrics)
 
     def _open_metrics(self) -> None:
