@@ -22,7 +22,7 @@ from pathlib import Path
 from cobalt.engine import GenerationSettings
 from cobalt.engine.vllm_client import ServeEngine
 from cobalt.episode import Message
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.judge import ServeJudge
 from cobalt.problems.problem import load_problems
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn

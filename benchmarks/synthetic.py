@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.episode import Message, load_prompts
+from cobalt.episode.record import encode_evaluation, encode_multi_turn
 from cobalt.episode.trajectory import Trajectory, Turn
-from cobalt.episode.trajectory_codec import encode_evaluation, encode_multi_turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem, TestSuite
 

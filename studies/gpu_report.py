@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import METRICS, read_metrics
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from cobalt.datasets.offline.groups import Status, read_groups
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, check_comparable, read_run

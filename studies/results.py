@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
 from cobalt.report.plots import plot_first_and_last, plot_turns

@@ -15,7 +15,7 @@ from pathlib import Path
 from support import square_problem, write_lines
 
 from cobalt.engine import Completion, GenerationSettings
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.hacking.extraction import extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
 from cobalt.judge.feedback import failure_text

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cobalt.episode.record import decode_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories
-from cobalt.episode.trajectory_codec import decode_trajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 

@@ -7,6 +7,7 @@ from support import square_problem
 
 from cobalt.episode import ALL_PUBLIC_PASSED, first_messages, history_text, load_prompts
 from cobalt.episode.episode import Episode, judge_response
+from cobalt.episode.trajectory import Turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import InfrastructureError
@@ -31,40 +32,43 @@ def episode_of(turns, *, enable_thinking=True):
 @given(OUTCOMES)
 def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(outcomes):
     episode = episode_of(len(outcomes))
-    rates = []
     for number, passing in enumerate(outcomes, 1):
         assert not episode.done
-        step = episode.observe(RESPONSE, result_of(passing))
-        rates.append(sum(passing) / 2)
-        assert step.program == "print(1)"
-        assert step.done == episode.done == (number == len(outcomes))
-        assert step.best_pass_rate == episode.best_pass_rate == max(rates)
-        shown = ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails"
-        assert step.message == {"role": "user", "content": PROMPTS.feedback(shown)}
-        assert sum(f"test {place} fails" in step.message["content"] for place in (0, 1)) == (not all(passing))
-        assert episode.messages[-1] == step.message
+        turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(passing))
+        shown = PROMPTS.feedback(ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails")
+        assert turn == Turn(
+            RESPONSE,
+            "stop",
+            cost=0.5,
+            public_pass_rate=sum(passing) / 2,
+            public_result=result_of(passing),
+            feedback=shown,
+        )
+        assert episode.done == (number == len(outcomes))
+        assert sum(f"test {place} fails" in shown for place in (0, 1)) == (not all(passing))
+        assert episode.messages[-1] == {"role": "user", "content": shown}
         assert len(episode.messages) == len(OPENING) + 2 * number
 
 
 @pytest.mark.parametrize("enable_thinking", [True, False])
 def test_the_history_keeps_what_the_rule_for_it_says(enable_thinking):
     episode = episode_of(1, enable_thinking=enable_thinking)
-    episode.observe(RESPONSE, result_of([False, True]))
+    episode.observe(Turn(RESPONSE), result_of([False, True]))
     assert episode.messages[: len(OPENING)] == OPENING
     assert episode.messages[-2] == {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
 
 
 def test_an_episode_leaves_the_messages_it_began_with_alone():
     before = list(OPENING)
-    episode_of(1).observe(RESPONSE, result_of([True, True]))
+    episode_of(1).observe(Turn(RESPONSE), result_of([True, True]))
     assert before == OPENING
 
 
 def test_an_episode_that_is_done_takes_no_further_response():
     episode = episode_of(1)
-    episode.observe(RESPONSE, result_of([True, True]))
+    episode.observe(Turn(RESPONSE), result_of([True, True]))
     with pytest.raises(ValueError):
-        episode.observe(RESPONSE, result_of([True, True]))
+        episode.observe(Turn(RESPONSE), result_of([True, True]))
 
 
 class ScriptedJudge:
@@ -87,16 +91,14 @@ class ScriptedJudge:
 
 async def test_a_step_judges_the_program_on_the_tests_of_the_episode():
     judge = ScriptedJudge(result_of([True, False]))
-    step = await episode_of(1).step(RESPONSE, judge)
+    turn = await episode_of(1).step(Turn(RESPONSE), judge)
     assert judge.asked == [("print(1)", PROBLEM.public_tests)]
-    assert step.result == result_of([True, False])
+    assert turn.public_result == result_of([True, False])
 
 
 async def test_a_response_without_a_program_fails_every_test_and_is_not_judged():
-    step = await episode_of(1).step("I do not know.", ScriptedJudge())
-    assert step.program is None
-    assert step.result == ExecResult.no_code(2)
-    assert (step.result.pass_rate, step.done) == (0.0, True)
+    turn = await episode_of(1).step(Turn("I do not know."), ScriptedJudge())
+    assert (turn.program, turn.public_result, turn.public_pass_rate) == (None, ExecResult.no_code(2), 0.0)
     assert await judge_response(ScriptedJudge(), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
 
 
@@ -104,6 +106,7 @@ async def test_a_failure_of_the_judge_leaves_the_episode_as_it_was():
     judge = ScriptedJudge(InfrastructureError("the sandbox died"), result_of([True, True]))
     episode = episode_of(1)
     with pytest.raises(InfrastructureError):
-        await episode.step(RESPONSE, judge)
+        await episode.step(Turn(RESPONSE), judge)
     assert (episode.messages, episode.done) == (OPENING, False)
-    assert (await episode.step(RESPONSE, judge)).done
+    await episode.step(Turn(RESPONSE), judge)
+    assert episode.done

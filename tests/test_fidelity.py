@@ -20,7 +20,7 @@ from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
-from cobalt.episode.trajectory_codec import axes_are_known
+from cobalt.episode.record import axes_are_known
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input

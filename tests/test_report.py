@@ -16,7 +16,7 @@ from support import square_problem, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.report import __main__ as report_command

@@ -9,7 +9,7 @@ from test_viewer import decoded
 
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from cobalt.episode.record import decode_first_turns, decode_passing, read_trajectories
 from cobalt.episode.trajectory import Turn
-from cobalt.episode.trajectory_codec import decode_first_turns, decode_passing, read_trajectories
 from cobalt.problems.problem import Problem
 from cobalt.report.summary import summary_table
 from cobalt.stage.manifest import recorded_arguments

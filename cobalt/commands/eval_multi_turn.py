@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from cobalt.commands.ending import say_evaluated
-from cobalt.episode.trajectory_codec import read_trajectories
+from cobalt.episode.record import read_trajectories
 from cobalt.judge import ServeJudge
 from cobalt.problems import hub
 from cobalt.report.plots import check_plot_path, plot_turns

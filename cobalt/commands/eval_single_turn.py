@@ -29,7 +29,7 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.commands.ending import say_evaluated
-    from cobalt.episode.trajectory_codec import read_trajectories
+    from cobalt.episode.record import read_trajectories
     from cobalt.report.samples import samples_table
     from cobalt.rollout.evaluate import turn_metrics, write_metrics
     from cobalt.rollout.evaluate_single import evaluate_single_turn, sample_metrics, sample_score

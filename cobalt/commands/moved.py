@@ -28,6 +28,7 @@ MOVED = {
     "cobalt.engine.vllm_service": "cobalt.serving.vllm_service",
     "cobalt.entry": "cobalt.stage.entry",
     "cobalt.environment": "cobalt.stage.environment",
+    "cobalt.episode.trajectory_codec": "cobalt.episode.record",
     "cobalt.errors": "cobalt.stage.errors",
     "cobalt.files": "cobalt.stage.files",
     "cobalt.gpu_compiler": "cobalt.training.gpu_compiler",
@@ -67,7 +68,7 @@ MOVED = {
     "cobalt.templates": "cobalt.episode.templates",
     "cobalt.training.divergence": "studies.divergence",
     "cobalt.trajectory": "cobalt.episode.trajectory",
-    "cobalt.trajectory_codec": "cobalt.episode.trajectory_codec",
+    "cobalt.trajectory_codec": "cobalt.episode.record",
     "cobalt.watcher": "cobalt.serving.watcher",
     "cobalt.workers": "cobalt.stage.workers",
 }

@@ -48,7 +48,7 @@ def main(arguments: Arguments) -> int:
     from cobalt.commands.ending import CutOff
     from cobalt.commands.eval_multi_turn import measure
     from cobalt.engine.vllm_client import ServeEngine
-    from cobalt.episode.trajectory_codec import read_trajectories
+    from cobalt.episode.record import read_trajectories
     from cobalt.judge import ServeJudge
     from cobalt.report.plots import plot_turns
     from cobalt.report.runs import recorded_model

@@ -24,7 +24,7 @@ from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.episode.trajectory_codec import decode_passing
+from cobalt.episode.record import decode_passing
 from cobalt.judge import Judge
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite

@@ -10,7 +10,7 @@ from typing import Any
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.episode import Message
-from cobalt.episode.trajectory_codec import decode_responses
+from cobalt.episode.record import decode_responses
 from cobalt.problems.problem import ProblemId
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import file_digest

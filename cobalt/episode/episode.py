@@ -2,8 +2,8 @@
 
     episode = Episode(first_messages(problem, prompts), problem.public_tests, prompts, turns=9, enable_thinking=True)
     while not episode.done:
-        response = ...                                  # from `episode.messages`
-        step = await episode.step(response, judge)      # `step.message` is the next user message
+        response = ...                                          # from `episode.messages`
+        turn = await episode.step(Turn(response), judge)        # `turn.feedback` is the next user message
 
 A rollout script steps an episode over HTTP, veRL's agent loop steps it token by token, and a writer of demonstrations
 steps it without a judge service (`observe`). The rules are the paper's (as in its code, `run_multi_turn_vllm.py`). No
@@ -17,30 +17,12 @@ This module generates nothing, knows no service and no reward, and writes no fil
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cobalt.episode import ALL_PUBLIC_PASSED, Message, PromptSet, TruncatedThinking, history_text, program_of
+from cobalt.episode.trajectory import Turn
 from cobalt.judge import ExecResult, Judge
 from cobalt.problems.problem import TestSuite
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An episode's answer to one response.
-
-    Attributes:
-        program: The program of the response; None if the response has no program.
-        result: The program's result on the episode's tests; without a program every test fails.
-        message: The next user message, with the feedback. The last response of an episode has one too.
-        best_pass_rate: Highest share of the episode's tests that one of the programs so far passes, 0 to 1.
-        done: Whether this was the last response of the episode.
-    """
-
-    program: str | None
-    result: ExecResult
-    message: Message
-    best_pass_rate: float
-    done: bool
 
 
 class Episode:
@@ -48,7 +30,6 @@ class Episode:
 
     Attributes:
         messages: The conversation so far. It ends with the user message that the next response answers.
-        best_pass_rate: As in `Step`; 0.0 before the first response.
     """
 
     def __init__(
@@ -72,7 +53,6 @@ class Episode:
             truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
         """
         self.messages = list(messages)
-        self.best_pass_rate = 0.0
         self._tests = tests
         self._prompts = prompts
         self._turns_left = turns
@@ -84,25 +64,29 @@ class Episode:
         """Whether all turns have been taken."""
         return self._turns_left < 1
 
-    async def step(self, response: str, judge: Judge) -> Step:
-        """Judge the program of a response on the episode's tests, and answer it.
+    async def step(self, turn: Turn, judge: Judge) -> Turn:
+        """Judge the program of a turn's response on the episode's tests, and answer it.
 
         Args:
-            response: What the model wrote, thinking included.
+            turn: What the model wrote, thinking included.
             judge: Runs the program. Samples of a problem repeat programs, so they should share a `RememberingJudge`.
+
+        Returns:
+            The turn with its result on the episode's tests as the public one, and with its feedback, which the last
+            turn of an episode has too.
 
         Raises:
             InfrastructureError: the judge failed; the episode is unchanged, and the step can be tried again.
             ValueError: the episode is done.
         """
         self._check_not_done()
-        return self.observe(response, await judge_response(judge, response, self._tests))
+        return self.observe(turn, await judge_response(judge, turn.response, self._tests))
 
-    def observe(self, response: str, result: ExecResult) -> Step:
-        """Answer a response whose program has been judged already; see `step`.
+    def observe(self, turn: Turn, result: ExecResult) -> Turn:
+        """Answer a turn whose program has been judged already; see `step`.
 
         Args:
-            response: What the model wrote, thinking included.
+            turn: What the model wrote, thinking included.
             result: The program's result. The feedback uses its first failing test only; the pass rate uses all tests.
 
         Raises:
@@ -110,15 +94,11 @@ class Episode:
         """
         self._check_not_done()
         failure = result.first_failure()
-        message: Message = {
-            "role": "user",
-            "content": self._prompts.feedback(ALL_PUBLIC_PASSED if failure is None else failure),
-        }
-        shown = history_text(response, self._enable_thinking, self._truncated_thinking)
-        self.messages += [{"role": "assistant", "content": shown}, message]
-        self.best_pass_rate = max(self.best_pass_rate, result.pass_rate)
+        feedback = self._prompts.feedback(ALL_PUBLIC_PASSED if failure is None else failure)
+        shown = history_text(turn.response, self._enable_thinking, self._truncated_thinking)
+        self.messages += [{"role": "assistant", "content": shown}, {"role": "user", "content": feedback}]
         self._turns_left -= 1
-        return Step(program_of(response), result, message, self.best_pass_rate, self.done)
+        return replace(turn, public_pass_rate=result.pass_rate, public_result=result, feedback=feedback)
 
     def _check_not_done(self) -> None:
         if self.done:

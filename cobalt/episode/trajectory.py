@@ -1,7 +1,7 @@
 """The trajectory, as in the paper: a problem, and the programs that a model wrote for it in one conversation.
 
 In memory the order of axes is sample, then turn. A problem has trajectories, a trajectory has turns, and a turn has the
-model's response and the test results of its program. Result files have other axes, and only `episode.trajectory_codec`
+model's response and the test results of its program. Result files have other axes, and only `episode.record`
 knows them. This module reads no files, judges no programs and writes no messages.
 """
 

@@ -4,7 +4,9 @@ One rule decides the program of a response everywhere (public tests, hidden test
 block of the whole answer. The 6,000-character cap shortens only what later turns show of a response.
 """
 
-from typing import Literal, TypedDict
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from cobalt.episode.program import extract_code
 from cobalt.episode.prompt_set import PromptSet

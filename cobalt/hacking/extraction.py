@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from cobalt.episode.record import read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.episode.trajectory_codec import read_trajectories, recorded_public_tests
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, replace_result
 from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip

@@ -22,6 +22,7 @@ from typing import Any
 
 from cobalt.episode import Message, PromptSet, load_prompts
 from cobalt.episode.episode import Episode
+from cobalt.episode.trajectory import Turn
 from cobalt.pocket.cases import passes
 from cobalt.pocket.dataset import PROMPTS, PocketProblem
 from cobalt.pocket.demonstrations import Failure, answer, first_failure, judge_here, respond
@@ -98,13 +99,14 @@ def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> li
         for program in readings:
             share = chance / len(readings)
             episode = Episode(messages, public, prompts, turns=turns - turn, enable_thinking=True)
-            step = episode.observe(respond("", answer(program)), judge_here(program, public))
-            failure = first_failure(step.result, public)
+            result = judge_here(program, public)
+            episode.observe(Turn(respond("", answer(program))), result)
+            failure = first_failure(result, public)
             if failure is None:
                 # No test speaks against the program: a perfect repairer keeps it, right or wrong.
                 if judge_here(program, problem.cases.hidden).all_passed:
                     solved_at[turn] += share
-            elif not step.done:
+            elif not episode.done:
                 go_on(episode.messages, [other for other in readings if _agrees(other, failure)], turn + 1, share)
 
     opening: list[Message] = [

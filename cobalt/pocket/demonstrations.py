@@ -15,6 +15,7 @@ from typing import Literal
 
 from cobalt.episode import Message, PromptSet, load_prompts
 from cobalt.episode.episode import Episode
+from cobalt.episode.trajectory import Turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.feedback import failure_text
 from cobalt.pocket.cases import draw_public, passes
@@ -133,7 +134,7 @@ def demonstrate(
         if damaged:
             program = damage(program, rng)
         result = judge_here(program, public)
-        episode.observe(respond(thought, answer(program)), result)
+        episode.observe(Turn(respond(thought, answer(program))), result)
         failure = first_failure(result, public)
         kind = "change"
         if damaged and failure is not None:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cobalt.engine.model_name import with_digest
+from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Turn
-from cobalt.episode.trajectory_codec import feedback_tests
 from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.rollout.evaluate_single import read_evaluated

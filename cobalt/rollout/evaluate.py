@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.episode.episode import judge_response
+from cobalt.episode.record import encode_evaluation, read_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.episode.trajectory_codec import encode_evaluation, read_trajectories
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k

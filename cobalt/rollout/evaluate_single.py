@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
-from cobalt.episode.trajectory_codec import (
+from cobalt.episode.record import (
     decode_first_turns,
     decode_results,
     encode_evaluated_single_turn,
     read_trajectories,
 )
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
 from cobalt.rollout.diversity import Names, distinct_programs
 from cobalt.rollout.metrics import RATES, pass_at_k

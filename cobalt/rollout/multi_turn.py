@@ -11,8 +11,8 @@ from typing import Any
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import TruncatedThinking, first_messages, load_prompts
+from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn
 from cobalt.episode.trajectory import Turn
-from cobalt.episode.trajectory_codec import PublicTests, decode_first_turns, encode_multi_turn
 from cobalt.judge import Judge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown

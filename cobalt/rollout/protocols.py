@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import ProblemTrajectories
-from cobalt.episode.trajectory_codec import feedback_tests
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
 from cobalt.stage.errors import UserError

@@ -5,7 +5,7 @@ The stages (`multi_turn`), the pocket world's look at its seed model and `cobalt
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cobalt.engine import Call, Engine, GenerationSettings
 from cobalt.episode import PromptSet, TruncatedThinking, first_messages
@@ -83,15 +83,7 @@ async def repair(
                 call = Call(problem.id, len(turns), sample)
                 [completion] = await engine.generate(episode.messages, seeded(one, call), call)
                 turn = turn_of(completion)
-            step = await episode.step(turn.response, remembering)
-            turns.append(
-                replace(
-                    turn,
-                    public_pass_rate=step.result.pass_rate,
-                    public_result=step.result,
-                    feedback=step.message["content"],
-                )
-            )
+            turns.append(await episode.step(turn, remembering))
         return Trajectory(problem, sample, episode.messages, tuple(turns))
 
     return await asyncio.gather(*(converse(sample, turn) for sample, turn in enumerate(first)))

@@ -8,7 +8,7 @@ from typing import Any
 from cobalt.engine import Call, Engine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.episode import judge_response
-from cobalt.episode.trajectory_codec import encode_single_turn
+from cobalt.episode.record import encode_single_turn
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.progress import CountingEngine

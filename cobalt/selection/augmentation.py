@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cobalt.episode import Message, PromptSet
-from cobalt.episode.episode import Episode
+from cobalt.episode.episode import Episode, judge_response
+from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge, VerdictKind
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite
 from cobalt.stage.errors import UserError
@@ -87,14 +88,16 @@ async def impossible_feedback(
         InfrastructureError: the judge failed.
     """
     # Earlier messages do not matter: only the answer to this one response is used.
-    step = await Episode([], perturbed, prompts, turns=1, enable_thinking=True).step(response, judge)
-    failed = step.result.first_failed()
-    if failed is None or step.result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
+    episode = Episode([], perturbed, prompts, turns=1, enable_thinking=True)
+    result = await judge_response(judge, response, perturbed)
+    failed = result.first_failed()
+    if failed is None or result.verdicts[failed].kind is not VerdictKind.WRONG_ANSWER:
         return None
     true_pairs = set(zip(true_tests.inputs, true_tests.outputs, strict=True))
     if (perturbed.inputs[failed], perturbed.outputs[failed]) in true_pairs:
         return None
-    return step.message
+    episode.observe(Turn(response), result)
+    return episode.messages[-1]
 
 
 async def impossible_feedbacks(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cobalt.episode.record import axes_are_known, read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
-from cobalt.episode.trajectory_codec import axes_are_known, read_trajectories, recorded_public_tests
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from cobalt.episode.trajectory_codec import decode_passing
+from cobalt.episode.record import decode_passing
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory
 
 

@@ -14,7 +14,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from cobalt.stage.atomic import lock, replacing
 from cobalt.stage.errors import UserError
@@ -22,6 +24,21 @@ from cobalt.stage.files import check_result_path
 from cobalt.stage.rows import LARGEST_ROW, Digest, encode_json, parse_json, read_rows
 
 RecordId = str | int
+T = TypeVar("T")
+
+
+def checked(described: TypeAdapter[T], value: object) -> T:
+    """A decoded value, if it is as a type describes it.
+
+    Raises:
+        UserError: it is not; the message names the first field that is wrong, as "field.index.field".
+    """
+    try:
+        return described.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"field {where!r}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ from watched import (
     wait_until,
 )
 
-from cobalt.episode.trajectory_codec import decode_passing, decode_responses, decode_trajectories
+from cobalt.episode.record import decode_passing, decode_responses, decode_trajectories
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.cli import run_script, terminations_as_interrupts

@@ -13,15 +13,18 @@ Where groups come from, and which responses they hold, is decided elsewhere (`co
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from cobalt.episode import Message, program_of
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import iterate_records
+from cobalt.stage.records import checked, iterate_records
 
 Contrast = Literal["required", "any"]
 """Whether a group must hold an accepted response and one that is not. "any": it was made without regard to statuses, so
@@ -127,16 +130,31 @@ class OfflineGroup:
         Raises:
             UserError: a field is missing, unknown or malformed; the message names it.
         """
-        texts = dict.fromkeys(("id", "problem_id", "source", "contrast"), str)
-        _check_fields(record, {**texts, "messages": list, "responses": list})
-        return cls(
-            record["id"],
-            record["problem_id"],
-            record["source"],
-            _messages("messages", record["messages"]),
-            tuple(_response(response) for response in record["responses"]),
-            record["contrast"],
-        )
+        fields = checked(_RECORD, record)
+        responses = tuple(OfflineResponse(**response) for response in fields["responses"])
+        return cls(**{**fields, "responses": responses})
+
+
+class _Response(TypedDict):
+    text: str
+    status: Status
+    reward: Annotated[float, Field(strict=True)]
+    origin: str
+    context: tuple[Message, ...]
+
+
+class _Group(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    id: str
+    problem_id: str
+    source: str
+    contrast: Contrast
+    messages: tuple[Message, ...]
+    responses: list[_Response]
+
+
+_RECORD: TypeAdapter[Any] = TypeAdapter(_Group)
 
 
 def read_groups(path: Path) -> Iterator[OfflineGroup]:
@@ -158,43 +176,3 @@ def read_groups(path: Path) -> Iterator[OfflineGroup]:
         yield group
     if empty:
         raise UserError(f"{path}: the file holds no group")
-
-
-def _messages(field: str, values: Sequence[Any]) -> tuple[Message, ...]:
-    messages: list[Message] = []
-    for value in values:
-        _check_fields(value, {"role": str, "content": str}, field)
-        if value["role"] not in ("system", "user", "assistant"):
-            raise UserError(f"field {field!r} holds the unknown role {value['role']!r}")
-        messages.append({"role": value["role"], "content": value["content"]})
-    return tuple(messages)
-
-
-def _response(value: Any) -> OfflineResponse:
-    kinds = {"text": str, "status": str, "reward": (int, float), "origin": str, "context": list}
-    _check_fields(value, kinds, "responses")
-    try:
-        status = Status(value["status"])
-    except ValueError:
-        raise UserError(f"field 'responses' holds the unknown status {value['status']!r}") from None
-    context = _messages("context", value["context"])
-    try:
-        reward = float(value["reward"])
-    except OverflowError:
-        raise UserError("field 'responses' holds a reward that is too large") from None
-    return OfflineResponse(value["text"], status, reward, value["origin"], context)
-
-
-def _check_fields(value: Any, kinds: Mapping[str, Any], within: str | None = None) -> None:
-    """Raise if a value is not an object of exactly these fields and types."""
-    place = f"field {within!r}: " if within else ""
-    if not isinstance(value, Mapping):
-        raise UserError(f"{place}an entry is not an object")
-    for name in value:
-        if name not in kinds:
-            raise UserError(f"{place}field {name!r} is unknown")
-    for name, kind in kinds.items():
-        if name not in value:
-            raise UserError(f"{place}field {name!r} is missing")
-        if not isinstance(value[name], kind) or isinstance(value[name], bool):
-            raise UserError(f"{place}field {name!r} has a value of the wrong type")

@@ -21,14 +21,14 @@ from cobalt.datasets.offline.judged_record import (
 )
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import Message, PromptSet, first_messages, opening_messages
-from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.episode.trajectory_codec import (
+from cobalt.episode.record import (
     axes_are_known,
     decode_first_turns,
     decode_results,
     decode_trajectories,
     recorded_public_tests,
 )
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, compute_reward

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cobalt.episode import split_thinking
+from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Turn
-from cobalt.episode.trajectory_codec import feedback_tests
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
 from cobalt.problems.problem import TestSuite

@@ -15,6 +15,7 @@ from typing import Any
 
 from cobalt.episode import Message, load_prompts
 from cobalt.episode.episode import Episode, judge_response
+from cobalt.episode.trajectory import Turn
 from cobalt.episode.turns import program_of
 from cobalt.judge import ExecResult, Judge
 from cobalt.reward import RewardSettings
@@ -130,7 +131,7 @@ class JudgedEpisode:
         else:
             public = await self._on(attempt, self._places)
         attempt.public = public
-        self._episode.observe(attempt.seen, public)
+        self._episode.observe(Turn(attempt.seen), public)
         solved = attempt.all_tests is not None and attempt.all_tests.all_passed
         stopped = {"never": False, "public_passed": public.all_passed, "all_passed": solved}[self._settings.stop]
         self.done = self._episode.done or stopped

@@ -7,19 +7,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem, trajectories_of, trajectory_record, write_lines
+from support import ROOT, square_problem, trajectories_of, trajectory_record, write_lines
 
-from cobalt.episode.trajectory import Trajectory, Turn
-from cobalt.episode.trajectory_codec import (
+from cobalt.episode.record import (
     axes_are_known,
     decode_first_turns,
     decode_responses,
+    decode_results,
     decode_trajectories,
+    encode_evaluated_single_turn,
     encode_evaluation,
     encode_multi_turn,
     encode_single_turn,
     read_trajectories,
 )
+from cobalt.episode.trajectory import Trajectory, Turn
 from cobalt.hacking.extraction import extract_events
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
@@ -27,6 +29,7 @@ from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
 from cobalt.rollout.evaluate import run_evaluation
 from cobalt.stage.errors import UserError
+from cobalt.stage.records import encode_record, iterate_records
 
 PROBLEM = Problem.parse(square_problem("p"))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -100,6 +103,79 @@ def test_axes_are_those_of_the_paper(trajectories, costly):
             assert record["public_exec_results"][turn][sample]["feedback"] == item.public_result.feedback
             assert record["all_pass_rates"][sample][turn] == item.hidden_pass_rate
             assert record["hidden_verdicts"][sample][turn] == [kind.value for kind in item.hidden_verdicts]
+
+
+STAGES = ROOT / "tests" / "data" / "outside" / "stages"
+RECORDED = ROOT / "tests" / "data" / "recorded_run"
+
+
+def encoded(record):
+    """The fields of a result's record, decoded and encoded again."""
+    problem = Problem.parse(record)
+    if "raw_responses" not in record:
+        return encode_single_turn(decode_first_turns(record), decode_results(record, len(problem.tests)))
+    trajectories = decode_trajectories(problem, record)
+    if "conversations" not in record:
+        return encode_evaluated_single_turn(trajectories)
+    fields = encode_multi_turn(trajectories, record["public_tests"])
+    return fields | (encode_evaluation(trajectories) if "all_pass_rates" in record else {})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(STAGES / stage / "whole" / f"{stage}.jsonl" for stage in ("single_turn", "multi_turn", "evaluation")),
+        STAGES / "single_turn_evaluation" / "whole" / "evaluation.jsonl",
+        *(RECORDED / f"{name}.jsonl" for name in ("single_turn", "multi_turn", "evaluation")),
+        *(RECORDED / f"{name}_perturbed.jsonl" for name in ("multi_turn", "evaluation")),
+    ],
+    ids=lambda path: str(path.relative_to(ROOT / "tests" / "data")),
+)
+def test_a_recorded_file_is_written_again_byte_for_byte(path):
+    assert b"".join(encode_record(record | encoded(record)) for record in iterate_records(path)) == path.read_bytes()
+
+
+def test_fields_that_nobody_here_knows_stay_where_they_were():
+    record = trajectory_record(0, [[(0, 0)]], zebra=[1], ape=None)
+    record["conversations"] = [[{"name": "x", "content": one["content"], "role": one["role"]}
+                                for one in record["conversations"][0]]]  # fmt: skip
+    group = trajectories_of(record)
+    assert list(group.problem.record) == list(record)
+    assert json.dumps(group.trajectories[0].messages) == json.dumps(record["conversations"][0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("prompt_tokens", float("nan"), None),
+        ("costs", 3, 3.0),
+        ("costs", float("nan"), None),
+        ("errors", None, ""),
+        ("errors", float("nan"), ""),
+        ("finish_reasons", float("nan"), None),
+        ("raw_responses", "\ud800", "\ud800"),
+    ],
+)
+def test_an_unknown_value_is_read_as_none_and_a_text_as_it_is(field, value, read):
+    name = {"costs": "cost", "errors": "error", "finish_reasons": "finish_reason", "raw_responses": "response"}
+    record = trajectory_record(0, [[(0, 0)]]) | {field: [[value]]}
+    assert getattr(trajectories_of(record).trajectories[0].turns[0], name.get(field, field)) == read
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000), float("inf"), float("-inf"), True, "1", {}], ids=lambda _: "")
+@pytest.mark.parametrize("field", ["prompt_tokens", "costs", "public_pass_rates"])
+def test_a_number_that_cannot_be_one_of_its_field_is_refused(field, value):
+    with pytest.raises(UserError, match=field):
+        trajectories_of(trajectory_record(0, [[(0, 0)]]) | {field: [[value]]})
+
+
+def test_a_malformed_entry_is_named_by_file_record_field_and_index(tmp_path):
+    records = [trajectory_record(identifier, [[(0, 0), (0, 0)]]) for identifier in "ab"]
+    records[1]["errors"] = [[""], [5]]
+    path = write_lines(tmp_path / "e.jsonl", records)
+    with pytest.raises(UserError) as error:
+        list(read_trajectories(path))
+    assert all(word in str(error.value) for word in (str(path), "'b'", "errors.1.0"))
 
 
 def test_a_record_with_conversations_alone_has_responses_and_feedback_and_nothing_else():

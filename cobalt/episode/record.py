@@ -1,0 +1,424 @@
+"""Records of result files and trajectories: the only module that knows the paper's field names and axes.
+
+| stage | fields | axes |
+|---|---|---|
+| single turn | `responses`, `exec_results` (all tests), and the generation fields | sample |
+| multi turn | `conversations` | sample, message |
+| multi turn | `raw_responses`, `public_pass_rates`, `public_exec_results`, and the generation fields | turn, sample |
+| evaluation | `all_pass_rates` (hidden tests), `hidden_verdicts` | sample, turn |
+| evaluated single turn | those of multi turn without `conversations`, and of evaluation; one turn | as there |
+
+The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, if known) and
+`errors`. A multi-turn record keeps the fields of the single-turn record that it continues, and replaces those of the
+same name. `_SampleColumns` and `_TurnColumns` describe the values of each field.
+
+Files of the authors have fewer fields. A missing field is None in a `Turn`, and without `raw_responses` a response is
+the assistant message. Records of the authors also lack this project's `finish_reasons` and `hidden_verdicts`. In such a
+record, a field whose lengths fit only the other order of its axes is read in that order (`_by_sample`). Where the
+record has as many turns as samples, the conversations decide (`axes_are_known`). A result of a single-turn file of the
+authors may have one failed entry for the whole suite. Files are read one record at a time. This module judges and
+selects nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from cobalt.episode import Message
+from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
+from cobalt.judge import ExecResult, VerdictKind
+from cobalt.judge.verdict import read_passed
+from cobalt.problems.problem import Problem, TestSuite
+from cobalt.stage.errors import UserError
+from cobalt.stage.records import checked, iterate_records
+from cobalt.stage.rows import Digest
+
+PublicTests = Literal["benign", "perturbed"]
+"""The tests that a run's feedback came from: a problem's public tests, or the perturbed ones of run_perturbation.py."""
+
+T = TypeVar("T")
+_LARGEST = 10**12
+"""More tokens or US dollars than any response has; a record with more is malformed."""
+_OrNull = Annotated[T | None, BeforeValidator(lambda value: None if value != value else value)]  # NaN is null
+_Tokens = _OrNull[Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]]
+_Cost = _OrNull[Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]]
+_Error = Annotated[str, BeforeValidator(lambda value: "" if value is None or value != value else value)]
+_Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
+_Result = dict[str, Any]  # read by `ExecResult.from_record`
+
+
+class _SampleColumns(TypedDict, total=False):
+    """The fields of a single-turn record, by sample."""
+
+    responses: Annotated[list[str], Field(min_length=1)]
+    exec_results: list[_Result]
+    finish_reasons: list[_OrNull[FinishReason]]
+    prompt_tokens: list[_Tokens]
+    completion_tokens: list[_Tokens]
+    costs: list[_Cost]
+    errors: list[_Error]
+
+
+class _TurnColumns(TypedDict, total=False):
+    """The fields of a multi-turn or evaluated record; the head of the module has the axes."""
+
+    conversations: Annotated[list[list[Message]], Field(min_length=1)]
+    raw_responses: list[list[str]]
+    public_pass_rates: list[list[_Rate]]
+    public_exec_results: list[list[_Result]]
+    finish_reasons: list[list[_OrNull[FinishReason]]]
+    prompt_tokens: list[list[_Tokens]]
+    completion_tokens: list[list[_Tokens]]
+    costs: list[list[_Cost]]
+    errors: list[list[_Error]]
+    all_pass_rates: list[list[_Rate]]
+    hidden_verdicts: list[list[tuple[VerdictKind, ...]]]
+
+
+_SAMPLE_COLUMNS: TypeAdapter[Any] = TypeAdapter(_SampleColumns)
+_TURN_COLUMNS: TypeAdapter[Any] = TypeAdapter(_TurnColumns)
+
+# Field of a record, and attribute of a turn.
+_GENERATION = {
+    "finish_reasons": "finish_reason",
+    "prompt_tokens": "prompt_tokens",
+    "completion_tokens": "completion_tokens",
+    "costs": "cost",
+    "errors": "error",
+}
+_EVALUATION = {"all_pass_rates": "hidden_pass_rate", "hidden_verdicts": "hidden_verdicts"}
+_TURN = {
+    "raw_responses": "response",
+    "public_pass_rates": "public_pass_rate",
+    "public_exec_results": "public_result",
+    **_EVALUATION,
+    **_GENERATION,
+}
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def encode_single_turn(turns: Sequence[Turn], results: Sequence[ExecResult]) -> dict[str, Any]:
+    """The fields that a single-turn run adds to a problem's fields.
+
+    Args:
+        turns: The first turn of each sample.
+        results: The result of each turn on all tests of the problem.
+    """
+    fields = {
+        "responses": [turn.response for turn in turns],
+        "exec_results": [result.to_record() for result in results],
+        **{field: [getattr(turn, name) for turn in turns] for field, name in _GENERATION.items()},
+    }
+    return _without_unknown_costs(fields, turns)
+
+
+def encode_multi_turn(trajectories: Sequence[Trajectory], public_tests: PublicTests) -> dict[str, Any]:
+    """The fields that a multi-turn run adds to those of its input; every turn must have a public result."""
+    by_turn = list(zip(*(trajectory.turns for trajectory in trajectories), strict=True))
+    fields = {
+        "public_tests": public_tests,
+        "conversations": [trajectory.messages for trajectory in trajectories],
+        "raw_responses": [[turn.response for turn in turns] for turns in by_turn],
+        "public_pass_rates": [[turn.public_pass_rate for turn in turns] for turns in by_turn],
+        "public_exec_results": [[_present(turn.public_result).to_record() for turn in turns] for turns in by_turn],
+        **{
+            field: [[getattr(turn, name) for turn in turns] for turns in by_turn] for field, name in _GENERATION.items()
+        },
+    }
+    return _without_unknown_costs(fields, [turn for turns in by_turn for turn in turns])
+
+
+def encode_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """The fields that evaluation adds to those of a multi-turn record; every turn must have hidden verdicts."""
+    return {
+        "all_pass_rates": [trajectory.hidden_pass_rates for trajectory in trajectories],
+        "hidden_verdicts": [
+            [[kind.value for kind in _present(turn.hidden_verdicts)] for turn in trajectory.turns]
+            for trajectory in trajectories
+        ],
+    }
+
+
+def encode_evaluated_single_turn(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """The fields that evaluation adds to those of a single-turn record: those of trajectories of one turn.
+
+    There are no conversations, because a single-turn record does not have the system message.
+    """
+    fields = encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+    del fields["conversations"]
+    return fields
+
+
+def _present(value: T | None) -> T:
+    if value is None:
+        raise ValueError("a turn cannot be written before it is judged")
+    return value
+
+
+def _without_unknown_costs(fields: dict[str, Any], turns: Sequence[Turn]) -> dict[str, Any]:
+    """The fields, without `costs` if no response has a cost, as with models that are served locally."""
+    if all(turn.cost is None for turn in turns):
+        del fields["costs"]
+    return fields
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_trajectories(
+    path: Path,
+    *,
+    unfinished: bool = False,
+    digest: Digest | None = None,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Iterator[ProblemTrajectories]:
+    """Read the records of a multi-turn or evaluated file, one at a time.
+
+    Args:
+        path: A file of this project or of the authors.
+        unfinished: As for `cobalt.stage.records.iterate_records`.
+        digest: Updated with the bytes of the file while they are read.
+        prepare: Changes each record before it is decoded; its errors name the file and the record themselves.
+
+    Raises:
+        UserError: the file cannot be read or holds no record, or a record is malformed; the message names the record
+            and the field.
+    """
+    empty = True
+    for record in iterate_records(path, unfinished=unfinished, digest=digest):
+        empty = False
+        record = record if prepare is None else prepare(record)
+        try:
+            problem = Problem.parse(record)
+            group = ProblemTrajectories(problem, decode_trajectories(problem, record))
+        except UserError as error:
+            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+        yield group
+    if empty:
+        raise UserError(f"{path}: the file holds no record")
+
+
+def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Trajectory, ...]:
+    """The trajectories of one multi-turn or evaluated record, by sample.
+
+    Args:
+        problem: The record's problem.
+        record: The record; fields that a `Turn` does not have are ignored.
+
+    Raises:
+        UserError: the record has no responses, or a field is malformed; the message names the field.
+    """
+    columns = _columns(_TURN_COLUMNS, record, ("conversations", *_TURN))
+    conversations: list[list[Message]] = []
+    if columns.pop("conversations", None):
+        conversations = record["conversations"]  # with the fields of each message in their order
+        turns = _programs_of_each(conversations)
+        samples = len(conversations)
+    elif rows := columns.get("raw_responses"):
+        samples, turns = len(rows[0]), len(rows)
+    else:
+        raise UserError("it has neither 'raw_responses' nor 'conversations': run a multi-turn script first")
+    if not samples or not turns:
+        raise UserError("it holds no response")
+    by_sample = _by_sample(columns, samples, turns)
+    if "public_result" in by_sample:
+        by_sample["public_result"] = [list(map(ExecResult.from_record, row)) for row in by_sample["public_result"]]
+    if conversations:
+        by_sample.setdefault("response", [_answers(messages) for messages in conversations])
+        by_sample["feedback"] = [_feedback(messages) for messages in conversations]
+    own = (_turns({name: rows[sample] for name, rows in by_sample.items()}) for sample in range(samples))
+    return tuple(
+        Trajectory(problem, sample, messages, turns)
+        for sample, (messages, turns) in enumerate(zip(conversations or [[]] * samples, own, strict=True))
+    )
+
+
+def _by_sample(columns: Mapping[str, Sequence[Sequence[Any]]], samples: int, turns: int) -> dict[str, list[Any]]:
+    """The attributes of the turns as `[sample][turn]`, from the fields of a record: here alone axes are guessed.
+
+    A record that this project wrote has its own order. In one of the authors, a field whose lengths fit only the other
+    order has the other order.
+    """
+    attributes = {}
+    for field, rows in columns.items():
+        sample_first = field in _EVALUATION
+        ours = ("hidden_verdicts" if sample_first else "finish_reasons") in columns
+        own, other = ((samples, turns), (turns, samples))[:: 1 if sample_first else -1]
+        lengths = {(len(rows), len(row)) for row in rows}
+        if lengths != {own}:
+            if lengths != {other} or ours:
+                raise UserError(
+                    f"field {field!r} has the wrong shape: the record has {samples} samples of {turns} turns"
+                )
+            sample_first = not sample_first
+        attributes[_TURN[field]] = list(rows if sample_first else zip(*rows, strict=True))
+    return attributes
+
+
+def axes_are_known(group: ProblemTrajectories) -> bool:
+    """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
+
+    In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
+    many turns as samples, they are the paper's where its responses or results are those of its conversations, which
+    have one order only: then the authors' multi-turn script wrote the record, and their evaluation, which writes
+    `all_pass_rates` by sample, added to it.
+    """
+    record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
+    return (
+        samples != turns
+        or samples == 1
+        or all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
+        or _fits_the_conversations(group)
+    )
+
+
+def _fits_the_conversations(group: ProblemTrajectories) -> bool:
+    """Whether each message of the model is a part of its response, and each feedback holds that of a failed test.
+
+    False if the record has nothing to compare.
+    """
+    record = group.problem.record
+    if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
+        return False
+    for trajectory in group.trajectories:
+        for shown, turn in zip(_answers(trajectory.messages), trajectory.turns, strict=True):
+            failure = turn.public_result.first_failure() if turn.public_result else None
+            if shown not in turn.response:
+                return False
+            if failure is not None and turn.feedback is not None and failure.strip() not in turn.feedback:
+                return False
+    return True
+
+
+def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
+    """The responses of a single-turn record, by sample; None if the record has none (it is a problem only).
+
+    Raises:
+        UserError: a field is malformed; the message names the field.
+    """
+    if record.get("responses") is None:
+        return None
+    columns = _columns(_SAMPLE_COLUMNS, record, ("responses", *_GENERATION))
+    for field, column in columns.items():
+        if len(column) != len(columns["responses"]):
+            raise UserError(f"field {field!r} must have one entry for each response")
+    return _turns({_GENERATION.get(field, "response"): column for field, column in columns.items()})
+
+
+def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The responses of a single-turn or multi-turn record, `[sample][turn]`; other fields are not read.
+
+    Raises:
+        UserError: the record has no responses, or they are malformed.
+    """
+    if rows := _columns(_TURN_COLUMNS, record, ("raw_responses",)).get("raw_responses"):
+        if len({len(row) for row in rows}) > 1:
+            raise UserError("field 'raw_responses' has the wrong shape: its lists differ in length")
+        return list(zip(*rows, strict=True))
+    responses = _columns(_SAMPLE_COLUMNS, record, ("responses",)).get("responses")
+    if responses is None:
+        raise UserError("it has neither 'raw_responses' nor 'responses'")
+    return [(response,) for response in responses]
+
+
+def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
+    """Which of the problem's tests each sample of a single-turn record passes, `[sample][test]`.
+
+    Raises:
+        UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
+    """
+    return [[read_passed(item) for item in result["passing"]] for result in _results(record, tests)]
+
+
+def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
+    """The results of the samples of a single-turn record on all tests of its problem.
+
+    Raises:
+        UserError: the record has no results, or a result is malformed or does not have one entry for each of `tests`
+            tests.
+    """
+    return [ExecResult.from_record(result) for result in _results(record, tests)]
+
+
+def _results(record: Mapping[str, Any], tests: int) -> list[_Result]:
+    """The results of a single-turn record, with one entry for each test.
+
+    The authors' judge writes a single failed entry if no test was run.
+    """
+    results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
+    if not results:
+        raise UserError("it has no 'exec_results': run a single-turn script first")
+    for result in results:  # copies of the record's
+        feedback = result.get("feedback")
+        if result.get("passing") == [False] and isinstance(feedback, list) and "verdicts" not in result:
+            result |= {"passing": [False] * tests, "feedback": feedback[:1] * tests}
+        if not isinstance(result.get("passing"), list) or len(result["passing"]) != tests:
+            raise UserError("field 'exec_results' does not have one 'passing' entry for each test")
+    return results
+
+
+def recorded_public_tests(problem: Problem) -> PublicTests | None:
+    """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors.
+
+    Raises:
+        UserError: the record's field `public_tests` has another value.
+    """
+    value = problem.record.get("public_tests")
+    if value is None or value == "benign" or value == "perturbed":
+        return value
+    raise UserError(f"field 'public_tests' is {value!r}: it must be 'benign' or 'perturbed'")
+
+
+def feedback_tests(problem: Problem) -> TestSuite:
+    """The tests that the feedback in a problem's multi-turn record came from.
+
+    A record of the authors does not name these tests. Its feedback came from the perturbed tests if it has any.
+
+    Raises:
+        UserError: the perturbed tests are malformed, or the record's field `public_tests` has an unknown value.
+    """
+    perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
+    return problem.public_tests if perturbed is None else perturbed
+
+
+def _columns(described: TypeAdapter[Any], record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Those of some fields that a record has, with their values checked."""
+    return dict(checked(described, {field: record[field] for field in fields if record.get(field) is not None}))
+
+
+def _turns(columns: Mapping[str, Sequence[Any]]) -> tuple[Turn, ...]:
+    """The turns whose attributes are in columns."""
+    return tuple(Turn(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True))
+
+
+def _programs_of_each(conversations: Sequence[Sequence[Message]]) -> int:
+    """How many programs each conversation has: a question, then programs with feedback, the last perhaps without."""
+    for conversation in conversations:
+        roles = [message["role"] for message in conversation]
+        opening = 2 if roles[:1] == ["system"] else 1
+        rest = roles[opening:]
+        if roles[opening - 1 : opening] != ["user"] or rest != (["assistant", "user"] * len(rest))[: len(rest)]:
+            raise UserError(
+                "field 'conversations': one is not a question followed by programs, each with its feedback"
+                f" (roles: {', '.join(roles)})"
+            )
+    lengths = {len(_answers(conversation)) for conversation in conversations}
+    if len(lengths) != 1:
+        raise UserError(f"field 'conversations': they have different numbers of turns ({sorted(lengths)})")
+    return lengths.pop()
+
+
+def _answers(conversation: Sequence[Message]) -> list[str]:
+    return [message["content"] for message in conversation if message["role"] == "assistant"]
+
+
+def _feedback(conversation: Sequence[Message]) -> list[str | None]:
+    """The user message after each program; None if the conversation ends with that program."""
+    pairs = zip_longest(conversation, conversation[1:])
+    return [after and after["content"] for message, after in pairs if message["role"] == "assistant"]
