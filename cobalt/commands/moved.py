@@ -52,6 +52,7 @@ MOVED = {
     "cobalt.progress": "cobalt.stage.progress",
     "cobalt.records": "cobalt.stage.records",
     "cobalt.report.gpu": "studies.gpu_report",
+    "cobalt.rollout.runner": "cobalt.stage.run",
     "cobalt.retrying": "cobalt.stage.retrying",
     "cobalt.rows": "cobalt.stage.rows",
     "cobalt.serve_client": "cobalt.serving.serve_client",
