@@ -1,6 +1,6 @@
-"""Turn LiveCodeBench into problems: `cobalt.commands.preproc_lcb_test6`."""
+"""Turn LiveCodeBench into problems: `cobalt.datasets.livecodebench:livecodebench`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.preproc_lcb_test6")
+    run_command("cobalt.datasets.livecodebench:livecodebench")

@@ -1,6 +1,6 @@
-"""Turn MBPP into problems: `cobalt.commands.preproc_mbpp`."""
+"""Turn MBPP into problems: `cobalt.datasets.mbpp:mbpp`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.preproc_mbpp")
+    run_command("cobalt.datasets.mbpp:mbpp")

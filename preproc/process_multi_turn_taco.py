@@ -1,6 +1,6 @@
-"""Turn trajectories into contextual prompts: `cobalt.commands.process_multi_turn_taco`."""
+"""Turn trajectories into contextual prompts: `cobalt.selection.processing:select_prompts`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.process_multi_turn_taco")
+    run_command("cobalt.selection.processing:select_prompts")

@@ -1,6 +1,6 @@
-"""Make public tests impossible: `cobalt.commands.run_perturbation`."""
+"""Make public tests impossible: `cobalt.hacking.perturbation:perturb`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.run_perturbation")
+    run_command("cobalt.hacking.perturbation:perturb")

@@ -17,7 +17,7 @@ from support import square_problem, write_lines
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.extraction import extract_events
-from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
+from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.report.runs import read_run
@@ -25,7 +25,7 @@ from cobalt.report.viewer.data import problem_data
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
-from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.processing import ProcessingSettings, select_prompts
 
 PROGRAMS = (
     "print(int(input()) ** 2)",
@@ -95,7 +95,7 @@ async def _make(folder, policy):
     tags = [{"source": "codeforces", "unknown": {"kept": [1, "é"]}}, {"difficulty": "HARD"}, {}]
     plain = write_lines(folder / "plain.jsonl", [square_problem(f"p{i}", **tag) for i, tag in enumerate(tags)])
     problems = folder / "problems.jsonl"
-    perturb_problems(PerturbationSettings(plain, problems))
+    await perturb(PerturbationSettings(plain, problems))
     single = folder / "single_turn.jsonl"
     assert await run_single_turn(SingleTurnSettings(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
     for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):
@@ -115,7 +115,7 @@ async def _make(folder, policy):
             perturbed_ratio=0.5,
             **settings,
         )
-        await process_trajectories(run, judge)
+        await select_prompts(run, judge)
     run = read_run("run", folder / "evaluation.jsonl")
     figures = {name: getattr(run, name) for name in ("problems", "pass_at_1", "metrics", "usage")}
     (folder / "report.json").write_text(json.dumps(figures, indent=1, default=_fields) + "\n")

@@ -15,7 +15,7 @@ import pytest
 
 from cobalt.datasets.assertions import parsed
 from cobalt.datasets.humaneval import HumanEvalSettings, read_tasks, recorded_suite
-from cobalt.datasets.mbpp import MbppSettings, preprocess_mbpp
+from cobalt.datasets.mbpp import MbppSettings, mbpp
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import load_problems
 from cobalt.stage.rows import read_rows
@@ -76,7 +76,7 @@ async def outcomes(cases):
 
 @pytest.mark.skipif(not MBPP.exists(), reason=f"there is no {MBPP}")
 def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
-    preprocess_mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all", challenge_tests=True))
+    mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all", challenge_tests=True))
     problems = load_problems(tmp_path / "mbpp.jsonl")
     assert len(problems) == 974
     references = {row["task_id"]: row["code"] for _, row in read_rows(MBPP)}

@@ -385,7 +385,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
 
     from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-    from cobalt.selection.processing import ProcessingSettings, process_trajectories
+    from cobalt.selection.processing import ProcessingSettings, select_prompts
     from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn
     from cobalt.stage.records import read_records
 
@@ -403,7 +403,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         assert [rates[:3] for rates in record["all_pass_rates"]] == [[0, 0, 1]] * 2, "a draft is not a program"
         files[split] = tmp_path / f"{split}_prompts.jsonl"
         cut = ProcessingSettings(evaluated, files[split], model.name, max_prompt_tokens=10**5, prompts="pocket")
-        await process_trajectories(cut, judge)
+        await select_prompts(cut, judge)
     rows = VerlRowsSettings(files["train"], files["validation"], tmp_path / "rows", model.name, 10**5)
     convert_multi_turn(rows)
     seen = set()

@@ -9,7 +9,7 @@ from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.hacking.events import read_events as report_events
 from cobalt.hacking.extraction import extract_events
-from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
+from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, VerdictKind
@@ -255,7 +255,7 @@ async def test_a_perturbed_run_goes_from_problems_to_events(tmp_path):
     numbers = {"inputs": ["2\n", "3\n", "5\n", "7\n"], "outputs": ["4\n", "9\n", "25\n", "49\n"]}
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, public_test_cases=json.dumps(numbers))])
     data = tmp_path / "perturbed.jsonl"
-    perturb_problems(PerturbationSettings(problems, data))
+    await perturb(PerturbationSettings(problems, data))
     [record] = read_records(data)
     wrong = json.loads(record["modified_test_cases"])
     shown = (int(wrong["inputs"][0]), int(wrong["outputs"][0]))

@@ -13,7 +13,7 @@ from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded
 from test_scripts import assert_user_error, run
 from test_taco import row
 
-from cobalt.datasets.livecodebench import LiveCodeBenchSettings, preprocess_livecodebench
+from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
 from cobalt.datasets.taco_rules import easiest_places
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
@@ -34,7 +34,7 @@ from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import ProblemScore, average, turn_metrics
 from cobalt.rollout.evaluate_single import evaluate_single_turn
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
 from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -545,9 +545,7 @@ async def test_judge_failure(tmp_path):
 async def prompts_of(tmp_path, policy, *records, **settings):
     """The prompts that are cut from evaluated records, by problem and turn."""
     source = write_lines(tmp_path / "evaluation.jsonl", records)
-    await process_trajectories(
-        ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), RefusingJudge()
-    )
+    await select_prompts(ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), RefusingJudge())
     return {(row["problem_id"], row["turn"]): row for row in read_records(tmp_path / "prompts.jsonl")}
 
 
@@ -561,7 +559,7 @@ async def both_selections(tmp_path, policy, record, **settings):
         folder.mkdir()
         source = write_lines(folder / "evaluation.jsonl", [record, other])
         run = ProcessingSettings(source, folder / "prompts.jsonl", policy, authors_selection=theirs, **settings)
-        await process_trajectories(run, RefusingJudge())
+        await select_prompts(run, RefusingJudge())
         ids.append(sorted(row["id"] for row in read_records(run.output_file) if row["problem_id"] == record["id"]))
     return ids
 
@@ -788,7 +786,7 @@ def lcb_row(identifier, kind, question, tests, **fields):
 def lcb_problem(tmp_path, row, paper_mode):
     source = write_lines(tmp_path / "test6.jsonl", [row])
     output = tmp_path / f"{paper_mode}.jsonl"
-    preprocess_livecodebench(LiveCodeBenchSettings(output, source, paper_mode=paper_mode))
+    livecodebench(LiveCodeBenchSettings(output, source, paper_mode=paper_mode))
     [problem] = read_records(output)
     return problem
 

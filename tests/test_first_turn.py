@@ -10,7 +10,7 @@ from test_scripts import assert_user_error, run
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
-from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems
+from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
 from cobalt.stage.errors import UserError
@@ -123,7 +123,7 @@ async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_st
 
 async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_folder(single, tmp_path):
     derived = tmp_path / "elsewhere" / "perturbed.jsonl"
-    perturb_problems(PerturbationSettings(single, derived, seed=0))
+    await perturb(PerturbationSettings(single, derived, seed=0))
     single.unlink()
     manifest_path(single).unlink()
     assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
@@ -134,7 +134,7 @@ async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_fol
 
 async def test_a_derived_file_of_an_older_manifest_is_followed_by_name_and_content(single, tmp_path):
     derived = tmp_path / "perturbed.jsonl"
-    perturb_problems(PerturbationSettings(single, derived, seed=0))
+    await perturb(PerturbationSettings(single, derived, seed=0))
     content = json.loads(manifest_path(derived).read_text())
     del content["sources"]
     manifest_path(derived).write_text(json.dumps(content))

@@ -17,7 +17,7 @@ from cobalt.datasets.livecodebench import (
     LiveCodeBenchSettings,
     cut_question,
     decode_private_tests,
-    preprocess_livecodebench,
+    livecodebench,
 )
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.prelude import GRADERS
@@ -71,9 +71,9 @@ def function_row(identifier="3001", **fields):
 
 def prepare(tmp_path, rows, **settings):
     output = tmp_path / "out.jsonl"
-    summary = preprocess_livecodebench(
+    summary = livecodebench(
         LiveCodeBenchSettings(output, write_lines(tmp_path / "test6.jsonl", rows), **settings)
-    )
+    ).summary
     return summary["problems"], load_problems(output)
 
 
@@ -353,7 +353,7 @@ def test_after_a_damaged_line_is_corrected_the_same_command_makes_the_whole_resu
     source = write_lines(tmp_path / "test6.jsonl", rows)
     source.write_text(source.read_text()[:-9])
     with pytest.raises(UserError, match="line 5: "):
-        preprocess_livecodebench(LiveCodeBenchSettings(tmp_path / "out.jsonl", source))
+        livecodebench(LiveCodeBenchSettings(tmp_path / "out.jsonl", source))
     assert not (tmp_path / "out.jsonl").exists()
     if left:
         (tmp_path / "out.jsonl.part").write_text('{"id": "0"}\n{"id"')

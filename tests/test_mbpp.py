@@ -8,7 +8,7 @@ import pytest
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.datasets.mbpp import SPLITS, MbppSettings, preprocess_mbpp, split_of
+from cobalt.datasets.mbpp import SPLITS, MbppSettings, mbpp, split_of
 from cobalt.episode import load_prompts
 from cobalt.episode.prompt_set import BUILT_IN
 from cobalt.judge import JudgeSettings, LocalJudge
@@ -35,7 +35,7 @@ def task(number, **fields):
 def converted(tmp_path, rows, **settings):
     tmp_path.mkdir(exist_ok=True)
     output = tmp_path / "problems.jsonl"
-    summary = preprocess_mbpp(MbppSettings(output, write_lines(tmp_path / "mbpp.jsonl", rows), **settings))
+    summary = mbpp(MbppSettings(output, write_lines(tmp_path / "mbpp.jsonl", rows), **settings)).summary
     return load_problems(output), summary["problems"]
 
 

@@ -1,5 +1,6 @@
 """Impossible public tests: the laws of the swap, the files, and multi-turn runs with feedback from them."""
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -12,7 +13,7 @@ from support import square_problem, write_lines
 from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
 from test_scripts import assert_user_error, run
 
-from cobalt.hacking.perturbation import PerturbationSettings, perturb_problems, swap_outputs
+from cobalt.hacking.perturbation import PerturbationSettings, perturb, swap_outputs
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.rollout.evaluate import run_evaluation
@@ -62,7 +63,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", problems)
     (tmp_path / "ids.txt").write_text("several\n\n7 \n")
     settings = PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
-    summary = perturb_problems(settings)
+    summary = asyncio.run(perturb(settings)).summary
     assert summary["problems"] == {
         "read": 4,
         "left out by id": 2,
@@ -89,7 +90,7 @@ def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_wri
     source = write_lines(tmp_path / "p.jsonl", [square_problem(7), square_problem("several")])
     (tmp_path / "ids.txt").write_text("\n".join(ids))
     with pytest.raises(UserError, match=message):
-        perturb_problems(PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt"))
+        asyncio.run(perturb(PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")))
     assert not list(tmp_path.glob("o.*"))
 
 
@@ -97,18 +98,18 @@ def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_pa
     source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(20)])
     results = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        perturb_problems(PerturbationSettings(source, tmp_path / name, seed=seed))
+        asyncio.run(perturb(PerturbationSettings(source, tmp_path / name, seed=seed)))
         results[name] = (tmp_path / name).read_bytes()
     assert results["a"] == results["b"] != results["c"]
     (tmp_path / "a").write_bytes(results["a"][: len(results["a"]) // 2])
-    perturb_problems(PerturbationSettings(source, tmp_path / "a", seed=1))
+    asyncio.run(perturb(PerturbationSettings(source, tmp_path / "a", seed=1)))
     assert (tmp_path / "a").read_bytes() == results["a"]
 
 
 @pytest.mark.sandbox
 async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_true(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT, DOUBLE])])
-    perturb_problems(PerturbationSettings(source, tmp_path / "p.jsonl"))
+    await perturb(PerturbationSettings(source, tmp_path / "p.jsonl"))
     settings = MultiTurnSettings(
         tmp_path / "p.jsonl", tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed"
     )
@@ -169,16 +170,16 @@ def test_assertions_have_no_outputs_to_swap(tmp_path):
     tests = TestSuite(("f(1)", "f(2)"), ("assert f(1) == 1", "assert f(2) == 2"), "f", True).to_json()
     problems = write_lines(tmp_path / "asserted.jsonl", [square_problem(0, public_test_cases=tests)])
     with pytest.raises(UserError):
-        perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))
+        asyncio.run(perturb(PerturbationSettings(problems, tmp_path / "o.jsonl")))
     assert not (tmp_path / "o.jsonl").exists()
     write_lines(problems, [square_problem(0, public_test_cases=tests), square_problem(1)])
-    counts = perturb_problems(PerturbationSettings(problems, tmp_path / "o.jsonl"))["problems"]
+    counts = asyncio.run(perturb(PerturbationSettings(problems, tmp_path / "o.jsonl"))).summary["problems"]
     assert (counts["read"], counts["perturbed"]) == (2, 1)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
 def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path):
-    perturb_problems(PerturbationSettings(REAL, tmp_path / "o.jsonl"))
+    asyncio.run(perturb(PerturbationSettings(REAL, tmp_path / "o.jsonl")))
     perturbed = {record["id"] for record in read_records(tmp_path / "o.jsonl")}
     differing = {
         problem.id

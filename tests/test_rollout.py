@@ -14,10 +14,10 @@ from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, Verdict
 from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import run_evaluation, turn_metrics
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.rollout.runner import errors_path, run_all
 from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.records import RecordFile, read_records
+from cobalt.stage.run import each, errors_path
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
@@ -219,7 +219,7 @@ def test_a_run_that_is_not_evaluated_has_no_metrics():
 async def run_items(count, work, path, *, concurrency=1, arguments=None):
     """Run the items 0 to count-1, each its own id."""
     with RecordFile(path) as output:
-        return await run_all(
+        return await each(
             range(count),
             lambda item: item,
             work,
@@ -285,7 +285,7 @@ async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
 
     with RecordFile(tmp_path / "r.jsonl") as output:
         options = {"arguments": {}, "inputs": [], "concurrency": 3, "description": "test"}
-        assert await run_all(items(), lambda item: item, work, output, **options) == 0
+        assert await each(items(), lambda item: item, work, output, **options) == 0
     assert finished == 20
 
 

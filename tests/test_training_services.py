@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, trajectory_record, write_lines
 
-from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.training import checkpoints
 
@@ -250,7 +250,7 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
             for n in range(2)
         ]
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
-        await process_trajectories(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
+        await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
     partial = VerlRowsSettings(
         tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "rows", policy, 1024, "pocket"
     )

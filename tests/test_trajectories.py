@@ -13,7 +13,7 @@ from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.pocket.tokenizer import learn_tokenizer
-from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.scores import read_scored
 from cobalt.selection.segmentation import context
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -37,7 +37,7 @@ class NoJudge:
 async def process(tmp_path, policy, records, judge=None, **settings):
     source = write_lines(tmp_path / "evaluation.jsonl", records)
     run = ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings)
-    summary = await process_trajectories(run, judge or NoJudge())
+    summary = (await select_prompts(run, judge or NoJudge())).summary
     return summary, read_records(run.output_file)
 
 
@@ -324,7 +324,7 @@ async def test_a_result_that_cannot_be_written_gets_one_sentence(tmp_path, polic
         (tmp_path, "is a folder, and the result is a file"),
     ):
         with pytest.raises(UserError, match=message):
-            await process_trajectories(ProcessingSettings(source, path, policy), NoJudge())
+            await select_prompts(ProcessingSettings(source, path, policy), NoJudge())
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from support import square_problem, trajectory_record, write_lines
 from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.selection import verl_rows
-from cobalt.selection.processing import ProcessingSettings, process_trajectories
+from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
@@ -30,7 +30,7 @@ async def multi_turn(tmp_path, policy):
     for split, identifier in (("train", 1), ("validation", "v")):
         record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
-        await process_trajectories(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
+        await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
     return VerlRowsSettings(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
 
 

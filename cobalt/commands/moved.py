@@ -54,6 +54,7 @@ MOVED = {
     "cobalt.progress": "cobalt.stage.progress",
     "cobalt.records": "cobalt.stage.records",
     "cobalt.report.gpu": "studies.gpu_report",
+    "cobalt.rollout.runner": "cobalt.stage.run",
     "cobalt.retrying": "cobalt.stage.retrying",
     "cobalt.reward.correctness": "cobalt.reward.reward",
     "cobalt.reward.improvement": "cobalt.reward.reward",

@@ -61,7 +61,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command(
             "split",
             "Divide the tests of your own problems into public and hidden ones.",
-            "cobalt.commands.split",
+            "cobalt.datasets.split_tests:split",
             "-i problems.jsonl -o split.jsonl",
         ),
         Command(
@@ -95,7 +95,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command(
             "select",
             "Select evaluated trajectories and cut them into contextual prompts.",
-            "cobalt.commands.process_multi_turn_taco",
+            "cobalt.selection.processing:select_prompts",
             "-i runs/mine/evaluation.jsonl -o runs/mine/prompts.jsonl --model Qwen/Qwen3-0.6B",
             script="preproc/process_multi_turn_taco.py",
             uses_services=True,
@@ -103,7 +103,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command(
             "perturb",
             "Make two public tests of each problem impossible, to study reward hacking.",
-            "cobalt.commands.run_perturbation",
+            "cobalt.hacking.perturbation:perturb",
             "-i runs/mine/single_turn.jsonl -o runs/mine/perturbed.jsonl",
             script="preproc/run_perturbation.py",
         ),

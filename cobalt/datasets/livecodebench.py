@@ -11,10 +11,12 @@ import binascii
 import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
+
+import pydantic.dataclasses
 
 from cobalt.datasets.sources import local_rows
 from cobalt.datasets.texts import with_starter_code
@@ -26,10 +28,9 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
-from cobalt.stage.records import write_whole
 from cobalt.stage.rows import decode_json
-from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
+from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -46,38 +47,32 @@ _MOST_OPCODES = 16  # Python writes up to five
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class LiveCodeBenchSettings:
-    """Settings of one preprocessing run.
+    """Turn LiveCodeBench's test6.jsonl into problems; functional problems are judged by calling their function."""
 
-    Attributes:
-        output_file: The problems.
-        input_file: Local copy of the data set's JSONL; None: `test6.jsonl` in the current folder if it is there
-            (paper), otherwise downloaded by name.
-        start_date, end_date: First and last day of the contests to keep; None: no bound.
-        paper_mode: Every problem as a whole program, its statement cut before the first example (paper).
-        prompts: Prompt set of `instruction`, by name or folder.
-    """
-
-    output_file: Path
-    input_file: Path | None = None
+    output_file: Output = Path("data/lcb_v6.jsonl")
+    """Problems (JSONL), with their manifest next to them as .run.json."""
+    input_file: OptionalInput = None
+    """Local test6.jsonl (or another release in its schema). Default: test6.jsonl in the current folder if it is there,
+    otherwise downloaded by name."""
     start_date: date | None = None
+    """First day of the contests to keep, such as 2025-01-31."""
     end_date: date | None = None
+    """Last day of the contests to keep."""
     paper_mode: bool = False
+    """As in the paper: every problem is a program on standard input, its statement cut before the first example."""
     prompts: str = "paper"
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
     def __post_init__(self) -> None:
+        """Raise UserError if the dates are in the wrong order."""
         if self.start_date and self.end_date and self.start_date > self.end_date:
             raise UserError(f"start_date {self.start_date} is after end_date {self.end_date}: swap the two dates")
 
-    @property
-    def local_file(self) -> Path | None:
-        """The local file to read; None where there is none, so that the data set is downloaded by name."""
-        here = Path(FILE)
-        return self.input_file or (here if here.is_file() else None)
 
-
-def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
+@stage
+def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
     """Write the problems of the window in the file's order, and count them.
 
     A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
@@ -87,10 +82,12 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    check_files([settings.local_file] if settings.local_file else [], [settings.output_file])
     prompts = load_prompts(settings.prompts)
-    advice = f"give a local copy of {FILE} by --input_file"
-    source = settings.local_file or hub_file(DATA_SET, FILE, "main", advice)
+    here = Path(FILE)
+    source = settings.input_file or (here if here.is_file() else None)
+    if source is None:
+        source = hub_file(DATA_SET, FILE, "main", f"give a local copy of {FILE} by --input_file")
+    check_files([source], [settings.output_file])
     arguments = {
         "stage": "livecodebench",
         "start_date": settings.start_date and settings.start_date.isoformat(),
@@ -99,13 +96,12 @@ def preprocess_livecodebench(settings: LiveCodeBenchSettings) -> Summary:
         "prompts": prompts.digests,
     }
     tally = Tally()
-    open_manifest(settings.output_file, arguments, [source], complete=read_summary(settings.output_file) is not None)
-    write_whole(settings.output_file, _problems(settings, source, prompts, tally))
-    counts = {"read": tally["read"], **{why: tally[why] for why in (OUTSIDE, *tally.first)}}
-    counts |= {name: tally[name] for name in (KEPT, CALLED)}
-    summary = with_first({"problems": counts}, tally)
-    write_summary(settings.output_file, summary)
-    return summary
+    with whole(settings.output_file, arguments, [source]) as result:
+        result.write(_problems(settings, source, prompts, tally))
+        counts = {"read": tally["read"], **{why: tally[why] for why in (OUTSIDE, *tally.first)}}
+        counts |= {name: tally[name] for name in (KEPT, CALLED)}
+        result.summary = with_first({"problems": counts}, tally)
+    return problems_made(result.summary, "LiveCodeBench", settings.output_file)
 
 
 def _problems(

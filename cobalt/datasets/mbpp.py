@@ -7,8 +7,9 @@ sanitized release is read as well; it has `prompt` for `text`, and `test_imports
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
+
+import pydantic.dataclasses
 
 from cobalt.datasets.assertions import assertion_suite
 from cobalt.datasets.sources import local_rows, text_of, texts_of
@@ -17,10 +18,8 @@ from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
-from cobalt.stage.records import write_whole
-from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
+from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
 
 DATA_SET = "google-research-datasets/mbpp"
 CONFIG = "full"
@@ -35,30 +34,26 @@ EXAMPLES = (2, 3, 4)
 """Task ids of the three-shot prompt."""
 
 OTHER_SPLIT = "another split"
-Split = Literal["test", "validation", "train", "prompt", "all"]
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class MbppSettings:
-    """Settings of one preprocessing run.
+    """Turn MBPP into problems whose tests are its assertions; runs no program and needs no service."""
 
-    Attributes:
-        output_file: The problems.
-        input_file: The release's `mbpp.jsonl`, or Parquet with its fields; None: the data set by name.
-        revision: Branch, tag or commit of the data set by name.
-        split: The tasks to keep.
-        shots: 0: the prompt set's first message. 3: the tasks 2, 3 and 4 with their programs come before the task.
-        challenge_tests: Add the few harder assertions of `challenge_test_list` to the hidden tests.
-        prompts: Prompt set of `instruction` with 0 shots, by name or folder.
-    """
-
-    output_file: Path
-    input_file: Path | None = None
+    output_file: Output
+    """Problems (JSONL), with their manifest next to them as .run.json."""
+    input_file: OptionalInput = None
+    """Local mbpp.jsonl of the release, or Parquet with its fields; default: the data set by its name."""
     revision: str = "main"
-    split: Split = "test"
+    """Branch, tag or commit of the data set by its name."""
+    split: Literal["test", "validation", "train", "prompt", "all"] = "test"
+    """Tasks to keep: test (11 to 510), validation (511 to 600), train (601 to 974), prompt (1 to 10) or all."""
     shots: Literal[0, 3] = 0
+    """Solved tasks before the task in the field `instruction`: none, or the tasks 2, 3 and 4 as in the original."""
     challenge_tests: bool = False
+    """Add the assertions of challenge_test_list, which few tasks have, to the hidden tests."""
     prompts: str = "paper"
+    """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,8 @@ class Example:
     code: str
 
 
-def preprocess_mbpp(settings: MbppSettings) -> Summary:
+@stage
+def mbpp(settings: MbppSettings) -> Outcome:
     """Write the problems of a split in the order of their ids, and count them.
 
     A record has the schema's fields, `task_id` and `split`. Its public tests are the assertions that the prompt shows.
@@ -79,8 +75,6 @@ def preprocess_mbpp(settings: MbppSettings) -> Summary:
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    inputs = [settings.input_file] if settings.input_file else []
-    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
     arguments = {
         "stage": "mbpp",
@@ -96,11 +90,10 @@ def preprocess_mbpp(settings: MbppSettings) -> Summary:
     if not records:
         raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
     left_out = {f"left out: {why}": tally[why] for why in tally.first}
-    summary = with_first({"problems": {"read": tally["read"], **left_out, "kept": len(records)}}, tally)
-    open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
-    write_whole(settings.output_file, records)
-    write_summary(settings.output_file, summary)
-    return summary
+    with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
+        result.write(records)
+        result.summary = with_first({"problems": {"read": tally["read"], **left_out, "kept": len(records)}}, tally)
+    return problems_made(result.summary, "MBPP", settings.output_file)
 
 
 def _rows(settings: MbppSettings, tally: Tally) -> dict[int, Row]:

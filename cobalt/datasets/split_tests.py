@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic.dataclasses
+
 from cobalt.problems.problem import Problem, TestSuite, has_tests, load_problems
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
-from cobalt.stage.records import encode_record, write_whole
+from cobalt.stage.records import encode_record
 from cobalt.stage.rows import decode_json
+from cobalt.stage.run import Input, Outcome, Output, problems_made, stage, whole
 from cobalt.stage.tally import Summary
 
 logger = logging.getLogger(__name__)
@@ -94,13 +96,30 @@ def split_problem_file(
     return sum(record != problem.record for record, problem in zip(records, problems, strict=True))
 
 
-def split_with_manifest(source: Path, result: Path, public_tests: int = PUBLIC_TESTS) -> Summary:
-    """As `split_problem_file` for all problems of a file, with a manifest; returns counts of problems and tests.
+@pydantic.dataclasses.dataclass(frozen=True)
+class SplitSettings:
+    """Give problems public tests, whose failures the model is shown, and hidden tests, which measure its programs.
+
+    The first tests of a problem become public, the rest hidden. A problem that has public or hidden tests already is
+    left as it is. Runs no program and needs no service.
+    """
+
+    input_file: Input
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
+    output_file: Output
+    """The same problems (JSONL), with their manifest next to them as .run.json."""
+    public_tests: int = PUBLIC_TESTS
+    """Number of tests that become public; at least one test stays hidden."""
+
+
+@stage
+def split(settings: SplitSettings) -> Outcome:
+    """Write all problems of a file, with public and hidden tests, and count problems and tests.
 
     Raises:
-        UserError: as there, or the result was made with another input or number of tests.
+        UserError: as `split_problem_file`, or the result was made with another input or number of tests.
     """
-    check_files([source], [result])
+    source, public_tests = settings.input_file, settings.public_tests
     problems = load_problems(source)
     records = _split_all(source, problems, public_tests)
     summary: Summary = {
@@ -115,11 +134,10 @@ def split_with_manifest(source: Path, result: Path, public_tests: int = PUBLIC_T
         public = len(TestSuite.parse(record["public_test_cases"]))
         summary["tests of those split"]["public"] += public
         summary["tests of those split"]["hidden"] += len(problem.tests) - public
-    done = read_summary(result) is not None
-    open_manifest(result, {"stage": "split", "public_tests": public_tests}, [source], complete=done)
-    write_whole(result, records)
-    write_summary(result, summary)
-    return summary
+    with whole(settings.output_file, {"stage": "split", "public_tests": public_tests}, [source]) as result:
+        result.write(records)
+        result.summary = summary
+    return problems_made(summary, "Tests", settings.output_file)
 
 
 def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> list[dict[str, Any]]:

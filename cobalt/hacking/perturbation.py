@@ -7,51 +7,48 @@ problems can be left out by a list of ids. Hidden tests, and with them rewards, 
 """
 
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.manifest import write_summary
 from cobalt.stage.records import RecordFile
+from cobalt.stage.run import Input, OptionalFile, Outcome, Output, each, quoted, stage
 
 _NAMED_IDS = 10  # most unknown ids that an error message lists
-
-Summary = dict[str, dict[str, int]]
 
 BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PerturbationSettings:
-    """Settings of a perturbation run.
+    """Swap the expected outputs of two public tests of each problem, so that no correct program passes them."""
 
-    Attributes:
-        input_file: Problems with public tests, or any result that keeps a problem's fields.
-        output_file: The same records with `modified_test_cases` and `perturbed_public_test_cases`.
-        exclude_ids: Text file with the ids of problems to leave out, one a line.
-        seed: Decides which tests of a problem are swapped.
-    """
-
-    input_file: Path
-    output_file: Path
-    exclude_ids: Path | None = None
+    input_file: Input
+    """Problems with public tests, or a single-turn result, which keeps its shared first turn (JSONL)."""
+    output_file: Output
+    """The same records with the perturbed tests (JSONL), with their manifest next to them as .run.json."""
+    exclude_ids: OptionalFile = None
+    """File with one id a line: problems to leave out, such as those with several right answers."""
     seed: int = 42
-
-    @property
-    def inputs(self) -> list[Path]:
-        """The files that the result is made from."""
-        return [self.input_file, *([self.exclude_ids] if self.exclude_ids else [])]
+    """Decides which tests of a problem are swapped."""
 
 
-def perturb_problems(settings: PerturbationSettings) -> Summary:
+@stage
+async def perturb(settings: PerturbationSettings) -> Outcome:
     """Write the perturbed problems in the order of the input, and count them; running again resumes.
+
+    A record is the problem's fields, `modified_test_cases` (all public tests, the swapped ones first) and
+    `perturbed_public_test_cases` (the two).
 
     Raises:
         UserError: bad input, a result that other settings made, or no problem is left.
     """
-    check_files(settings.inputs, [settings.output_file])
     problems = load_problems(settings.input_file)
     excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
     for problem in problems:
@@ -61,31 +58,44 @@ def perturb_problems(settings: PerturbationSettings) -> Summary:
                 " 'public_test_cases') to perturb"
             )
     counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
-    with RecordFile(settings.output_file) as output:
-        complete = read_summary(settings.output_file) is not None
-        open_manifest(
-            settings.output_file, {"stage": "perturbation", "seed": settings.seed}, settings.inputs, complete=complete
-        )
+
+    def pairs() -> Iterator[tuple[Problem, TestSuite, TestSuite]]:
         for problem in problems:
             if str(problem.id) in excluded:
                 counts[BY_ID] += 1
-                continue
-            if problem.public_tests.asserts:  # without expected outputs that could be swapped
+            elif problem.public_tests.asserts:  # without expected outputs that could be swapped
                 counts[ASSERTIONS] += 1
-                continue
-            pair = swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}"))
-            if pair is None:
+            elif pair := swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}")):
+                counts["perturbed"] += 1
+                yield problem, *pair
+            else:
                 counts[EQUAL] += 1
-                continue
-            counts["perturbed"] += 1
-            modified, perturbed = pair
-            if problem.id not in output.done:
-                fields = {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
-                output.append(dict(problem.record) | fields)
+
+    async def record(item: tuple[Problem, TestSuite, TestSuite]) -> dict[str, Any]:
+        problem, modified, perturbed = item
+        return dict(problem.record) | {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
+
+    with RecordFile(settings.output_file) as output:
+        await each(
+            pairs(),
+            lambda item: item[0].id,
+            record,
+            output,
+            arguments={"stage": "perturbation", "seed": settings.seed},
+            inputs=[settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])],
+            concurrency=1,
+            description=None,
+        )
     if counts["perturbed"] == 0:
         raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
     write_summary(settings.output_file, {"problems": counts})
-    return {"problems": counts}
+    return Outcome(
+        summary={"problems": counts},
+        title=f"Perturbed public tests: {settings.output_file}",
+        wrote=str(settings.output_file),
+        next=f"cobalt repair -i {quoted(settings.output_file)} --public_tests perturbed"
+        f" -o {quoted(settings.output_file.with_name('multi_turn.jsonl'))}",
+    )
 
 
 def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:

@@ -18,11 +18,11 @@ from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
-from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import companion_path
 from cobalt.stage.records import RecordFile
+from cobalt.stage.run import check_concurrency, each
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, c
         return {"judge": dict(await judge.describe())}
 
     with RecordFile(output_file) as output:
-        return await run_all(
+        return await each(
             read_trajectories(input_file),
             lambda group: group.problem.id,
             work,

@@ -13,12 +13,12 @@ from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
 from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
-from cobalt.rollout.runner import check_concurrency, run_all
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.records import RecordFile
+from cobalt.stage.run import check_concurrency, each
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ async def run_rollout(
     responses: Callable[[Problem], int],
     decided: Mapping[str, Any] | None = None,
 ) -> int:
-    """Do `work` for each problem that the result does not hold yet; see `cobalt.rollout.runner.run_all`.
+    """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.each`.
 
     Args:
         settings: Files, sampling and prompts.
@@ -211,7 +211,7 @@ async def run_rollout(
         chosen = settings.chosen(problems)
         engine.plan({problem.id: responses(problem) for problem in chosen if problem.id not in output.done})
         async with ticking(engine.standing, desc=stage.replace("_", " "), unit="responses"):
-            failed = await run_all(
+            failed = await each(
                 problems,
                 lambda problem: problem.id,
                 counted,

@@ -7,31 +7,32 @@ run leaves no result and starts over; the same command gives the same bytes.
 
 import asyncio
 import random
+import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, Annotated, Any, get_args
+
+import pydantic.dataclasses
 
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
-from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
 from cobalt.episode.trajectory import Trajectory
-from cobalt.judge import Judge
+from cobalt.judge import Judge, ServeJudge
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.augmentation import PerturbedTestsReader, impossible_feedbacks
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.selection.segmentation import Context, SolvedRule, StopRule, context, cut
 from cobalt.selection.selection import authors_selection, authors_solved_at_first_turn, select, solved_at_first_turn
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, write_summary
 from cobalt.stage.progress import track
 from cobalt.stage.rows import encode_json, parse_json
-
-Summary = dict[str, dict[str, int]]
+from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, quoted, stage, whole
+from cobalt.stage.serve_state import Services
+from cobalt.stage.tally import Summary
 
 _PROBLEMS_AT_A_TIME = 32  # so that their prompts are one batch for the tokenizer
 _PROGRAMS_AT_A_TIME = 64  # sent to the judge together
@@ -46,44 +47,46 @@ _TOO_LONG = "dropped: over the token limit"
 _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ProcessingSettings:
-    """Settings of one run; the defaults are the paper's.
+    """Select trajectories of an evaluated multi-turn run and cut them into the prompts that the policy is trained on.
 
-    Attributes:
-        input_file: Evaluated multi-turn records.
-        output_file: Contextual prompts.
-        model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
-        chat_template_thinking: The template's thinking switch, the same as in collection and in training.
-        num_turns: How many programs of each trajectory are read.
-        max_trajectories: Most trajectories selected from a problem.
-        max_prompt_tokens: Longest prompt, in tokens.
-        solved_rule: The authors' second stopping rule, "paper" or "off" (`cobalt.selection.segmentation`).
-        is_test: Select for a test set: the one trajectory of each problem that changes least.
-        authors_selection: Score trajectories over all turns in the file, compare scores in floating point, and drop
-            problems by `exec_results`, as the authors' script does. Records need `exec_results`.
-        perturbed_ratio: Perturbed prompts to add for each partial trajectory, 0 to 1. The paper's is not known.
-        perturbed_file: Result of run_perturbation.py on the same problems; None: the records have the field.
-        prompts: Prompt set that the trajectories were collected with; it words the perturbed feedback.
-        seed: Decides the order of the rows, and which prompts get a perturbed copy.
+    Needs the Ray Serve app `evaluator` only with --perturbed_ratio.
     """
 
-    input_file: Path
-    output_file: Path
-    model_name: str
-    num_turns: int = 3
-    max_trajectories: int = 4
-    max_prompt_tokens: int = 10_000
-    solved_rule: SolvedRule = "paper"
-    is_test: bool = False
-    perturbed_ratio: float = 0.0
-    perturbed_file: Path | None = None
-    prompts: str = "paper"
-    seed: int = 42
+    input_file: Input
+    """Result of eval_multi_turn.py (JSONL)."""
+    output_file: Output
+    """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
+    model_name: Annotated[str | None, Flag("model", "--model_name")] = None
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
+    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
     chat_template_thinking: TemplateThinking = "default"
+    """The chat template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
+    num_turns: int = 3
+    """Turns of each trajectory to read; later ones are left out."""
+    max_trajectories: int = 4
+    """Maximum number of trajectories of one problem."""
+    max_prompt_tokens: Annotated[int, Flag(None, "--max_prompt_length")] = 10_000
+    """Longest prompt, in tokens."""
+    solved_rule: SolvedRule = "paper"
+    """paper: the authors' rule, which drops right-wrong-right trajectories (its index is off by one). off: no rule."""
+    is_test: bool = False
+    """Make a test set: the one trajectory of each problem that changes least."""
     authors_selection: bool = False
+    """As the authors' script: scores are over all turns in the file, compared in floating point, and a problem is too
+    easy if the single-turn run passed everything (field `exec_results`)."""
+    perturbed_ratio: float = 0.0
+    """Prompts with impossible feedback to add for each partial trajectory, 0 to 1 (the paper's ratio is not known)."""
+    perturbed_file: OptionalFile = None
+    """Result of run_perturbation.py on the same problems; needed where the trajectories do not have its fields."""
+    prompts: str = "paper"
+    """Prompt set that the trajectories were collected with; the impossible feedback is worded by it."""
+    seed: int = 42
+    """Seed of the order and of the choice of perturbed prompts."""
 
     def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
         for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be 1 or more")
@@ -92,13 +95,13 @@ class ProcessingSettings:
         if self.perturbed_file and not self.perturbed_ratio:
             raise UserError("perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too")
 
-    @property
-    def inputs(self) -> list[Path]:
-        """The files that the prompts are made from."""
-        return [self.input_file, *([self.perturbed_file] if self.perturbed_file else [])]
+    def services(self) -> Services:
+        """The services that the stage needs: perturbed prompts are judged."""
+        return "judge" if self.perturbed_ratio > 0 else "none"
 
 
-async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Summary:
+@stage
+async def select_prompts(settings: ProcessingSettings, judge: Judge | None = None) -> Outcome:
     """Write the prompts of a run, and count what each rule kept and dropped.
 
     A row is `id` ("<problem>/<sample>/<turn>"), `problem_id`, `sample` (None for the problem alone), `turn`
@@ -108,19 +111,17 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
 
     Args:
         settings: What to do.
-        judge: Used only with a `perturbed_ratio`.
-
-    Returns:
-        The counts, by problems, trajectories and prompts; the same as in the manifest.
+        judge: Used only with a `perturbed_ratio`; None: the service.
 
     Raises:
         UserError: bad input or settings, or nothing is left.
         InfrastructureError: the judge failed.
     """
-    check_files(settings.inputs, [settings.output_file])
+    judge = judge or ServeJudge()
+    model = settings.model_name or recorded_policy(settings.input_file)
     prompts = load_prompts(settings.prompts)
     next(read_scored(settings.input_file, settings.num_turns))  # report bad input before loading a tokenizer (seconds)
-    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+    counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
     perturbed_tests = PerturbedTestsReader(settings.perturbed_file) if settings.perturbed_ratio else None
     arguments: dict[str, Any] = {
         "stage": "trajectories",
@@ -137,22 +138,31 @@ async def process_trajectories(settings: ProcessingSettings, judge: Judge) -> Su
         arguments["authors_selection"] = True
     if perturbed_tests is not None:
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
-    open_manifest(settings.output_file, arguments, settings.inputs)
-    with _Spool(settings.output_file.parent) as rows, _Spool(settings.output_file.parent) as candidates:
+    inputs = [settings.input_file, *([settings.perturbed_file] if settings.perturbed_file else [])]
+    folder = settings.output_file.parent
+    with whole(settings.output_file, arguments, inputs) as result, _Spool(folder) as rows, _Spool(folder) as candidates:
         cutter = _Cutter(settings, counter, perturbed_tests, rows, candidates)
         groups = track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem")
         await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
         if perturbed_tests is not None:
             await _add_perturbed(settings, counter, cutter, judge, prompts)
-        summary = cutter.summary()
+        result.summary = cutter.summary()
         if not rows:
             raise UserError(
-                f"{settings.input_file}: no prompt is left ({tally(summary)}): see --max_prompt_tokens, and the rules"
-                " in docs/trajectories.md"
+                f"{settings.input_file}: no prompt is left ({tally(result.summary)}): see --max_prompt_tokens, and the"
+                " rules in docs/trajectories.md"
             )
-        rows.write_shuffled(settings.output_file, settings.seed)
-    write_summary(settings.output_file, summary)
-    return summary
+        result.write_lines(rows.shuffled(settings.seed))
+    made = quoted(settings.output_file)
+    train, validation = ("FILE", made) if settings.is_test else (made, "FILE")
+    other = "the training problems, without --is_test" if settings.is_test else "other problems, with --is_test"
+    return Outcome(
+        summary=result.summary,
+        title=f"Contextual prompts: {settings.output_file}",
+        wrote=str(settings.output_file),
+        next=f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
+        f" --model {shlex.quote(model)}, where FILE has prompts of {other}",
+    )
 
 
 class _Spool:
@@ -192,12 +202,11 @@ class _Spool:
         row: dict[str, Any] = parse_json(self._line(number).decode())
         return row
 
-    def write_shuffled(self, path: Path, seed: int) -> None:
-        """Write all rows in an order that the seed decides; the file is either complete or absent."""
+    def shuffled(self, seed: int) -> Iterator[bytes]:
+        """The lines of all rows, in an order that the seed decides."""
         order = list(range(len(self)))
         random.Random(seed).shuffle(order)
-        with replacing(path) as output:
-            output.writelines(self._line(number) for number in order)
+        return map(self._line, order)
 
     def _line(self, number: int) -> bytes:
         self._file.seek(self._starts[number])

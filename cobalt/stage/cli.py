@@ -8,6 +8,7 @@
 | 130 | interrupted |
 """
 
+import asyncio
 import contextlib
 import errno
 import inspect
@@ -16,18 +17,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
 
 from cobalt.stage.entry import INTERRUPTED
 from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.run import Outcome
+from cobalt.stage.tally import FIRST, Summary
 
 Arguments = TypeVar("Arguments")
 
@@ -86,6 +90,63 @@ def run_script(
         sys.stderr.write(f"error: cannot use {error.filename or 'the standard output'}: {error.strerror}\n")
         code = 2
     sys.exit(code)
+
+
+def run_stage(
+    function: Callable[..., Outcome | Coroutine[Any, Any, Outcome]],
+    command_line: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    example: str | None = None,
+    prepare: Callable[[Any], object] | None = None,
+) -> None:
+    """Run a stage as a command: its settings are the flags, and its outcome is printed; see `run_script`.
+
+    `prepare` is called with the settings before the stage.
+    """
+
+    def main(settings: Any) -> int:
+        if prepare is not None:
+            prepare(settings)
+        result = function(settings)
+        outcome = asyncio.run(result) if inspect.iscoroutine(result) else result
+        show(cast(Outcome, outcome))
+        return 1 if cast(Outcome, outcome).failed else 0
+
+    settings_type = next(iter(get_type_hints(function).values()))
+    run_script(settings_type, main, command_line, program=program, example=example)
+
+
+def show(outcome: Outcome) -> None:
+    """Print what a stage did; see `Outcome`."""
+    console = Console()
+    if outcome.summary and outcome.title:
+        console.print(_summary_table(outcome.summary, outcome.title))
+        for reason, ids in outcome.summary.get(FIRST, {}).items():
+            sys.stdout.write(f"{FIRST}, {reason}: {'; '.join(ids)}\n")
+    for table in outcome.tables:
+        console.print(table, soft_wrap=isinstance(table, str))
+    if outcome.failed:
+        return
+    if outcome.wrote:
+        sys.stdout.write(f"wrote {outcome.wrote}\n")
+    if outcome.next is not None:
+        sys.stdout.write(f"next: {outcome.next}\n")
+
+
+def _summary_table(summary: Summary, title: str) -> Table:
+    """One section for each group of counts, one row for each count."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("of")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    for group, counts in summary.items():
+        if group == FIRST:
+            continue
+        for index, (name, count) in enumerate(counts.items()):
+            table.add_row(group if index == 0 else "", name, f"{count:,}")
+        table.add_section()
+    return table
 
 
 @contextlib.contextmanager

@@ -21,18 +21,23 @@ def run_command(
     example: str | None = None,
     prepare: Callable[[Any], object] | None = None,
 ) -> None:
-    """Import a command's module and run its `main` with its `Arguments`; exits with the command's exit code.
+    """Import a command's module and run it; exits with the command's exit code.
 
     Args:
-        module: Dotted name; the module has the dataclass `Arguments` and the function `main`.
+        module: Dotted name of a module with the dataclass `Arguments` and the function `main`, or of a stage:
+            `module:function`.
         command_line: Arguments without the program's name; None: those of this process.
         program: The program's name in `--help`; None: that of the running script.
         example: A command line that `--help` shows.
         prepare: Called with the arguments when they are read, before the work.
     """
+    name, _, stage = module.partition(":")
     try:
         cli = importlib.import_module("cobalt.stage.cli")
-        command = importlib.import_module(module)
+        command = importlib.import_module(name)
+        if stage:
+            function = getattr(command, stage)
+            cli.run_stage(function, command_line, program=program, example=example, prepare=prepare)
     except ModuleNotFoundError as error:
         _refuse_incomplete(error)
         raise

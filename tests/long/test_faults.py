@@ -94,7 +94,7 @@ def test_a_result_that_cannot_be_sorted_stays_as_it_is(tmp_path):
 
 
 async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished(tmp_path):
-    from cobalt.rollout.runner import run_all
+    from cobalt.stage.run import each
 
     (tmp_path / "input").write_text("")
     path = tmp_path / "r.jsonl"
@@ -104,7 +104,7 @@ async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished
 
     async def run():
         with RecordFile(path) as output:
-            return await run_all(
+            return await each(
                 range(20),
                 lambda item: item,
                 work,
@@ -123,7 +123,7 @@ async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished
 
 
 async def test_a_record_that_is_being_written_when_the_run_ends_is_written_whole(tmp_path):
-    from cobalt.rollout.runner import run_all
+    from cobalt.stage.run import each
 
     (tmp_path / "input").write_text("")
     writing, ended = threading.Event(), threading.Event()
@@ -143,7 +143,7 @@ async def test_a_record_that_is_being_written_when_the_run_ends_is_written_whole
 
     with SlowDisk(tmp_path / "r.jsonl") as output:
         with pytest.raises(ServiceDown):
-            await run_all(
+            await each(
                 [0, 1],
                 lambda item: item,
                 work,

@@ -1,0 +1,317 @@
+"""How a stage runs: its settings, its result, and what it tells the user.
+
+A stage is a function and one class of settings. The class is a pydantic dataclass, whose fields are the flags of the
+command and the Python API at once; the docstring of a field is its help. The function takes the settings and returns an
+`Outcome`. There are two kinds of result:
+
+- `each` makes one record for each item, many at a time, and keeps what is finished: a run that was stopped goes on.
+- `whole` makes one file, or several that appear together: a run that was stopped leaves none and starts over.
+
+Both write the manifest (`cobalt.stage.manifest`) and refuse a result that other settings made.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
+
+import tyro
+
+from cobalt.stage.atomic import replacing
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.files import check_files, check_replaceable, check_result_path
+from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
+from cobalt.stage.progress import track
+from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record, sort_records
+from cobalt.stage.tally import Summary
+from cobalt.stage.workers import work_on_all
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+READ, WRITTEN = "read", "written"
+"""Marks in the annotation of a field that names a file: the stage reads it, or writes it."""
+
+Input = Annotated[Path, tyro.conf.arg(aliases=["-i"]), READ]
+Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
+
+
+def Flag(name: str | None, *aliases: str) -> Any:  # noqa: N802 - stands in annotations, as a type would
+    """The annotation of a field whose flag has another name than the field, or more names than one."""
+    return tyro.conf.arg(name=name, aliases=list(aliases))
+
+
+OptionalInput = Annotated[Path | None, tyro.conf.arg(aliases=["-i"]), READ]
+OptionalFile = Annotated[Path | None, READ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a stage did. The command prints it in this order.
+
+    Attributes:
+        summary: Counts by group and name; also in the manifest of the result. Printed as a table.
+        title: The title of that table.
+        tables: Further tables and lines.
+        wrote: The files that the stage wrote, and a score where there is one.
+        next: The command that comes next; None: nothing follows by itself.
+        failed: How many items failed, which running again retries. Above 0 the command says no more than the tables,
+            and exits with 1.
+    """
+
+    summary: Summary = field(default_factory=dict)
+    title: str = ""
+    tables: Sequence[Any] = ()
+    wrote: str = ""
+    next: str | None = None
+    failed: int = 0
+
+
+def problems_made(summary: Summary, data_set: str, problems: Path) -> Outcome:
+    """The outcome of a stage that made a file of problems."""
+    return Outcome(
+        summary=summary,
+        title=f"{data_set}: {problems}",
+        wrote=str(problems),
+        next=f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl",
+    )
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(str(path))
+
+
+def marked(settings: Any, mark: str) -> list[Path]:
+    """The paths in the fields of settings that carry a mark, `READ` or `WRITTEN`."""
+    hints = get_type_hints(type(settings), include_extras=True)
+    paths: list[Path] = []
+    for one in dataclasses.fields(settings):
+        if mark in getattr(hints[one.name], "__metadata__", ()):
+            value = getattr(settings, one.name)
+            paths += value if isinstance(value, tuple) else [value] if value is not None else []
+    return paths
+
+
+def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Make a function of settings a stage: the files that these name are checked before it begins.
+
+    The settings are its first argument. A stage that judges takes a judge as its second; None: one in this process.
+    """
+
+    @functools.wraps(function)
+    def checked(*arguments: Parameters.args, **more: Parameters.kwargs) -> Result:
+        settings = arguments[0]
+        check_files(marked(settings, READ), marked(settings, WRITTEN))
+        return function(*arguments, **more)
+
+    return checked
+
+
+class Whole:
+    """Results that appear together when the block of `whole` ends.
+
+    Attributes:
+        summary: To be filled in the block; goes into the manifest of each result.
+    """
+
+    def __init__(self, files: Mapping[Path, IO[bytes]]) -> None:
+        """Results by path, open for writing."""
+        self.summary: Summary = {}
+        self._files = files
+
+    def write(self, records: Iterable[Mapping[str, Any]], path: Path | None = None) -> None:
+        """Append records to a result; None: to the only one."""
+        [file] = self._files.values() if path is None else [self._files[path]]
+        file.writelines(map(encode_record, records))
+
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Append encoded records to the only result."""
+        [file] = self._files.values()
+        file.writelines(lines)
+
+    def flush(self) -> None:
+        """Raise what a full disk refuses while earlier results are still there."""
+        for file in self._files.values():
+            file.flush()
+
+
+@contextlib.contextmanager
+def whole(
+    results: Path | Sequence[Path],
+    arguments: Mapping[str, Any],
+    inputs: Sequence[Path] = (),
+    *,
+    existing: Literal["same", "own"] = "same",
+) -> Iterator[Whole]:
+    """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
+
+    Args:
+        results: The files.
+        arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
+        inputs: The files that the records are made from.
+        existing: What may be there already. "same": results of the same arguments and inputs, which are written
+            again. "own": any result of this stage, which is replaced.
+
+    Raises:
+        UserError: an existing result may not be replaced, a result cannot be written, or another process writes it.
+    """
+    paths = [results] if isinstance(results, Path) else list(results)
+    for path in paths:
+        _check_name(path)
+        if existing == "own":
+            check_replaceable(path, str(arguments["stage"]), inputs)
+        else:
+            open_manifest(path, arguments, inputs, complete=read_summary(path) is not None)
+    with ExitStack() as stack:
+        made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
+        yield made
+        if existing == "own":
+            made.flush()
+            for path in paths:  # a manifest is compared with that of a result, and this one replaces it
+                path.unlink(missing_ok=True)
+                open_manifest(path, arguments, inputs)
+    for path in paths:
+        write_summary(path, made.summary)
+
+
+def _check_name(path: Path) -> None:
+    if path.suffix in (".gz", ".parquet"):
+        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+    check_result_path(path)
+
+
+def errors_path(output_file: Path) -> Path:
+    """Where the failures of a run are written; the file exists only while there are any."""
+    return companion_path(output_file, ".errors.jsonl")
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raise if concurrency is below 1, before anything else is done.
+
+    Raises:
+        UserError: `concurrency` is below 1.
+    """
+    if concurrency < 1:
+        raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
+
+
+async def each(
+    items: Iterable[Item],
+    identify: Callable[[Item], RecordId],
+    work: Callable[[Item], Awaitable[Mapping[str, Any]]],
+    output: RecordFile,
+    *,
+    arguments: Mapping[str, Any],
+    described: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+    inputs: Sequence[Path],
+    concurrency: int,
+    description: str | None,
+    unit: str = "problem",
+    only: frozenset[RecordId] | None = None,
+    circumstances: Mapping[str, Any] | None = None,
+) -> int:
+    """Do `work` for every item that `output` does not hold yet, many at a time, and keep what is finished.
+
+    An item on which a part of the system fails is written to `<output>.errors.jsonl` and left out of the result, so
+    that running the same command again retries it; the others go on. The loss of a service ends the run, and so does a
+    defect of the code: nothing is left out because of a defect.
+
+    Args:
+        items: All items of the run, in the order of the finished file. They are taken one at a time, when a worker is
+            free, and not kept.
+        identify: The id of an item.
+        work: Makes the record of one item; the record's `id` must be the item's.
+        output: The result file.
+        arguments: What decides the records, for the manifest; see `open_manifest`.
+        described: Returns what services add to the arguments. Called only if something is left to do, so that a
+            finished result needs no services.
+        inputs: The files the records are made from, for the manifest.
+        concurrency: How many items are worked on at a time.
+        description: Label of the progress bar; None: no bar.
+        unit: What the bar counts.
+        only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
+        circumstances: See `open_manifest`.
+
+    Returns:
+        How many items failed.
+
+    Raises:
+        ServiceDown: a service is gone; what is finished is kept.
+        UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot be
+            written, or an item cannot be read; what is finished is kept.
+    """
+    order: list[RecordId] = []
+    failures: list[dict[str, Any]] = []
+
+    def pending() -> Iterator[Item]:
+        for item in items:
+            order.append(identify(item))
+            if order[-1] not in output.done and (only is None or order[-1] in only):
+                yield item
+
+    queue = pending()
+    first = list(islice(queue, 1))
+    if first and described is not None:
+        arguments = {**arguments, **await described()}
+    open_manifest(output.path, arguments, inputs, complete=not first, circumstances=circumstances)
+    queue = chain(first, queue)
+    if output.done:
+        logger.info("%s holds %d problems; resuming", output.path, len(output.done))
+    total = len(only | output.done) if only is not None else len(items) if isinstance(items, Sized) else None
+    with track(
+        total=total, initial=len(output.done), desc=description, unit=unit, disable=description is None
+    ) as progress:
+
+        async def work_and_keep(item: Item) -> None:
+            try:
+                record = await work(item)
+            except ServiceDown:
+                raise
+            except InfrastructureError as error:
+                logger.error("problem %r failed: %s", identify(item), error)
+                failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+            else:
+                await append_whole(output, record)
+            progress.update(1)
+
+        try:
+            await work_on_all(queue, work_and_keep, concurrency)
+        finally:
+            _write_failures(errors_path(output.path), failures)
+    unknown = output.done - set(order)
+    if unknown:
+        raise UserError(
+            f"{output.path} holds id {min(unknown, key=str)!r}, which the input does not have: name another output file"
+        )
+    if not failures:
+        sort_records(output.path, order)
+    else:
+        logger.error(
+            "%d of %d problems failed (%s); run the same command again to retry them",
+            len(failures),
+            total or len(order),
+            errors_path(output.path),
+        )
+    return len(failures)
+
+
+def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        if failures:
+            with replacing(path) as handle:
+                handle.writelines(map(encode_record, failures))
+        else:
+            path.unlink(missing_ok=True)
+    except (UserError, OSError) as error:  # it would hide the error that ended the run
+        logger.error("the list of failures is not written: %s", error)
