@@ -48,10 +48,10 @@ def _command(step: Step) -> tuple[str, ...]:
 
 def _check_training(study: Study, step: Step) -> None:
     from cobalt.training import launch
-    from cobalt.training.checks import check, settings_errors
+    from cobalt.training.checks import Findings, check, settings_errors
     from cobalt.training.configuration import compose, trains_on_cpu
-    from cobalt.training.fits import check_fits
     from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
+    from cobalt.training.memory import check_memory
     from cobalt.training.templates import choose_thinking
 
     if step.training is None:
@@ -66,19 +66,13 @@ def _check_training(study: Study, step: Step) -> None:
     check_vllm(on_cpu=trains_on_cpu(config))
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     complete = all((study.root / path).exists() for path in step.needs)
+    findings = check(config) if complete else Findings(settings_errors(config))
+    checked = "rows and policy, which earlier steps make, are not checked yet"
     if complete:
-        errors = check(config).errors
         checked = "the rows and the policy are checked too"
-    else:
-        errors = settings_errors(config)
-        checked = "rows and policy, which earlier steps make, are not checked yet"
-        if not errors and Path(run.model, "config.json").is_file():
-            notes: list[str] = []
-            check_fits(config, errors, notes)
-            for note in notes:
-                logger.info("step %s: %s", step.name, note)
-    if errors:
-        raise UserError("; ".join(errors))
+    findings.raise_errors()
+    if Path(run.model, "config.json").is_file():
+        check_memory(config, run.output_dir, findings.steps)
     chosen = [attention, *([choose_thinking(config)] if complete else [])]
     launch.dry_run(run.output_dir, config)
     for sentence in chosen:

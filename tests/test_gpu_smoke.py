@@ -140,9 +140,9 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_t
 def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installed(tmp_path, monkeypatch):
     from transformers import Qwen3Config
 
-    from cobalt.training import fits, installed
+    from cobalt.training import installed, machine
 
-    monkeypatch.setattr(fits, "visible_gpus", list)
+    monkeypatch.setattr(machine, "visible_gpus", list)
     monkeypatch.setattr(installed, "_lacks", lambda package: "is not installed here")
     Qwen3Config(architectures=["Qwen3ForCausalLM"], vocab_size=1000).save_pretrained(tmp_path / "base")
     planned = replace(gpu_smoke.study(None, 0, str(tmp_path / "base")), root=tmp_path)
@@ -154,7 +154,7 @@ def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installe
         steps[place] = replace(steps[place], training=training)
         return replace(planned, steps=tuple(steps))
 
-    with pytest.raises(UserError, match="step ft_training: .*GiB of each GPU"):
+    with pytest.raises(UserError, match="step ft_training: .*GPU, .*--force"):
         dry_run(with_setting("cobalt.gpu_memory_gib=2"), lambda text: None)
     flash = "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2"
     with pytest.raises(UserError, match="step ft_training: .*flash-attn"):

@@ -541,9 +541,8 @@ def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
-def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_path, scale, capsys):
-    from cobalt.training.memory import estimate
-    from cobalt.training.offline import Arguments, compose, main
+def test_every_scale_composes(data, seed_model, tmp_path, scale, capsys):
+    from cobalt.training.offline import Arguments, main
 
     given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)
     assert main(given) == 0
@@ -551,11 +550,4 @@ def test_every_scale_composes_and_its_memory_is_estimated(data, seed_model, tmp_
     assert "estimator: rloo" in printed
     if importlib.util.find_spec("flash_attn") is None:
         assert ("cobalt_verl.packed_sdpa" in printed) == (scale != "pocket")
-    found = estimate(compose(given))
-    assert found.weights > 4 * found.parameters * 0.9
-    assert (found.trained < found.parameters) == (scale == "paper-7b")
-    assert (found.gradients, found.optimiser) == (4 * found.trained, 8 * found.trained)
-    config = compose(given)
-    config.data.max_token_len_per_gpu *= 2
-    assert estimate(config).activations == 2 * found.activations
     assert not (tmp_path / "run").exists()

@@ -24,12 +24,10 @@ from cobalt.training import export as exporting
 from cobalt.training.__main__ import Arguments, main
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, process_environment
-from cobalt.training.disk import DiskUse, check_disk, disk_use
 from cobalt.training.export import Arguments as ExportArguments
 from cobalt.training.export import chosen_step, export
 from cobalt.training.launch import _deciding
 from cobalt.training.progress import step_reporter
-from cobalt.training.states import checkpoint_bytes, export_bytes
 
 MODEL_LENGTH = 4096
 DATA = ["problems", "partial_trajectories"]
@@ -544,25 +542,6 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
         run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
     assert steps_in(path) == [0, 1, 2, 3] and checkpoints.path_of(path, 4).exists()
-
-
-@pytest.mark.parametrize(
-    ("save_every", "keep", "count"), [(10, None, 4), (10, 1, 3), (10, 8, 4), (40, 1, 1), (-1, None, 0), (7, None, 5)]
-)
-def test_the_disk_that_a_run_needs_follows_from_what_it_keeps(world, save_every, keep, count):
-    config = compose(run_of(world, f"trainer.save_freq={save_every}"))
-    use = disk_use(config, 31, keep)
-    assert use.count == count
-    assert use.total == count * checkpoint_bytes(config) + (export_bytes(config) if count else 0)
-
-
-def test_a_run_without_the_disk_that_it_needs_is_refused_at_its_start(world, tmp_path):
-    free = shutil.disk_usage(tmp_path).free
-    check_disk(tmp_path / "not" / "there", DiskUse(free // 4, 3, free // 8))
-    with pytest.raises(UserError, match="--keep"):
-        check_disk(tmp_path / "not" / "there", DiskUse(free, 1, 2**30))
-    config = compose(run_of(world))
-    assert any("GiB of disk" in note for note in check(config).notes)
 
 
 @pytest.mark.parametrize(

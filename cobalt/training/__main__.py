@@ -51,14 +51,16 @@ class Arguments:
     """Like dry_run, and also print the whole configuration (YAML) to standard output."""
     hang_limit: float = 1800.0
     """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
+    force: bool = False
+    """Go on, with a warning, where the estimate says that memory or disk are far too small."""
 
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.configuration import check_flags, compose
-    from cobalt.training.disk import check_disk
     from cobalt.training.launch import dry_run, launch
+    from cobalt.training.memory import check_memory
     from cobalt.training.templates import choose_thinking
 
     check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
@@ -90,12 +92,11 @@ def main(arguments: Arguments) -> int:
         sys.stdout.flush()
     for note in findings.notes:
         logger.info("%s", note)
+    check_memory(config, settings.output_dir, findings.steps, force=arguments.force)
     if stops:
         more = "" if arguments.print_config else "; --print_config prints the whole configuration"
         logger.info("OK: the dry run found nothing wrong; it is for %s%s", _size(config), more)
         return 0
-    if findings.disk is not None:
-        check_disk(settings.output_dir, findings.disk)
     code = launch(settings, config, hang_limit=arguments.hang_limit)
     if code == 0:
         logger.info("next: evaluate the policy: cobalt serve --model %s", settings.output_dir / "model")

@@ -17,10 +17,8 @@ from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.disk import DiskUse, disk_use
 from cobalt.training.episodes import episode_settings
-from cobalt.training.fits import check_fits
-from cobalt.training.states import architecture
+from cobalt.training.policy import architecture
 from cobalt.training.templates import REQUIRE_THINKING, template_errors
 
 _COLUMNS = {"data_source": None, "prompt": None, "reward_model": "ground_truth", "extra_info": "prev_best_pass_rate"}
@@ -84,15 +82,11 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Findings:
-    """What was found: `errors` stop the run, `notes` are for information, `steps` are those of the whole run.
-
-    `disk` is what the run will write; None if it is not known, as the steps.
-    """
+    """What was found: `errors` stop the run, `notes` are for information, `steps` are those of the whole run."""
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     steps: int | None = None
-    disk: DiskUse | None = None
 
     def raise_errors(self) -> None:
         """Raise all errors as one.
@@ -114,15 +108,13 @@ def settings_errors(config: Any) -> list[str]:
 
 
 def check(config: Any) -> Findings:
-    """Check everything that needs no GPU."""
+    """Check everything that needs no GPU, but memory and disk (`cobalt.training.memory`)."""
     findings = Findings(errors=settings_errors(config))
     if any(_kind_errors(config)):
         return findings
     findings.errors += _environment_errors(config)
     rows = _rows(config, findings)
     _check_model(config, findings)
-    if not findings.errors:
-        check_fits(config, findings.errors, findings.notes)
     if rows:
         steps = rows["train"] // config.data.train_batch_size
         if not steps:
@@ -142,16 +134,7 @@ def check(config: Any) -> Findings:
             f"{rows['train']} training rows, {rows['val']} validation rows: {steps} steps an epoch,"
             f" {findings.steps} in all"
         )
-        _estimate_disk(config, findings.steps, findings)
     return findings
-
-
-def _estimate_disk(config: Any, steps: int, findings: Findings) -> None:
-    try:
-        findings.disk = disk_use(config, steps, config.cobalt.keep_checkpoints)
-    except UserError:  # the model is not on this machine, which `_check_model` says
-        return
-    findings.notes.append(f"needs {findings.disk}")
 
 
 def _kind_errors(config: Any) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What a training run needs of the machine or the cluster: GPUs, Ray's CPUs, shared memory; and what is there.
 
-The figures follow from the composed configuration. Memory of GPUs is in `cobalt.training.fits`.
+The figures follow from the composed configuration. How much memory a run needs is in `cobalt.training.memory`.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,50 @@ def check_shared_memory(config: Any) -> None:
             f"{SHARED_MEMORY} has {free >> 20} MiB free, and training needs {needed >> 20}:"
             " make it larger (docker run --shm-size)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that a run may have.
+
+    Attributes:
+        gpu: Of the smallest GPU; infinite: not known.
+        host: Of a node's memory; infinite: the run is for other machines.
+        disk: Free at the output, with what the run has already written there; infinite as `host`.
+    """
+
+    gpu: float
+    host: float
+    disk: float
+
+
+def room(config: Any, output: Path) -> Room:
+    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant.
+
+    Raises:
+        UserError: the setting is not a number above 0.
+    """
+    stated = config.cobalt.gpu_memory_gib
+    if stated is not None and (not isinstance(stated, int | float) or isinstance(stated, bool) or not stated > 0):
+        raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
+    cluster = bool(os.environ.get("RAY_ADDRESS"))
+    gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
+    here = not cluster and (trains_on_cpu(config) or bool(gpus))
+    gpu = float(min(filter(None, gpus), default=0)) or (stated or math.inf) * 2**30
+    folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
+    disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)
+    return Room(gpu, _host_memory() if here else math.inf, disk if here or cluster else math.inf)
+
+
+def _host_memory() -> int:
+    """Bytes of this machine's memory, or of the container's limit."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        limit = "max"
+    return total if limit == "max" else min(total, int(limit))
 
 
 @contextlib.contextmanager

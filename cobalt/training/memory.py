@@ -1,151 +1,251 @@
-"""How much memory of a GPU a run of offline training takes, estimated from the model's configuration alone.
+"""Memory of GPUs and host, and disk, that a training run needs: arithmetic on its configuration, for both trainers.
 
-An estimate of weights, gradients, optimiser and activations, without the fragments of an allocator: read it as "fits
-easily", "fits barely" or "does not fit". What does not fit is refused. Nothing is measured here.
+Nothing is loaded or run. For what a pass leaves to its backward pass there is a plain rule, within 30 % of what a model
+takes (`tests/test_memory.py`). What an allocator loses in fragments is not counted.
 """
 
-from collections.abc import Iterator
-from copy import deepcopy
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil, inf
+from pathlib import Path
 from typing import Any
 
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.machine import visible_gpus
-from cobalt.training.states import BYTES, architecture
+from cobalt.training.machine import Room, object_store_bytes, room
+from cobalt.training.policy import shape_of
+
+logger = logging.getLogger(__name__)
+
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+"""Bytes of a number, by the name that veRL's engine takes."""
+
+REFUSED = 1.3
+"""A run that needs more than this share of what there is gets refused; above 1 it gets a warning."""
 
 _GIB = 2**30
+_CUDA = _GIB  # of a GPU, for a process without its tensors: context, NCCL, CUDA graphs of an engine that sleeps
+_PROCESS = 3 * _GIB  # of host memory, for a process with torch, CUDA and veRL or vLLM
+_SERVICES = 8 * _GIB  # Ray, the driver and the judge beside GPUs
+_CPU_ONLINE, _CPU_OFFLINE = 5 * _GIB, _GIB  # processes of a run on a CPU; online with vLLM's cache of 1 GiB
+_FILES = 64 * 2**20  # of a checkpoint or an export besides tensors, and the logs of a run
+_PINNED = 4 / 3  # blocks of pinned memory have sizes that are powers of two
+_CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
-_CONTEXT = _GIB
-"""What a process on a GPU takes without its tensors: CUDA's context and NCCL's buffers."""
+_ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+_BUCKET = f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
+_OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
+_OTHERWISE = {
+    "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
+    "host memory": "take a machine with more memory, more nodes (trainer.nnodes), or a smaller model",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """Bytes on each GPU.
+class Need:
+    """Bytes that a run needs at the same time, by what takes them, and bytes that there are."""
 
-    Attributes:
-        parameters: Number of parameters of the policy.
-        trained: How many of them, or of its adapters, are trained.
-        weights: The weights and the copy that is computed with.
-        gradients: Gradients of what is trained.
-        optimiser: Adam's two moments of what is trained.
-        activations: What a micro-batch leaves for its backward pass, logits included.
-    """
-
-    parameters: int
-    trained: int
-    weights: float
-    gradients: float
-    optimiser: float
-    activations: float
+    name: str
+    parts: Mapping[str, float]
+    limit: float
 
     @property
     def total(self) -> float:
         """The sum."""
-        return self.weights + self.gradients + self.optimiser + self.activations
+        return sum(self.parts.values())
 
-    def lines(self) -> list[str]:
-        """Sentences for a user."""
-        parts = {
-            "weights": self.weights,
-            "gradients": self.gradients,
-            "optimiser": self.optimiser,
-            "activations of a micro-batch": self.activations,
+
+class _Run:
+    """A run of either trainer: its configuration, with `changed` in place of some settings."""
+
+    def __init__(self, config: Any, steps: int | None, changed: Mapping[str, Any]) -> None:
+        self.config, self.steps, self.changed = config, steps, changed
+        self.on_cpu, self.online = trains_on_cpu(config), "actor_rollout_ref" in config
+        self.actor = f"{_ACTOR}." if self.online else ""
+        self.engine = f"{_ACTOR}.fsdp_config" if self.online else "engine"
+        self.model = "actor_rollout_ref.model" if self.online else "model"
+        self.shape = shape_of(str(self[f"{self.model}.path"]))
+        self.reference = bool(self[f"{_ACTOR}.use_kl_loss"] or self["algorithm.use_kl_in_reward"])
+        self.by_tokens = not self.online or bool(self[f"{_ACTOR}.use_dynamic_bsz"])
+        size = "max_token_len" if self.by_tokens else "micro_batch_size"
+        self.update = f"{_ACTOR}.ppo_{size}_per_gpu" if self.online else "data.max_token_len_per_gpu"
+        scores = self.online and (self.reference or not self["algorithm.rollout_correction.bypass_mode"])
+        self.scored = [f"{part}.log_prob_{size}_per_gpu" for part in (_ROLLOUT, _REF) if scores]
+        self.answer = "data.max_response_length" if self.online else "data.max_length"
+        self.longest = int(self[self.answer] + (self["data.max_prompt_length"] or 0))
+        self.width = BYTES.get(str(self[f"{self.engine}.mixed_precision.param_dtype"]), 2)
+        self.served = BYTES.get(str(self[f"{_ROLLOUT}.dtype"]), 2)
+
+    def __getitem__(self, key: str) -> Any:
+        from omegaconf import OmegaConf
+
+        return self.changed[key] if key in self.changed else OmegaConf.select(self.config, key)
+
+    def needs(self, has: Room) -> list[Need]:
+        """See `estimate`."""
+        shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
+        stored = BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
+        ranks = each * (int(self["trainer.nnodes"]) if self.online else 1)
+        adapters = int(self[f"{self.model}.lora_rank"]) * shape.adapter
+        whole, trained = (shape.parameters + adapters) * stored, (adapters or shape.parameters) * stored
+        optimizer = str(self[f"{self.actor}optim.optimizer"]).lower()
+        momentum = bool(self[f"{self.actor}optim.override_optimizer_config.momentum"])
+        kinds = {"8bit": 0.5, "sgd": float(momentum), "muon": 1.0}  # numbers for each trained one; Adam's are 2
+        moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
+        states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
+        disk = Need("disk", self._files({"model": whole, "optimizer": moments}), has.disk)
+        work = self._pass(int(self[self.update]), backward=True)
+        if self.on_cpu:
+            host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
+            host |= {name: each * value for name, value in (states | work).items()}
+            if self.online:
+                host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
+                host["shared memory"] = object_store_bytes(self.config) + 2 * int(self[_BUCKET]) * 2**20
+            return [Need("host memory", host, has.host), disk]
+        no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
+        cuda = {"CUDA": (1 + self.online) * _CUDA}
+        layers = {"gathered layers": (shape.largest + shape.second) * self.width}
+        reduced = {"a layer's gradient": 0 if adapters else shape.largest * (self.width + 4)}
+        needs = [Need("GPU, update", cuda | ({} if away else states) | layers | reduced | work, has.gpu)]
+        pinned = {name: _PINNED * each * value for name, value in states.items()}
+        host = {
+            "processes": (1 + self.online) * each * _PROCESS + self.online * _SERVICES,
+            "weights": pinned["weights"] * (away or no_weights),
+            "gradients": pinned["gradients"] * away,
+            "optimizer": pinned["optimizer"] * (away or no_moments),
         }
-        return [
-            f"{self.parameters / 1e6:,.1f} million parameters, {self.trained / 1e6:,.1f} million are trained",
-            f"estimated memory of each GPU: {self.total / _GIB:.1f} GiB ("
-            + ", ".join(f"{name} {value / _GIB:.1f}" for name, value in parts.items())
-            + ")",
-        ]
+        if self.online:
+            resting = {"weights": 0 if away else states["weights"]}
+            resting["optimizer"] = 0 if away or no_moments else states["optimizer"]
+            if self.scored:
+                scores = self._pass(max(int(self[key] or 1) for key in self.scored), backward=False)
+                needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, has.gpu))
+            needs += self._sampling(resting | ({"weights": 0} if no_weights else {}), has.gpu)
+            host["reference"] = pinned["weights"] * (self.reference and not adapters)
+            host["Ray's objects"] = object_store_bytes(self.config)
+            host["loading"] = max(0, whole - host["optimizer"])
+        return [*needs, Need("host memory", host, has.host), disk]
+
+    def _pass(self, size: int, *, backward: bool) -> dict[str, float]:
+        """What a micro-batch of the longest samples takes besides states."""
+        shape, tokens = self.shape, max(size, self.longest) if self.by_tokens else size * self.longest
+        answers = tokens
+        if self.on_cpu and not self.by_tokens:  # prompts are computed once, and logits for responses alone
+            answers = size * int(self[self.answer])
+            tokens = answers + ceil(size / self[f"{_ROLLOUT}.n"]) * int(self["data.max_prompt_length"])
+        layer = tokens * (self.width * shape.inside + 8 * shape.hidden * (self.width == 2))  # norms have 32 bits
+        entropy = backward and bool(self[f"{_ACTOR}.entropy_coeff"] or self[f"{_ACTOR}.calculate_entropy"])
+        # On a CPU: logits, by the temperature, log-probs, and their gradient, which elsewhere is in place.
+        copies = 4 if self.on_cpu else 1 + entropy
+        logits: float = shape.vocabulary * (self.width * copies * answers + 8 * min(tokens, _CHUNK))
+        kept: float = shape.layers * layer
+        if not backward or self[f"{self.model}.enable_gradient_checkpointing"]:  # one layer after the other
+            inputs = backward * tokens * shape.layers * shape.hidden * self.width
+            kept = inputs + max(0, (1.5 if backward else 0.5) * layer - logits)
+        return {"activations": kept, "logits": logits}
+
+    def _sampling(self, resting: dict[str, float], gpu: float) -> Iterator[Need]:
+        """What a GPU has while the engine samples, the engine of its share, and what it has while weights are sent."""
+        shape, parallel = self.shape, int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
+        share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
+        engine = {
+            "weights": shape.parameters * self.served / parallel,
+            "keys and values of a sample": self.longest * shape.cached * self.served / parallel,
+            "a batch": int(self[f"{_ROLLOUT}.max_num_batched_tokens"]) * shape.inside * self.served / 2 / parallel,
+            "logits": int(self[f"{_ROLLOUT}.max_num_seqs"]) * shape.vocabulary * (self.served + 12),  # 3 in 32 bits
+            "CUDA": _CUDA,
+        }
+        yield Need("vLLM's share", engine, share)
+        yield Need("GPU, sampling", {"CUDA": _CUDA, "vLLM": 0 if share == inf else share} | resting, gpu)
+        sent = {"vLLM": engine["weights"], "bucket": int(self[_BUCKET]) * 2**20, "a matrix": 4 * shape.largest}
+        yield Need("GPU, sending weights", {"CUDA": 2 * _CUDA} | resting | sent, gpu)
+
+    def _files(self, tensors: Mapping[str, float]) -> dict[str, float]:
+        every, contents = int(self["trainer.save_freq"]), self[f"{self.actor}checkpoint.save_contents"]
+        keep = self["cobalt.keep_checkpoints" if self.online else "trainer.max_ckpt_to_keep"]
+        count = ceil((self.steps or 0) / every) if every > 0 else 0
+        # The best checkpoint is kept as well, and the newest is written before others go.
+        count = count if keep is None else min(count, int(keep) + 2)
+        checkpoint = _FILES + sum(size for name, size in tensors.items() if name in contents)
+        export = _FILES + self.shape.parameters * (4 if self.on_cpu else 2)
+        return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
+
+    def smaller(self) -> Iterator[dict[str, Any]]:
+        """Settings that may make the run fit: micro-batches, off-loading, vLLM's share, lengths, weight bucket."""
+        least = self.longest if self.by_tokens else 1
+        for keys in filter(None, (self.scored, [self.update])):
+            size = int(self[keys[0]] or 1)
+            while size > least:
+                size = max(least, size // 2) if self.by_tokens or size % 2 == 0 else 1  # it must divide the batch
+                yield dict.fromkeys(keys, size)
+        yield from ({key: not self[key]} for key in (f"{self.engine}.{name}" for name in _OFFLOADS))
+        yield from ({f"{_ROLLOUT}.gpu_memory_utilization": share} for share in (0.9, 0.8, 0.6, 0.4) if self.online)
+        answer = int(self[self.answer])
+        for size in (answer // 2, answer // 4, answer // 8):
+            limits = [*self.scored, self.update] if self.by_tokens else []
+            yield dict.fromkeys(limits, self.longest - answer + size) | {self.answer: size}
+        if self.online:
+            yield {_BUCKET: ceil(4 * self.shape.largest / 2**20)}
 
 
-def estimate(config: Any) -> MemoryEstimate:
-    """The estimate for a composed configuration of `cobalt.training.offline`; the model's weights are not loaded.
-
-    Raises:
-        UserError: the policy has no configuration.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    shape = architecture(config.model.path)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(shape)
-    parameters = sum(weight.numel() for weight in model.parameters())
-    rank = int(config.model.lora_rank)
-    linear = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and "lm_head" not in name
-    ]
-    trained = sum(rank * (module.in_features + module.out_features) for module in linear) if rank else parameters
-    stored = BYTES[str(config.engine.model_dtype)]
-    precision = config.engine.get("mixed_precision") or {}
-    computed = BYTES[str(precision.get("param_dtype", "bf16"))]
-    gpus = int(config.trainer.n_gpus_per_node)
-    tokens = int(config.data.max_token_len_per_gpu)
-    copy = computed if computed != stored else 0
-    layers, hidden = shape.num_hidden_layers, shape.hidden_size
-    inner = 2 * shape.intermediate_size + 8 * hidden  # what one layer keeps of a token, roughly
-    kept = layers * hidden + inner if config.model.enable_gradient_checkpointing else layers * (hidden + inner)
-    # Logits in the computing precision, and their log-softmax with its gradient in 32 bits.
-    logits = shape.vocab_size * (computed + 8)
-    return MemoryEstimate(
-        parameters=parameters,
-        trained=trained,
-        weights=parameters * (stored / gpus + copy) + (trained * 4 / gpus if rank else 0),
-        gradients=trained * 4 / gpus,
-        optimiser=trained * 8 / gpus,
-        activations=tokens * (kept * computed + logits),
-    )
-
-
-def check_fits(config: Any, found: MemoryEstimate) -> None:
-    """Check that a run fits its GPUs: this machine's smallest, else one of `cobalt.gpu_memory_gib`.
+def estimate(config: Any, has: Room, steps: int | None = None, changed: Mapping[str, Any] | None = None) -> list[Need]:
+    """The peaks of a run: of a GPU in each phase, of vLLM's share of it, of a node's memory, of the disk.
 
     Args:
-        config: The composed configuration of `cobalt.training.offline`.
-        found: Its estimate. For a run on a CPU, and where the size of the GPUs is not known, nothing is checked.
+        config: The composed configuration of either trainer.
+        has: What there is.
+        steps: Of the whole run; None: not known, and no checkpoint is counted.
+        changed: Other values of some of its settings.
 
     Raises:
-        UserError: it does not fit; the message names overrides by which it does.
+        UserError: the sizes of the model are not known (`shape_of`).
     """
-    sizes = [size for size in visible_gpus() if size]
-    stated = config.cobalt.gpu_memory_gib
-    if stated is not None and (not isinstance(stated, int | float) or isinstance(stated, bool) or not stated > 0):
-        raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
-    card = float(min(sizes)) if sizes else (stated or 0) * _GIB
-    if trains_on_cpu(config) or not card or found.total + _CONTEXT <= card:
+    return _Run(config, steps, changed or {}).needs(has)
+
+
+def remedy(config: Any, has: Room, steps: int | None = None) -> dict[str, Any]:
+    """Settings with which a run fits, the first that do by the order of `_Run.smaller`; none if there are none."""
+
+    def excess(changed: Mapping[str, Any]) -> float:
+        return sum(max(0.0, need.total - need.limit) for need in estimate(config, has, steps, changed))
+
+    chosen = dict[str, Any]()
+    for step in _Run(config, steps, {}).smaller():
+        if excess(chosen | step) < excess(chosen):
+            chosen |= step
+    for key in list(chosen):
+        rest = {name: value for name, value in chosen.items() if name != key}
+        chosen = chosen if excess(rest) else rest
+    return {} if excess(chosen) else chosen
+
+
+def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
+    """Log the estimate as a table; warn of a run that does not fit, and refuse it above `REFUSED`.
+
+    Raises:
+        UserError: it is refused, without `force`; the message names settings with which it fits, if there are any.
+    """
+    has = room(config, output)
+    try:
+        needs = estimate(config, has, steps)
+    except UserError as error:
+        logger.info("memory and disk were not estimated: %s", error)
         return
-    helping = _remedies(config, card)
-    raise UserError(
-        f"the run takes about {(found.total + _CONTEXT) / _GIB:.1f} GiB of each GPU, which has {card / _GIB:.1f}: "
-        + (f"set {' '.join(helping)}" if helping else "take more or larger GPUs, or a smaller model")
-    )
-
-
-def _remedies(config: Any, card: float) -> list[str]:
-    """Overrides that make a run fit, the harmless ones first; none if there are no such overrides."""
-    from omegaconf import OmegaConf
-
-    changed, chosen = deepcopy(config), dict[str, str]()
-    for key, value in _steps(config):
-        OmegaConf.update(changed, key, OmegaConf.from_dotlist([f"x={value}"]).x)
-        chosen[key] = value
-        if estimate(changed).total + _CONTEXT <= card:
-            return [f"{name}={given}" for name, given in chosen.items()]
-    return []
-
-
-def _steps(config: Any) -> Iterator[tuple[str, str]]:
-    if not config.model.enable_gradient_checkpointing:
-        yield "model.enable_gradient_checkpointing", "true"
-    tokens, longest = int(config.data.max_token_len_per_gpu), int(config.data.max_length)
-    while tokens > longest:
-        tokens = max(longest, tokens // 2)
-        yield "data.max_token_len_per_gpu", str(tokens)
-    if not config.model.lora_rank:
-        yield "model.lora_alpha", "64"
-        yield "model.lora_rank", "32"
+    worst = max(needs, key=lambda need: need.total / max(need.limit, 1))
+    rows = ["estimate in GiB: what the run needs, of what there is"]
+    for need in needs:
+        parts = ", ".join(f"{name} {value / _GIB:.1f}" for name, value in need.parts.items() if value >= _GIB / 20)
+        there = "     ?" if need.limit == inf else f"{need.limit / _GIB:6.1f}"
+        peak = ", the peak" if need is worst else ""
+        rows.append(f"  {need.name:21}{need.total / _GIB:6.1f} of {there}{peak} ({parts})")
+    logger.info("%s", "\n".join(rows))
+    if worst.total <= worst.limit:
+        return
+    settings = " ".join(f"{key}={str(value).lower()}" for key, value in remedy(config, has, steps).items())
+    other = _OTHERWISE.get(worst.name, "take more or larger GPUs, or a smaller model")
+    short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
+    advice = f"{short}: {f'set {settings}' if settings else other}"
+    if worst.total > REFUSED * worst.limit and not force:
+        raise UserError(f"{advice}; --force goes on all the same")
+    logger.warning("%s; the run goes on", advice)

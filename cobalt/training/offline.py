@@ -32,11 +32,9 @@ from cobalt.training.configuration import (
     process_environment,
     trains_on_cpu,
 )
-from cobalt.training.disk import check_disk, disk_use
 from cobalt.training.installed import choose_attention
-from cobalt.training.memory import check_fits, estimate
+from cobalt.training.memory import BYTES, check_memory
 from cobalt.training.policy import check_weights, policy_path
-from cobalt.training.states import BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +101,8 @@ class Arguments:
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     hang_limit: float = 1800.0
     """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
+    force: bool = False
+    """Go on, with a warning, where the estimate says that memory or disk are far too small."""
 
 
 def compose(arguments: Arguments) -> Any:
@@ -345,28 +345,18 @@ def main(arguments: Arguments) -> int:
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     plan = check_data(config)
-    memory = estimate(config)
-    check_fits(config, memory)
-    disk = disk_use(config, plan.steps, config.trainer.max_ckpt_to_keep)
     if arguments.print_config:
         from omegaconf import OmegaConf
 
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
+    for line in (*plan.lines, attention):
+        logger.info("%s", line)
+    check_memory(config, arguments.output_dir, plan.steps, force=arguments.force)
     if arguments.dry_run or arguments.print_config:
         more = "" if arguments.print_config else "; --print_config prints the whole configuration"
-        for line in (
-            *plan.lines,
-            attention,
-            *memory.lines(),
-            f"needs {disk}",
-            f"OK: the dry run found nothing wrong{more}",
-        ):
-            logger.info("%s", line)
+        logger.info("OK: the dry run found nothing wrong%s", more)
         return 0
-    for line in (*plan.lines, attention, *memory.lines(), f"needs {disk}"):
-        logger.info("%s", line)
-    check_disk(arguments.output_dir, disk)
     code = launch(arguments, config, plan.steps)
     if code == 0:
         logger.info("next: evaluate the policy: cobalt serve --model %s", arguments.output_dir.resolve() / "model")

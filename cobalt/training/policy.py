@@ -1,7 +1,10 @@
-"""The policy that training starts from: a folder, or a name on a model hub."""
+"""The policy that training starts from: a folder, or a name on a model hub; its configuration and its sizes."""
 
+import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cobalt.stage.errors import UserError
 
@@ -40,3 +43,82 @@ def check_weights(policy: Path | str) -> None:
                 pass
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is not a whole file of weights ({error}): copy the policy again") from None
+
+
+def architecture(path: str) -> Any:
+    """The configuration of a model.
+
+    Args:
+        path: A folder or a hub name.
+
+    Raises:
+        UserError: it has none on this machine.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path)
+    except Exception as error:  # noqa: BLE001 - a broken file makes the library raise whatever its reading ran into
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path} has no usable config.json: {said}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model as counts of numbers.
+
+    Attributes:
+        parameters: All of them.
+        adapter: What adapters of rank 1 have on all linear layers.
+        largest: The larger of a layer and an embedding matrix, which FSDP2 gathers whole.
+        second: The next one of them, which it may gather at the same time.
+        layers: How many there are.
+        hidden: Of a token between two layers.
+        inside: Of a token within a layer, for the backward pass.
+        cached: Keys and values of a token.
+        vocabulary: Logits of a token.
+    """
+
+    parameters: int
+    adapter: int
+    largest: int
+    second: int
+    layers: int
+    hidden: int
+    inside: int
+    cached: int
+    vocabulary: int
+
+
+@functools.cache
+def shape_of(path: str) -> Shape:
+    """The sizes of a model, by its config.json, whose layers are attention and a gated MLP as in Llama and Qwen.
+
+    Args:
+        path: A folder or a hub name.
+
+    Raises:
+        UserError: it has no configuration on this machine, or other layers.
+    """
+    model = architecture(path).get_text_config()
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    sizes = [getattr(model, name, None) for name in names]
+    if not all(sizes) or any(getattr(model, f"num_{name}", None) for name in ("experts", "local_experts")):
+        raise UserError(f"{path} is of type {model.model_type}, whose layers are not attention and one gated MLP")
+    hidden, inner, layers, heads, vocabulary = map(int, sizes)  # type: ignore[arg-type]  # none of them is None
+    head = int(getattr(model, "head_dim", None) or hidden // heads)
+    query, key = head * heads, head * int(getattr(model, "num_key_value_heads", None) or heads)
+    layer, embedding = 2 * hidden * (query + key) + 3 * hidden * inner + 2 * hidden, vocabulary * hidden
+    embeddings = [embedding] * (1 if model.tie_word_embeddings else 2)
+    second, largest = sorted([*embeddings, layer, layer])[-2:]
+    return Shape(
+        parameters=sum(embeddings) + layers * layer + hidden,
+        adapter=layers * (7 * hidden + 2 * query + 2 * key + 3 * inner),
+        largest=largest,
+        second=second,
+        layers=layers,
+        hidden=hidden,
+        inside=8 * hidden + 4 * inner + 3 * (query + key),
+        cached=2 * layers * key,
+        vocabulary=vocabulary,
+    )

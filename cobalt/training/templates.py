@@ -12,7 +12,7 @@ from cobalt.episode.chat_template import head_of_responses
 from cobalt.episode.thinking import CLOSE
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.errors import UserError
-from cobalt.training.states import architecture
+from cobalt.training.policy import architecture
 
 _SETTING = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
 

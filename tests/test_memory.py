@@ -1,0 +1,203 @@
+"""The estimate of memory and disk: near what a model takes, the documented machines, and what is refused."""
+
+import logging
+import re
+import subprocess
+import sys
+from math import inf
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from cobalt.stage.errors import UserError
+from cobalt.training import machine, offline
+from cobalt.training.configuration import TrainingSettings, compose
+from cobalt.training.machine import Room, room
+from cobalt.training.memory import check_memory, estimate, remedy
+from cobalt.training.policy import shape_of
+
+GIB = 2**30
+SIZES = {  # hidden, layers, heads, inner, vocabulary, tied embeddings
+    "8B": (4096, 36, 32, 12288, 151936, False),
+    "0.6B": (1024, 28, 16, 3072, 151936, True),
+    "small": (384, 8, 6, 1024, 8192, True),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders with the configurations of Qwen3-8B and Qwen3-0.6B, by their published sizes, and of a small model."""
+    from transformers import Qwen3Config
+
+    folder = tmp_path_factory.mktemp("models")
+    for name, (hidden, layers, heads, inner, vocabulary, tied) in SIZES.items():
+        Qwen3Config(
+            architectures=["Qwen3ForCausalLM"], hidden_size=hidden, num_hidden_layers=layers, vocab_size=vocabulary,
+            num_attention_heads=heads, num_key_value_heads=2 if name == "small" else 8, intermediate_size=inner,
+            head_dim=64 if name == "small" else 128, tie_word_embeddings=tied, max_position_embeddings=40960,
+        ).save_pretrained(folder / name)  # fmt: skip
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_of_this_machine(monkeypatch):
+    monkeypatch.setattr(machine, "visible_gpus", list)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def online(model, *overrides, scale="paper", data="partial_trajectories"):
+    return compose(TrainingSettings(model, str(model), model / "out", data=data, scale=scale, overrides=overrides))
+
+
+def offline_config(model, *overrides, scale="paper-0.5b"):
+    return offline.compose(offline.Arguments(model, str(model), model / "out", list(overrides), scale=scale))
+
+
+def by_name(config, **given):
+    return {need.name: need for need in estimate(config, Room(**{"gpu": inf, "host": inf, "disk": inf} | given), 100)}
+
+
+PROGRAM = """
+import resource, sys
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+torch.set_num_threads(1)
+(torch.ones(64, 64) @ torch.ones(64, 64)).sum()
+start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(sys.argv[1]), attn_implementation="sdpa")
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+for _ in range(2):
+    optimizer.zero_grad()
+    tokens = torch.randint(0, 8192, (4, 256))
+    logits = model(input_ids=tokens, use_cache=False).logits[0:] / torch.ones(4, 1, 1)
+    torch.log_softmax(logits, dim=-1).gather(-1, tokens[..., None]).mean().backward()
+    optimizer.step()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start))
+"""
+
+
+@pytest.mark.slow
+def test_a_real_model_takes_what_is_estimated_within_30_per_cent(models):
+    path = str(models / "small")
+    finished = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    config = offline_config(models / "small", "data.max_length=256", "data.max_token_len_per_gpu=1024", scale="pocket")
+    parts = by_name(config)["host memory"].parts
+    tensors = sum(size for name, size in parts.items() if name != "processes")
+    assert tensors == pytest.approx(int(finished.stdout.split()[-1]), rel=0.3)
+
+
+def test_parameters_and_files_follow_from_the_configuration(models):
+    assert shape_of(str(models / "8B")).parameters == pytest.approx(8_190_735_360, rel=1e-4)  # published
+    [checkpoints] = [size for name, size in by_name(online(models / "8B"))["disk"].parts.items() if "(5)" in name]
+    assert checkpoints / 5e9 == pytest.approx(98.3, abs=0.2)
+
+
+TABLE = re.findall(
+    r"^\| (\d) x (\d+) GB[^|]* \| (\S+) \| ([^|]*) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$",
+    (ROOT / "docs" / "training.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_the_table_has_the_machines_that_are_meant():
+    assert [(int(row[0]), int(row[1]), row[2]) for row in TABLE] == [
+        (4, 80, "8B"), (8, 80, "8B"), (4, 40, "8B"), (1, 80, "8B"), (1, 24, "0.6B")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[" ".join(row[:3]) for row in TABLE])
+def test_a_documented_machine_fits_and_takes_what_the_table_says(models, row):
+    gpus, card, model, overrides, *figures = row
+    config = online(models / model, *overrides.strip("` ").split())
+    assert config.trainer.n_gpus_per_node == int(gpus)
+    needs = by_name(config, gpu=int(card) * GIB)
+    assert all(need.total <= need.limit for need in needs.values())
+    shown = [f"{needs[f'GPU, {phase}'].total / GIB:.1f}" for phase in ("sampling", "log-probs", "update")]
+    assert [*shown, f"{needs['host memory'].total / GIB:.0f}"] == figures
+
+
+ALONE = ("trainer.n_gpus_per_node=1", "cobalt.gpu_memory_gib=24")
+
+
+@pytest.mark.parametrize(
+    ("make", "model", "overrides", "has", "first"),
+    [
+        (online, "0.6B", ALONE, {"gpu": 24}, "log_prob_micro_batch_size_per_gpu"),
+        (online, "8B", ALONE, {"gpu": 24}, "log_prob_micro_batch_size_per_gpu"),
+        (online, "8B", ("trainer.n_gpus_per_node=8",), {"gpu": 80, "host": 150}, "optimizer_offload"),
+        (offline_config, "8B", (), {"gpu": 80}, "engine.offload_policy"),
+        (offline_config, "0.6B", (), {"gpu": 16}, "data.max_token_len_per_gpu"),
+    ],
+)
+def test_what_does_not_fit_fits_with_the_overrides_that_are_named(models, make, model, overrides, has, first):
+    sizes = {"gpu": inf, "host": inf, "disk": inf} | {name: size * GIB for name, size in has.items()}
+    config = make(models / model, *overrides)
+    assert any(need.total > need.limit for need in estimate(config, Room(**sizes)))
+    settings = remedy(config, Room(**sizes))
+    assert first in next(iter(settings))
+    changed = make(models / model, *overrides, *(f"{key}={str(value).lower()}" for key, value in settings.items()))
+    assert all(need.total <= need.limit for need in estimate(changed, Room(**sizes)))
+
+
+@pytest.mark.parametrize(
+    ("gib", "overrides", "refused"),
+    [(80, (), None), (60, (), "warned"), (24, ("trainer.n_gpus_per_node=1",), "fsdp_config"), (3, (), "larger GPUs")],
+)
+def test_a_run_is_printed_warned_of_or_refused(models, tmp_path, caplog, gib, overrides, refused):
+    caplog.set_level(logging.INFO)
+    config = online(models / "8B", f"cobalt.gpu_memory_gib={gib}", *overrides)
+    if refused in (None, "warned"):
+        check_memory(config, tmp_path, 100)
+    else:
+        with pytest.raises(UserError, match=refused):
+            check_memory(config, tmp_path, 100)
+        check_memory(config, tmp_path, 100, force=True)
+    assert "GPU, update" in caplog.text and "host memory" in caplog.text
+    assert any(record.levelno == logging.WARNING for record in caplog.records) == (refused is not None)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda model: online(model, scale="pocket"), lambda model: offline_config(model, scale="pocket")]
+)
+def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tmp_path, monkeypatch, make):
+    config = make(models / "small")
+    assert set(by_name(config)) == {"host memory", "disk"}
+    check_memory(config, tmp_path, 100)
+    monkeypatch.setattr(
+        machine.shutil, "disk_usage", lambda path: machine.shutil._ntuple_diskusage(2**30, 2**30, 2**20)
+    )
+    with pytest.raises(UserError, match="--keep"):
+        check_memory(config, tmp_path / "not" / "there", 100)
+
+
+@pytest.mark.parametrize(
+    ("every", "keep", "count"), [(10, "null", 4), (10, 1, 3), (10, 8, 4), (40, 1, 1), (-1, "null", 0), (7, "null", 5)]
+)
+def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
+    config = online(models / "small", f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
+    [disk] = [need for need in estimate(config, Room(inf, inf, inf), 31) if need.name == "disk"]
+    assert f"({count})" in next(iter(disk.parts))
+
+
+def test_the_machines_own_gpus_count_and_the_smallest_decides(models, monkeypatch):
+    config, output = online(models / "0.6B"), Path("/")
+    assert room(config, output).gpu == 80 * GIB and room(config, output).host == inf
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [40 * GIB, 24 * GIB])
+    assert room(config, output).gpu == 24 * GIB and room(config, output).host < inf
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert room(config, output).gpu == 80 * GIB
+    with pytest.raises(UserError, match="gpu_memory_gib"):
+        room(online(models / "0.6B", "cobalt.gpu_memory_gib=much"), output)
+
+
+def test_a_model_that_is_not_here_is_not_estimated_and_the_smoke_profile_fits(models, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    check_memory(online(models / "nothing"), tmp_path, 100)
+    assert "not estimated" in caplog.text
+    check_memory(online(models / "0.6B", scale="gpu-smoke"), tmp_path, 100)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
