@@ -266,6 +266,11 @@ async def judge_or_local(judge: AnyJudge | None) -> AsyncIterator[AnyJudge | Loc
         yield local
 
 
+def programs_at_a_time() -> int:
+    """How many programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
+    return JudgeSettings.from_environment().sandboxes + 2
+
+
 def _cgroup_place(settings: JudgeSettings) -> Place | None:
     if settings.unsafe or settings.memory_accounting == "sum":
         return None
