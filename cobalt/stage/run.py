@@ -106,13 +106,14 @@ def marked(settings: Any, mark: str) -> list[Path]:
 def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Make a function of settings a stage: the files that these name are checked before it begins.
 
-    The settings are its first argument. A stage that judges takes a judge as its second; None: one in this process.
+    The settings are its first argument. Those with a folder for results name the files in it by a property `results`.
+    A stage that judges takes a judge as its second argument; None: one in this process.
     """
 
     @functools.wraps(function)
     def checked(*arguments: Parameters.args, **more: Parameters.kwargs) -> Result:
         settings = arguments[0]
-        check_files(marked(settings, READ), marked(settings, WRITTEN))
+        check_files(marked(settings, READ), [*marked(settings, WRITTEN), *getattr(settings, "results", ())])
         return function(*arguments, **more)
 
     return checked
