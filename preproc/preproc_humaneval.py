@@ -1,6 +1,6 @@
-"""Turn HumanEval, HumanEval+ or MBPP+ into problems: `cobalt.commands.preproc_humaneval`."""
+"""Turn HumanEval, HumanEval+ or MBPP+ into problems: `cobalt.datasets.humaneval:humaneval`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.preproc_humaneval")
+    run_command("cobalt.datasets.humaneval:humaneval")

@@ -1,6 +1,6 @@
-"""Turn judged programs into groups for offline training: `cobalt.commands.preproc_judged`."""
+"""Turn judged programs into groups for offline training: `cobalt.datasets.offline.judged:judged_groups`."""
 
 from start import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.preproc_judged")
+    run_command("cobalt.datasets.offline.judged:judged_groups")

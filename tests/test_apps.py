@@ -5,10 +5,10 @@ import json
 import pytest
 from support import RefusingJudge, write_lines
 
-from cobalt.datasets.apps import AppsSettings, preprocess_apps, read_apps, read_apps_plus
+from cobalt.datasets.apps import AppsSettings, apps, read_apps, read_apps_plus
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite, load_problems
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.manifest import read_summary
 
 
@@ -50,7 +50,7 @@ async def converted(tmp_path, rows, judge=None, **settings):
     else:
         write_lines(source, rows)
     output = tmp_path / "o.jsonl"
-    summary = await preprocess_apps(AppsSettings(output, source, **settings), judge or RefusingJudge())
+    summary = (await apps(AppsSettings(output, source, **settings), judge or RefusingJudge())).summary
     return load_problems(output), summary
 
 
@@ -100,14 +100,18 @@ async def test_half_of_a_surrogate_pair_leaves_a_row_out_or_refuses_the_file_of_
         await converted(tmp_path / "plus", [PLUS | {"inputs": ["\ud800"]}], data_set="apps_plus")
 
 
+class Killed(BaseException):
+    """Ends a run with an exception that the run does not handle."""
+
+
 async def test_a_stopped_run_continues_and_a_finished_one_is_left_as_it_is(tmp_path):
     rows = [row(0), row(1, tests=CALL, solutions=LIST_SOLUTION)]
 
     class Broken(RefusingJudge):
         async def judge(self, code, suite, *, stop_at_first_failure=False):
-            raise KeyboardInterrupt
+            raise Killed
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Killed):
         await converted(tmp_path, rows, Broken())
     assert [problem.id for problem in load_problems(tmp_path / "o.jsonl")] == ["APPS/0"]
     problems, summary = await converted(tmp_path, rows)
@@ -115,6 +119,19 @@ async def test_a_stopped_run_continues_and_a_finished_one_is_left_as_it_is(tmp_p
     assert (await converted(tmp_path, rows, Broken()))[1] == summary
     with pytest.raises(UserError, match="difficulty"):
         await converted(tmp_path, rows, difficulty=("interview",))
+
+
+async def test_a_problem_on_which_the_judge_fails_is_retried_and_never_dropped(tmp_path):
+    class Failing(RefusingJudge):
+        async def judge(self, code, suite, *, stop_at_first_failure=False):
+            raise InfrastructureError("lost")
+
+    source = write_lines(tmp_path / "rows.jsonl", [row(0, tests=CALL, solutions=LIST_SOLUTION), row(1)])
+    outcome = await apps(AppsSettings(tmp_path / "o.jsonl", source), Failing())
+    assert (outcome.failed, outcome.next) == (1, None)
+    assert [problem.id for problem in load_problems(tmp_path / "o.jsonl")] == ["APPS/1"]
+    problems, _ = await converted(tmp_path, [row(0, tests=CALL, solutions=LIST_SOLUTION), row(1)])
+    assert [problem.id for problem in problems] == ["APPS/0", "APPS/1"]
 
 
 PLUS = {
@@ -243,7 +260,7 @@ async def test_lists_on_standard_input_are_lines_where_no_solution_decides(tmp_p
 async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(UserError, match=rf"rows\.json.*{says}"):
-        await preprocess_apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), RefusingJudge())
+        await apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), RefusingJudge())
 
 
 def test_apps_plus_needs_a_file(tmp_path):

@@ -64,7 +64,7 @@ def settings(tmp_path):
 
 
 async def test_the_table_counts_what_passes_and_what_contradicts(settings):
-    assert await check_groups(settings, SayingJudge()) == {
+    assert (await check_groups(settings, SayingJudge())).summary == {
         "accepted": {"judged": 5, PASSES: 4, CONTRADICTS: 1, "runtime_error": 1},
         "wrong_answer": {"judged": 2, PASSES: 1, CONTRADICTS: 0, "wrong_answer": 1},
         "compile_error": {"judged": 2, PASSES: 1, CONTRADICTS: 1, "compile_error": 1},
@@ -82,7 +82,7 @@ async def test_the_judges_own_tool_reads_the_checked_programs(settings):
 
 async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_them(settings):
     chosen = replace(settings, most=2)
-    summary = await check_groups(chosen, SayingJudge())
+    summary = (await check_groups(chosen, SayingJudge())).summary
     assert {status: counts["judged"] for status, counts in summary.items()} == {
         "accepted": 2,
         "wrong_answer": 2,
@@ -97,7 +97,7 @@ async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_t
 
 
 async def test_a_failure_of_the_judge_is_retried_and_never_a_verdict(settings):
-    assert (await check_groups(settings, SayingJudge(failures=2)))["accepted"]["judged"] == 5
+    assert (await check_groups(settings, SayingJudge(failures=2))).summary["accepted"]["judged"] == 5
     with pytest.raises(InfrastructureError):
         await check_groups(settings, SayingJudge(failures=1000))
 

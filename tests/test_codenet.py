@@ -16,11 +16,11 @@ import pytest
 from support import write_lines
 
 from cobalt.datasets import codenet, codenet_files
-from cobalt.datasets.codenet import preprocess_codenet
+from cobalt.datasets.codenet import CodeNetSettings, codenet_groups
 from cobalt.datasets.offline import writing
 from cobalt.datasets.offline.contrast import NO_CONTRAST
 from cobalt.datasets.offline.groups import Status, read_groups
-from cobalt.datasets.offline.settings import CodeNetSettings, GroupSettings, RewardLevels
+from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
 from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
 from cobalt.datasets.tar_files import tar_files
@@ -102,7 +102,7 @@ def run(data, tmp_path, name="out", **fields):
     paths = fields.pop("input_paths", (data.root,))
     chosen = {"validation_share": 0.0, "near_duplicates": 2.0, "group_size": 2} | fields
     settings = CodeNetSettings(input_paths=paths, output_dir=tmp_path / name, **chosen)
-    return preprocess_codenet(settings), settings.output_dir
+    return codenet_groups(settings).summary, settings.output_dir
 
 
 def responses(folder, split="train"):

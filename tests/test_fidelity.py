@@ -14,7 +14,7 @@ from test_scripts import assert_user_error, run
 from test_taco import row
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
-from cobalt.datasets.taco import TacoSettings, preprocess_taco, read_attempts
+from cobalt.datasets.taco import TacoSettings, read_attempts, taco
 from cobalt.datasets.taco_rules import easiest_places
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.vllm_settings import VllmSettings
@@ -762,7 +762,7 @@ async def test_taco_solutions(tmp_path):
             return ExecResult([True] * len(suite), [""] * len(suite), [Verdict(VerdictKind.PASSED)] * len(suite))
 
     source = write_lines(tmp_path / "taco.jsonl", [row(1), row(2, solutions=["print(0)"])])
-    await preprocess_taco(TacoSettings(tmp_path / "out", source, dev_size=0), Accepting())
+    await taco(TacoSettings(tmp_path / "out", source, dev_size=0), Accepting())
     assert [record["id"] for record in read_records(tmp_path / "out" / "train.jsonl")] == [1]  # there: 1 and 2
 
 
@@ -813,7 +813,7 @@ async def test_test_order(tmp_path):
         output = tmp_path / f"{authors_order}"
         settings = TacoSettings(output, source, max_tests=8, dev_size=0, authors_order=authors_order)
         async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            await preprocess_taco(settings, judge)
+            await taco(settings, judge)
         [problem] = read_records(output / "train.jsonl")
         return [len(text) for text in json.loads(problem["test_cases"])["inputs"]]
 

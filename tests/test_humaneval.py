@@ -15,7 +15,7 @@ from test_asserting import VALUES
 from test_scripts import assert_user_error, run
 
 from cobalt.datasets.evalplus import mbpp_plus_row as mbpp_plus_row_of
-from cobalt.datasets.humaneval import HumanEvalSettings, preprocess_humaneval, read_tasks, recorded_suite
+from cobalt.datasets.humaneval import HumanEvalSettings, humaneval, read_tasks, recorded_suite
 from cobalt.datasets.recorder import recorded, source_of
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.inside.evalplus_check import accepts
@@ -335,7 +335,7 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
         tmp_path / "rows.jsonl", [mbpp_plus_row(), mbpp_plus_row(task_id=3, test="assert common((1,), (1,)) == 3\n")]
     )
     output = tmp_path / "o.jsonl"
-    summary = await preprocess_humaneval(HumanEvalSettings(output, rows, "mbpp_plus"), judge)
+    summary = (await humaneval(HumanEvalSettings(output, rows, "mbpp_plus"), judge)).summary
     [problem] = load_problems(output)
     assert problem.id == "MBPP+/2"
     assert problem.tests.inputs == problem.public_tests.inputs + problem.hidden_tests.inputs

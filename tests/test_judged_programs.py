@@ -10,7 +10,7 @@ from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.datasets.offline import judged, judged_record
 from cobalt.datasets.offline.groups import Status, read_groups
-from cobalt.datasets.offline.judged import convert_judged
+from cobalt.datasets.offline.judged import judged_groups
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.episode import load_prompts, program_of
@@ -30,7 +30,7 @@ def convert(files, tmp_path, name="out", **fields):
     chosen = {"validation_share": 0.0, "group_size": 2, "near_duplicates": 2.0} | fields
     paths = tuple(files) if isinstance(files, list) else (files,)
     settings = JudgedSettings(input_files=paths, output_dir=tmp_path / name, **chosen)
-    return convert_judged(settings), list(read_groups(tmp_path / name / "train.jsonl"))
+    return judged_groups(settings).summary, list(read_groups(tmp_path / name / "train.jsonl"))
 
 
 def statuses(groups):
@@ -586,3 +586,16 @@ def test_real_apps_programs_become_groups(tmp_path):
     assert sum(summary["programs"].values()) == 2 * 79
     assert len(groups) == summary["groups"]["in train.jsonl"] > 3
     assert json.loads((tmp_path / "out" / "train.run.json").read_text())["inputs"].keys() == {APPS.name}
+
+
+def test_a_finished_result_is_refused_to_settings_without_a_file_that_made_it(tmp_path):
+    judged_ones = [{"code": f"print({number})", "result": number < 2} for number in range(4)]
+    problems = [{"id": 1, "question": "Print.", "generated_solutions": judged_ones}]
+    source, other = (write_lines(tmp_path / f"{name}.jsonl", problems) for name in ("apps", "other"))
+    evaluated = write_lines(tmp_path / "evaluated.jsonl", [{"question": "Sort words by their last letter."}])
+    convert([source, other], tmp_path, evaluation_files=(evaluated,))
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for files, more in (([source, other], {}), (source, {"evaluation_files": (evaluated,)})):
+        with pytest.raises(UserError, match="evaluated" if not more else "other"):
+            convert(files, tmp_path, **more)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

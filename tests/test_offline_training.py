@@ -517,14 +517,14 @@ def test_the_program_cobalt_reaches_offline_training_and_a_dry_run_writes_nothin
 
 
 def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
-    from cobalt.datasets.offline.judged import convert_judged
+    from cobalt.datasets.offline.judged import judged_groups
     from cobalt.datasets.offline.settings import JudgedSettings
     from cobalt.training.offline import Arguments, main
 
     judged = [{"code": f"print({place})", "result": place < 2} for place in range(4)]
     problems = [{"id": place, "question": f"Print {place}.", "generated_solutions": judged} for place in range(8)]
     source, folder = write_lines(tmp_path / "apps.jsonl", problems), tmp_path / "data"
-    convert_judged(
+    judged_groups(
         JudgedSettings(
             output_dir=folder,
             input_files=(source,),

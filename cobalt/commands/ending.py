@@ -47,18 +47,6 @@ def say_summary(summary: Summary, title: str, wrote: str, next_command: str | No
     say(wrote, next_command)
 
 
-def say_problems(summary: Summary, data_set: str, problems: Path) -> None:
-    """The end of a command that made a file of problems."""
-    next_command = f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl"
-    say_summary(summary, f"{data_set}: {problems}", str(problems), next_command)
-
-
-def say_groups(summary: Summary, source: str, folder: Path) -> None:
-    """The end of a command that made groups of judged programs for offline training."""
-    next_command = f"cobalt train offline_rl --data_dir {quoted(folder)} --model MODEL -o RUN"
-    say_summary(summary, f"{source}: {folder}", str(folder), next_command)
-
-
 class CutOff:
     """The share of a result's responses that ended at a token limit."""
 

@@ -10,28 +10,27 @@ grader holds. A row that cannot be read is left out and counted.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
+
+import pydantic.dataclasses
 
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings
 from cobalt.datasets.sources import field_of, local_rows, text_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
-from cobalt.judge import Judge
+from cobalt.judge import Judge, judge_or_local, programs_at_a_time
 from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
-from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, append_whole
+from cobalt.stage.manifest import write_summary
+from cobalt.stage.records import RecordFile
 from cobalt.stage.rows import decode_json
+from cobalt.stage.run import OptionalInput, Outcome, Output, each, finished, problems_made, stage
 from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
-DataSet = Literal["apps", "apps_plus"]
 Difficulty = Literal["introductory", "interview", "competition"]
 DIFFICULTIES: tuple[Difficulty, ...] = ("introductory", "interview", "competition")
 UNKNOWN = "unknown difficulty"
@@ -39,31 +38,32 @@ UNKNOWN = "unknown difficulty"
 _FUNCTION = re.compile(r"^[ \t]*def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class AppsSettings:
-    """Settings of one preprocessing run.
+    """Turn APPS or APPS+ into problems; recorded solutions are judged in this process where tests have two meanings.
 
-    Attributes:
-        output_file: The problems.
-        input_file: Local file: JSONL or Parquet of APPS, or the JSON array of APPS+. None: the split of APPS by name.
-        data_set: Which of the two.
-        split: The split of APPS by name.
-        revision: Branch, tag or commit of the data set by name.
-        difficulty: The difficulties to keep.
-        max_solutions: Most recorded solutions to judge where the tests can be read in two ways.
-        prompts: Prompt set of `instruction`, by name or folder.
+    Needs no service. Running the same command again resumes.
     """
 
-    output_file: Path
-    input_file: Path | None = None
-    data_set: DataSet = "apps"
+    output_file: Output
+    """Problems (JSONL), with their manifest next to them as .run.json."""
+    input_file: OptionalInput = None
+    """Local file: JSONL or Parquet of APPS, or the JSON array of APPS+; default: the split of APPS by its name."""
+    data_set: Literal["apps", "apps_plus"] = "apps"
+    """APPS or APPS+."""
     split: Literal["train", "test"] = "test"
+    """Split of APPS by its name."""
     revision: str = "main"
+    """Branch, tag or commit of the data set by its name."""
     difficulty: tuple[Difficulty, ...] = DIFFICULTIES
+    """Difficulties to keep."""
     max_solutions: int = 16
+    """Most recorded solutions of a problem to judge, where its tests can be read in two ways."""
     prompts: str = "paper"
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
     def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range, or APPS+ is asked for by name."""
         if self.max_solutions < 0:
             raise UserError(f"max_solutions is {self.max_solutions}: it must be 0 or more")
         if self.data_set == "apps_plus" and self.input_file is None:
@@ -89,64 +89,86 @@ class Task:
     programs: tuple[str, ...]
 
 
-async def preprocess_apps(settings: AppsSettings, judge: Judge) -> Summary:
+@stage
+async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
     """Write the problems in the order of the source, and count them; running again after a stop continues.
+
+    Args:
+        settings: What to do.
+        judge: Judges recorded solutions; None: a judge in this process.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
-        InfrastructureError: the judge failed; what is finished is kept.
     """
     inputs = [settings.input_file] if settings.input_file else []
-    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
-    arguments = {
-        "stage": settings.data_set,
-        "source": "file" if settings.input_file else f"{HUB_NAME}@{settings.revision}/{settings.split}",
-        "difficulty": sorted(settings.difficulty),
-        "max_solutions": settings.max_solutions,
-        "prompts": prompts.digests,
-        "judge": dict(await judge.describe()),
-    }
-    read = read_apps if settings.data_set == "apps" else read_apps_plus
     tally = Tally()
-    seen: set[str] = set()
-    with RecordFile(settings.output_file) as output:
-        done = read_summary(settings.output_file) if output.done else None
-        open_manifest(settings.output_file, arguments, inputs, complete=done is not None)
-        if done is not None:
-            return done
-        for place, row in track(_rows(settings), desc=settings.data_set, unit="row"):
-            tally["read"] += 1
-            try:
-                task = read(row)
-            except UserError as error:
-                tally.malformed(place, error, row.get("problem_id"))
-                continue
-            why = REPEATED if task.id in seen else _why_left_out(task, settings)
-            seen.add(task.id)
-            if why is not None:
-                tally.leave_out(why, task.id)
-                continue
-            tally[task.difficulty or UNKNOWN] += 1
-            if task.id not in output.done:
-                suite = await _suite(task, settings, judge)
-                await append_whole(
+    async with judge_or_local(judge) as local:
+
+        async def record(task: Task) -> dict[str, Any]:
+            suite = await _suite(task, settings, local)
+            return {
+                "id": task.id,
+                "difficulty": task.difficulty,
+                "question": task.question,
+                "instruction": prompts.first_turn(task.question, suite.fn_name),
+                "test_cases": suite.to_json(),
+            }
+
+        arguments = {
+            "stage": settings.data_set,
+            "source": "file" if settings.input_file else f"{HUB_NAME}@{settings.revision}/{settings.split}",
+            "difficulty": sorted(settings.difficulty),
+            "max_solutions": settings.max_solutions,
+            "prompts": prompts.digests,
+            "judge": dict(await local.describe()),
+        }
+        with RecordFile(settings.output_file) as output:
+            summary = finished(settings.output_file, arguments, inputs)
+            if summary is None:
+                failed = await each(
+                    _tasks(settings, tally),
+                    lambda task: task.id,
+                    record,
                     output,
-                    {
-                        "id": task.id,
-                        "difficulty": task.difficulty,
-                        "question": task.question,
-                        "instruction": prompts.first_turn(task.question, suite.fn_name),
-                        "test_cases": suite.to_json(),
-                    },
+                    arguments=arguments,
+                    inputs=inputs,
+                    concurrency=programs_at_a_time(),
+                    description=settings.data_set,
                 )
+                if failed:
+                    return Outcome(failed=failed)
+                summary = _summary(tally)
+                write_summary(settings.output_file, summary)
+    return problems_made(summary, settings.data_set, settings.output_file)
+
+
+def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
+    """The tasks to keep, in the order of the source; rows are counted by what becomes of them."""
+    read = read_apps if settings.data_set == "apps" else read_apps_plus
+    seen: set[str] = set()
+    for place, row in _rows(settings):
+        tally["read"] += 1
+        try:
+            task = read(row)
+        except UserError as error:
+            tally.malformed(place, error, row.get("problem_id"))
+            continue
+        why = REPEATED if task.id in seen else _why_left_out(task, settings)
+        seen.add(task.id)
+        if why is not None:
+            tally.leave_out(why, task.id)
+            continue
+        tally[task.difficulty or UNKNOWN] += 1
+        yield task
+
+
+def _summary(tally: Tally) -> Summary:
     kept = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
     left_out = {name: tally[name] for name in tally.first}
     if not sum(kept.values()):
         raise UserError(f"no problem is left ({in_words(left_out)}{first_malformed(tally.first)})")
-    summary = with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
-    write_summary(settings.output_file, summary)
-    return summary
+    return with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
 
 
 def _why_left_out(task: Task, settings: AppsSettings) -> str | None:

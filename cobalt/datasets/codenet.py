@@ -14,28 +14,34 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
+
+import pydantic.dataclasses
+import tyro
 
 from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, open_regular, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.settings import CodeNetSettings
+from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.writing import (
     EVALUATED,
     READ,
     Counts,
     JudgedProblem,
-    check_content,
-    close_results,
-    open_results,
+    deciding,
+    groups_made,
     split_problems,
+    token_counter,
     write_groups,
 )
 from cobalt.episode import PromptSet, load_prompts, opening_messages
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.tally import Summary, Tally
+from cobalt.stage.files import check_files
+from cobalt.stage.manifest import read_summary
+from cobalt.stage.run import Outcome, stage, whole
+from cobalt.stage.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +87,32 @@ NOT_PYTHON_3 = "dropped: this Python does not compile it"
 COMPILES = "dropped: a compile error that this Python compiles"
 
 
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class CodeNetSettings(GroupSettings):
+    """Make groups of judged programs from IBM Project CodeNet, for offline training.
+
+    Reads the Python submissions and the problem pages. Writes train.jsonl and validation.jsonl with the groups, and
+    problems.jsonl with their problems, whose tests are the samples of the pages.
+    """
+
+    input_paths: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i"])]
+    """The data set: a folder, a tar file (.tar, .tar.gz), or several that make it up together. Archives are read as
+    streams and not extracted."""
+    python_2: Literal["drop", "keep"] = "drop"
+    """Submissions in Python 2: those that name it as their language, and those that name neither 2 nor 3 and that this
+    Python does not compile. With them, compile errors that this Python does compile."""
+    without_samples: Literal["drop", "keep"] = "drop"
+    """Problems whose page shows no sample: interactive ones, and pages that are cut off or empty."""
+    figures: Literal["keep", "drop"] = "keep"
+    """Problems whose page has figures, which statements lose."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
+        super().__post_init__()
+        if not self.input_paths:
+            raise UserError("no input is named: give the folder or archive of Project CodeNet by --input_paths")
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A judged Python submission.
@@ -98,33 +130,38 @@ class Submission:
     names_python_3: bool
 
 
-def preprocess_codenet(settings: CodeNetSettings) -> Summary:
+@stage
+def codenet_groups(settings: CodeNetSettings) -> Outcome:
     """Make the groups of CodeNet's Python submissions, and count what became of problems and submissions.
 
     Raises:
         UserError: bad input, or results that cannot be written or that other settings or other data made.
     """
-    if not settings.input_paths:
-        raise UserError("no input is named: give the folder or archive of Project CodeNet by --input_paths")
     for path in settings.input_paths:
         try:
             path.stat()
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
+    check_files([path for path in settings.input_paths if not path.is_dir()], settings.results)
     prompts = load_prompts(settings.prompts)
-    arguments = {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
+    counter = token_counter(settings)
+    arguments = deciding(settings, "codenet", prompts.digests, counter)
+    arguments |= {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
-    archives = [path for path in settings.input_paths if not path.is_dir()]
-    counter = open_results(settings, "codenet", (), prompts.digests, arguments, streams=archives)
     run = _Run(settings, prompts, Counts())
-    with tempfile.TemporaryDirectory(prefix="codenet-") as scratch:
+    with (
+        whole(settings.results, arguments, settings.evaluation_files) as result,
+        tempfile.TemporaryDirectory(prefix="codenet-") as scratch,
+    ):
         files = find_files(settings.input_paths, Path(scratch))
         statements = {name: _statement(page) for name, page in sorted(files.pages.items())}
         splits = split_problems(settings, {name: found.text for name, found in statements.items()})
         problems = _problems(run, files, statements, splits)
-        write_groups(settings, "codenet", problems, splits, counter, run.counts)
-    pages = _pages(statements.values())
-    return close_results(settings, run.counts, content=run.hex_content, pages=pages) | {"pages": pages}
+        write_groups(result, settings, "codenet", problems, splits, counter, run.counts)
+        _check_content(run)
+        summary = run.counts.summary() | {"pages": _pages(statements.values())}
+        result.summary = summary | {"content": run.hex_content}
+    return groups_made(summary, "CodeNet", settings.output_dir)
 
 
 @dataclass(slots=True)
@@ -140,6 +177,17 @@ class _Run:
     def hex_content(self) -> str:
         """The digest as the manifest has it."""
         return f"{self.content:064x}"
+
+
+def _check_content(run: _Run) -> None:
+    """Raise if results that are there were made of other data.
+
+    The data is too large to be read once more for a digest, so this is known only when all of it is read.
+    """
+    for path in run.settings.results:
+        before = (read_summary(path) or {}).get("content")
+        if before not in (None, run.hex_content):
+            raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
 
 
 def _statement(page: Path) -> Statement:
@@ -169,11 +217,7 @@ def _pages(statements: Iterable[Statement]) -> dict[str, int]:
 def _problems(
     run: _Run, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
 ) -> Iterator[JudgedProblem]:
-    """The problems that have a statement, each with its programs; the others are counted.
-
-    Raises:
-        UserError: bad input, or, once all is read, results that other data made.
-    """
+    """The problems that have a statement, each with its programs; the others are counted."""
     wanted = []
     for problem, metadata in sorted(files.metadata.items()):
         run.counts.problems[READ] += 1
@@ -194,7 +238,6 @@ def _problems(
         record = _record(problem, statement, instruction) if statement.samples else None
         refuse = _refusal(submissions) if run.settings.python_2 == "drop" else None
         yield JudgedProblem(problem, opening_messages(instruction, run.prompts), candidates, record, refuse)
-    check_content(run.settings, run.hex_content)
 
 
 def _why_dropped(

@@ -22,24 +22,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import pydantic.dataclasses
+
 from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
 from cobalt.datasets.sources import local_rows, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.judge import LocalJudge
+from cobalt.judge import LocalJudge, judge_or_local
 from cobalt.judge.inside import numpy_stand_in
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, last_line
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import write_whole
 from cobalt.stage.rows import decode_json
-from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
+from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
 
 logger = logging.getLogger(__name__)
 
@@ -57,24 +57,23 @@ _PLUS_INPUTS = re.compile(r"^\s*inputs\s*=", re.MULTILINE)
 _NUMPY = re.compile(r"^import numpy as np[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class HumanEvalSettings:
-    """Settings of one preprocessing run.
+    """Turn HumanEval, HumanEval+ or MBPP+ into problems; each reference program is judged in this process.
 
-    Attributes:
-        output_file: The problems.
-        input_file: Local JSONL (also compressed by gzip) or Parquet in the data set's schema; None: the data set by
-            its name.
-        data_set: Which of the three.
-        revision: Branch, tag or commit of the data set by name.
-        prompts: Prompt set of `instruction`, by name or folder.
+    Needs no service.
     """
 
-    output_file: Path
-    input_file: Path | None = None
+    output_file: Output
+    """Problems (JSONL), with their manifest next to them as .run.json."""
+    input_file: OptionalInput = None
+    """Local JSONL (also .jsonl.gz) or Parquet file in the data set's schema; default: the data set by its name."""
     data_set: DataSet = "humaneval"
+    """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them, on the Hugging Face Hub or as a release."""
     revision: str = "main"
+    """Branch, tag or commit of the data set by its name."""
     prompts: str = "paper"
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +97,44 @@ class Task:
     shown: TestSuite
 
 
-async def preprocess_humaneval(settings: HumanEvalSettings, judge: LocalJudge) -> Summary:
+@stage
+async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None) -> Outcome:
     """Write the problems in the file's order, and count them.
+
+    Args:
+        settings: What to do.
+        judge: Judges the reference programs; None: one in this process.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
         InfrastructureError: the judge failed; nothing is written.
     """
-    inputs = [settings.input_file] if settings.input_file else []
-    check_files(inputs, [settings.output_file])
     prompts = load_prompts(settings.prompts)
-    arguments = {
-        "stage": settings.data_set,
-        "source": "file" if settings.input_file else f"{HUB_NAMES[settings.data_set]}@{settings.revision}",
-        "prompts": prompts.digests,
-        "texts": {name: digest(name) for name in ("complete", "question_with_tests")},
-        "judge": dict(await judge.describe()),
-    }
-    open_manifest(settings.output_file, arguments, inputs, complete=read_summary(settings.output_file) is not None)
     tally = Tally()
-    records = []
-    for task in track(list(read_tasks(settings, tally)), desc=settings.data_set, unit="task"):
-        suite = await recorded_suite(task, judge)
-        if suite is None:
-            tally.leave_out(REFUSED, task.id)
-            continue
-        tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
-        records.append(_record(task, suite, prompts))
-    if not records:
-        raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
-    write_whole(settings.output_file, records)
-    left_out = {f"left out: {why}": tally[why] for why in dict.fromkeys((REFUSED, *tally.first))}
-    counts = {"read": tally["read"], **left_out, "kept": len(records), "calls": tally["calls"]}
-    summary = with_first({"problems": counts}, tally)
-    write_summary(settings.output_file, summary)
-    return summary
+    async with judge_or_local(judge) as local:
+        arguments = {
+            "stage": settings.data_set,
+            "source": "file" if settings.input_file else f"{HUB_NAMES[settings.data_set]}@{settings.revision}",
+            "prompts": prompts.digests,
+            "texts": {name: digest(name) for name in ("complete", "question_with_tests")},
+            "judge": dict(await local.describe()),
+        }
+        with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
+            records = []
+            for task in track(list(read_tasks(settings, tally)), desc=settings.data_set, unit="task"):
+                suite = await recorded_suite(task, local)
+                if suite is None:
+                    tally.leave_out(REFUSED, task.id)
+                    continue
+                tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
+                records.append(_record(task, suite, prompts))
+            if not records:
+                raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
+            result.write(records)
+            left_out = {f"left out: {why}": tally[why] for why in dict.fromkeys((REFUSED, *tally.first))}
+            counts = {"read": tally["read"], **left_out, "kept": len(records), "calls": tally["calls"]}
+            result.summary = with_first({"problems": counts}, tally)
+    return problems_made(result.summary, settings.data_set, settings.output_file)
 
 
 def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:

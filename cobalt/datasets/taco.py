@@ -12,74 +12,73 @@ its place.
 
 import asyncio
 import hashlib
-import logging
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
+
+import pydantic.dataclasses
+import tyro
 
 from cobalt.datasets.judged_readings import passed_reading
 from cobalt.datasets.sources import local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, Candidate, FunctionTests, Rule, easiest_places, read_row
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
-from cobalt.judge import Judge
+from cobalt.judge import Judge, judge_or_local, programs_at_a_time
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
+from cobalt.stage.manifest import write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, append_whole, encode_record, iterate_records, sort_records
-from cobalt.stage.rows import parse_json
+from cobalt.stage.records import RecordFile, iterate_records
+from cobalt.stage.run import OptionalFile, OptionalInput, Outcome, each, finished, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
-from cobalt.stage.workers import work_on_all
-
-logger = logging.getLogger(__name__)
 
 DATA_SET = "likaixin/TACO-verified"
 OVER_MAX_TESTS = "tests over max_tests"
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class TacoSettings:
-    """Settings of one preprocessing run; the defaults are the paper's.
+    """Filter likaixin/TACO-verified by the paper's rules, judge its solutions, choose public tests, and split it.
 
-    Attributes:
-        output_dir: Folder of the results.
-        input_file: Local JSONL or Parquet in the data set's schema; None: the data set by name.
-        revision: Branch, tag or commit of the data set by name.
-        attempts_file: Single-turn result on problems of an earlier run; decides which tests are easiest.
-        function_tests: "call": functions are called with typed arguments. "paper": `print(f(*input().split()))`.
-        prompts: Prompt set of `instruction`, by name or folder.
-        max_tests: Most tests of a problem.
-        authors_order: Tests of a problem that has more begin with the shortest inputs, as the authors' script has it.
-        max_solutions: Most recorded solutions to judge.
-        public_tests: Public tests of a problem.
-        dev_size: Problems of the development split.
-        seed: Decides the order of solutions and the split.
-        concurrency: Rows worked on at a time.
+    Judges in this process and needs no service. Running the same command again resumes.
     """
 
-    output_dir: Path
-    input_file: Path | None = None
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/taco")
+    """Folder for train.jsonl and dev.jsonl, and for rows.jsonl with what became of each row of the source."""
+    input_file: OptionalInput = None
+    """Local JSONL or Parquet file in the data set's schema; default: the data set by its name, streamed."""
     revision: str = "main"
-    attempts_file: Path | None = None
+    """Branch, tag or commit of the data set by its name."""
+    attempts_file: OptionalFile = None
+    """Single-turn result on the problems of an earlier run; the tests that most of its samples pass become public.
+    Default: those with the shortest inputs."""
     function_tests: FunctionTests = "call"
+    """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
     prompts: str = "paper"
+    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
     max_tests: int = 20
-    max_solutions: int = 16
-    public_tests: int = 4
-    dev_size: int = 250
-    seed: int = 42
-    concurrency: int = 4
+    """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
     authors_order: bool = False
+    """Where a problem has more tests, those with the shortest inputs come first, as in the authors' script; otherwise
+    tests keep the order of the source."""
+    max_solutions: int = 16
+    """Most recorded solutions of a problem to judge; one must pass every test."""
+    public_tests: int = 4
+    """Public tests of a problem; the rest are hidden."""
+    dev_size: int = 250
+    """Problems of the development split."""
+    seed: int = 42
+    """Seed of the order in which solutions are tried, and of the split."""
 
     def __post_init__(self) -> None:
-        for name in ("max_solutions", "public_tests", "concurrency"):
+        """Raise UserError if a setting is out of its range."""
+        for name in ("max_solutions", "public_tests"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.dev_size < 0:
@@ -96,25 +95,46 @@ class TacoSettings:
         return self.output_dir / "rows.jsonl"
 
     @property
-    def splits(self) -> dict[str, Path]:
-        """The file of each split."""
-        return {name: self.output_dir / f"{name}.jsonl" for name in ("train", "dev")}
+    def splits(self) -> list[Path]:
+        """The files of the two splits: for training, and for development."""
+        return [self.output_dir / "train.jsonl", self.output_dir / "dev.jsonl"]
+
+    @property
+    def results(self) -> list[Path]:
+        """All files that the stage writes."""
+        return [self.rows_file, *self.splits]
 
 
-async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
+@stage
+async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
     """Make the run's files and count what became of the rows; the counts go into the manifests, too.
+
+    Args:
+        settings: What to do.
+        judge: Judges recorded solutions; None: a judge in this process.
 
     Raises:
         UserError: bad input, no network, or results that cannot be written or that other settings made.
-        InfrastructureError: the judge failed on some rows; the others are kept, and running again retries those.
     """
-    check_files(
-        [path for path in (settings.input_file, settings.attempts_file) if path],
-        [settings.rows_file, *settings.splits.values()],
-    )
     prompts = load_prompts(settings.prompts)
     attempts = read_attempts(settings.attempts_file) if settings.attempts_file else {}
+    async with judge_or_local(judge) as local:
+        rows = await _judge_rows(settings, local)
+    if rows.failed:
+        return rows
+    train = settings.splits[0]
+    return Outcome(
+        summary=_split(settings, prompts, attempts, rows.summary),
+        title=f"TACO: {settings.output_dir}",
+        wrote=f"{train} and dev.jsonl",
+        next=f"cobalt sample -i {quoted(train)} -o single_turn.jsonl",
+    )
+
+
+async def _judge_rows(settings: TacoSettings, judge: Judge) -> Outcome:
+    """The first stage: a record of each row."""
     rows_file = settings.rows_file
+    inputs = [settings.input_file] if settings.input_file else []
     arguments = {
         "stage": "taco_rows",
         "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
@@ -127,64 +147,55 @@ async def preprocess_taco(settings: TacoSettings, judge: Judge) -> Summary:
     if settings.authors_order:
         arguments["authors_order"] = True
     with RecordFile(rows_file) as output:
-        counts = read_summary(rows_file) if output.done else None
-        inputs = [settings.input_file] if settings.input_file else []
-        open_manifest(rows_file, arguments, inputs, complete=counts is not None)
+        counts = finished(rows_file, arguments, inputs)
         if counts is None:
             if settings.input_file and not output.done:
-                await asyncio.to_thread(_check_rows, settings)
-            await _judge_rows(settings, judge, output)
-            with rows_file.open("rb") as lines:
-                number = sum(1 for _ in lines)
-            sort_records(rows_file, range(number))
+                await asyncio.to_thread(_check_rows, settings.input_file)
+            failed = await each(
+                _rows(settings),
+                lambda row: row.number,
+                partial(_record, settings, judge),
+                output,
+                arguments=arguments,
+                inputs=inputs,
+                concurrency=programs_at_a_time(),
+                description="TACO rows",
+                unit="row",
+            )
+            if failed:
+                return Outcome(failed=failed)
             counts = _count(rows_file)
             write_summary(rows_file, counts)
-    return _split(settings, prompts, attempts, counts)
+    return Outcome(summary=counts)
 
 
-def _check_rows(settings: TacoSettings) -> None:
+def _check_rows(path: Path) -> None:
     """Read the whole input once, so that a damaged file is found before hours of judging and not after them.
 
     Raises:
         UserError: a line is not a JSON object; it is named.
     """
-    for _ in track(_pending(settings, frozenset()), desc="TACO rows checked", unit="row"):
+    for _ in track(local_rows(path), desc="TACO rows checked", unit="row"):
         pass
 
 
-async def _judge_rows(settings: TacoSettings, judge: Judge, output: RecordFile) -> None:
-    """The first stage: append the record of each row that `output` does not hold yet."""
-    failures: list[str] = []
-    with track(initial=len(output.done), desc="TACO rows", unit="row") as progress:
-        pending = _pending(settings, output.done)
+class _Row(NamedTuple):
+    """A row of the source.
 
-        async def work(row: _Pending) -> None:
-            number, place, name, found = row
-            try:
-                record = (
-                    {"dropped": found.name} | name if isinstance(found, Rule) else await _record(settings, judge, found)
-                )
-            except InfrastructureError as error:
-                logger.error("%s: the judge failed (%s)", place, error)
-                failures.append(place)
-            else:
-                await append_whole(output, {"id": number} | record)
-                progress.update(1)
+    Attributes:
+        number: Its number, from 0.
+        place: Where it stands, for messages.
+        fields: The row.
+        repeated: Whether an earlier row has its id.
+    """
 
-        await work_on_all(pending, work, settings.concurrency)
-    if failures:
-        raise InfrastructureError(
-            f"the judge failed on {len(failures)} rows (first: {failures[0]}); the others are kept: run the same"
-            " command again to retry those"
-        )
+    number: int
+    place: str
+    fields: dict[str, Any]
+    repeated: bool
 
 
-_Pending = tuple[int, str, dict[str, Any], Candidate | Rule]
-"""A row that is still to do: its number, its place for messages, what names it, and what the rules on form say."""
-
-
-def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[_Pending]:
-    """The rows that are still to do."""
+def _rows(settings: TacoSettings) -> Iterator[_Row]:
     advice = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
     rows = (
         local_rows(settings.input_file)
@@ -194,30 +205,33 @@ def _pending(settings: TacoSettings, done: frozenset[ProblemId]) -> Iterator[_Pe
     seen = set()
     for number, (place, row) in enumerate(rows):
         identifier = row.get("id")
-        repeated = isinstance(identifier, str | int) and identifier in seen
+        yield _Row(number, place, row, isinstance(identifier, str | int) and identifier in seen)
         if isinstance(identifier, str | int):
             seen.add(identifier)
-        if number in done:
-            continue
-        name = {"source_id": identifier}
-        try:
-            found = (
-                Rule.DUPLICATE
-                if repeated
-                else read_row(row, settings.function_tests, settings.max_tests, settings.authors_order)
-            )
-        except UserError as error:
-            found, name = Rule.MALFORMED, name | {"message": f"{place}: {error}"}
-        yield number, place, name, found
 
 
-async def _record(settings: TacoSettings, judge: Judge, candidate: Candidate) -> dict[str, Any]:
-    """What `rows.jsonl` says of a row besides its number."""
-    suite = await _passed_reading(settings, judge, candidate)
+async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, Any]:
+    """What `rows.jsonl` says of a row."""
+    dropped = {"id": row.number, "dropped": Rule.DUPLICATE.name, "source_id": row.fields.get("id")}
+    if row.repeated:
+        return dropped
+    try:
+        found = await asyncio.to_thread(
+            read_row, row.fields, settings.function_tests, settings.max_tests, settings.authors_order
+        )
+    except UserError as error:
+        return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.place}: {error}"}
+    if isinstance(found, Rule):
+        return dropped | {"dropped": found.name}
+    suite = await _passed_reading(settings, judge, found)
     if suite is None:
-        return {"dropped": Rule.UNSOLVED.name, "source_id": candidate.id}
-    problem = {"id": candidate.id, "difficulty": candidate.difficulty, "question": candidate.question}
-    return {"problem": problem | {"test_cases": suite.to_json()}, "tests_left_out": candidate.tests_left_out}
+        return dropped | {"dropped": Rule.UNSOLVED.name}
+    problem = {"id": found.id, "difficulty": found.difficulty, "question": found.question}
+    return {
+        "id": row.number,
+        "problem": problem | {"test_cases": suite.to_json()},
+        "tests_left_out": found.tests_left_out,
+    }
 
 
 async def _passed_reading(settings: TacoSettings, judge: Judge, candidate: Candidate) -> TestSuite | None:
@@ -284,18 +298,16 @@ def _split(
     settings: TacoSettings, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], counts: Summary
 ) -> Summary:
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
-    places = _places_of_problems(settings.rows_file) if settings.rows_file.exists() else []
-    if not places:
+    kept = counts["rows"]["kept"]
+    if not kept:
         raise UserError(
             f"no problem is left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}): give other rows"
         )
-    if settings.dev_size >= len(places):
+    if settings.dev_size >= kept:
         raise UserError(
-            f"{len(places)} problems are left ({in_words(counts['rows'])}): --dev_size must be smaller, not"
+            f"{kept} problems are left ({in_words(counts['rows'])}): --dev_size must be smaller, not"
             f" {settings.dev_size}"
         )
-    dev = set(random.Random(settings.seed).sample(range(len(places)), settings.dev_size))
-    splits = {"train": [i for i in range(len(places)) if i not in dev], "dev": sorted(dev)}
     arguments = {
         "stage": "taco_split",
         "prompts": prompts.digests,
@@ -303,72 +315,42 @@ def _split(
         "dev_size": settings.dev_size,
         "seed": settings.seed,
     }
-    made_from = [settings.rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
-    results = settings.splits
-    summaries = [read_summary(result) if result.exists() else None for result in results.values()]
-    complete = None not in summaries
-    for result in results.values():
-        open_manifest(result, arguments, made_from, complete=complete)
-    if complete and summaries[0] is not None:
-        return summaries[0]
-    chosen: Counter[str] = Counter()
-    parts = {name: result.with_name(result.name + ".part") for name, result in results.items()}
-    try:
-        for name, members in splits.items():
-            chosen += _write_split(settings, prompts, attempts, [places[i] for i in members], parts[name])
-        if settings.attempts_file and not chosen["by recorded attempts"]:
-            raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
-        for name, result in results.items():  # only when both are complete
-            parts[name].replace(result)
-    except OSError as error:
-        raise UserError(f"cannot write into {settings.output_dir}: {error.strerror}") from None
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-    summary = counts | {
-        "splits": {name: len(members) for name, members in splits.items()},
-        "public tests": {how: chosen[how] for how in ("by recorded attempts", "by length of the input")},
-    }
-    for result in results.values():
-        write_summary(result, summary)
-    return summary
-
-
-def _places_of_problems(rows_file: Path) -> list[int]:
-    """The byte positions at which the records of kept problems begin."""
-    places = []
-    with rows_file.open("rb") as handle:
-        place = 0
-        for line in handle:
-            if "problem" in parse_json(line.decode()):
-                places.append(place)
-            place += len(line)
-    return places
-
-
-def _write_split(
-    settings: TacoSettings, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], places: list[int], path: Path
-) -> Counter[str]:
-    """Write the problems at `places` in TACO-Cobalt's schema; counts how their public tests were chosen."""
-    chosen: Counter[str] = Counter()
-    with settings.rows_file.open("rb") as rows, path.open("wb") as output:
-        for place in places:
-            rows.seek(place)
-            problem = parse_json(rows.readline().decode())["problem"]
-            suite = TestSuite.parse(problem["test_cases"])
+    inputs = [settings.rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
+    summary = finished(settings.splits, arguments, inputs)
+    if summary is not None:
+        return summary
+    dev = set(random.Random(settings.seed).sample(range(kept), settings.dev_size))
+    train_file, dev_file = settings.splits
+    attempted = 0
+    with whole(settings.splits, arguments, inputs) as result:
+        problems = (record["problem"] for record in iterate_records(settings.rows_file) if "problem" in record)
+        for index, problem in enumerate(problems):
             known = attempts.get(problem["id"])
-            if known is not None and known.digest != _digest(suite):
-                raise UserError(
-                    f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than the"
-                    " problem's: give a run on these problems"
-                )
-            chosen["by length of the input" if known is None else "by recorded attempts"] += 1
-            public = easiest_places(suite, settings.public_tests, known.passes if known else None)
-            hidden = [index for index in range(len(suite)) if index not in public]
-            record = problem | {
-                "instruction": prompts.first_turn(problem["question"], suite.fn_name),
-                "public_test_cases": suite.select(public).to_json(),
-                "hidden_test_cases": suite.select(hidden).to_json(),
-            }
-            output.write(encode_record(record))
-    return chosen
+            attempted += known is not None
+            result.write([_completed(settings, prompts, problem, known)], dev_file if index in dev else train_file)
+        if settings.attempts_file and not attempted:
+            raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
+        result.summary = counts | {
+            "splits": {"train": kept - settings.dev_size, "dev": settings.dev_size},
+            "public tests": {"by recorded attempts": attempted, "by length of the input": kept - attempted},
+        }
+    return result.summary
+
+
+def _completed(
+    settings: TacoSettings, prompts: PromptSet, problem: Mapping[str, Any], attempts: Attempts | None
+) -> dict[str, Any]:
+    """A problem in TACO-Cobalt's schema."""
+    suite = TestSuite.parse(problem["test_cases"])
+    if attempts is not None and attempts.digest != _digest(suite):
+        raise UserError(
+            f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than the problem's:"
+            " give a run on these problems"
+        )
+    public = easiest_places(suite, settings.public_tests, attempts.passes if attempts else None)
+    hidden = [index for index in range(len(suite)) if index not in public]
+    return dict(problem) | {
+        "instruction": prompts.first_turn(problem["question"], suite.fn_name),
+        "public_test_cases": suite.select(public).to_json(),
+        "hidden_test_cases": suite.select(hidden).to_json(),
+    }

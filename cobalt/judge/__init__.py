@@ -6,7 +6,7 @@ self-check. The head of `cobalt.judge.inside.zygote` says what sandboxes protect
 """
 
 from cobalt.judge.client import ServeJudge
-from cobalt.judge.local import Judge, LocalJudge
+from cobalt.judge.local import Judge, LocalJudge, judge_or_local, programs_at_a_time
 from cobalt.judge.remembering import RememberingJudge
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -20,4 +20,6 @@ __all__ = [
     "ServeJudge",
     "Verdict",
     "VerdictKind",
+    "judge_or_local",
+    "programs_at_a_time",
 ]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
 from cobalt.judge.calling import call_driver_of, module_name
@@ -46,6 +46,7 @@ LONGEST_STARVATION = 20
 # Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
 
+AnyJudge = TypeVar("AnyJudge")
 _Graded = tuple[Verdict, str]
 
 
@@ -249,6 +250,25 @@ class LocalJudge:
 
         started: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(start)
         return started
+
+
+@asynccontextmanager
+async def judge_or_local(judge: AnyJudge | None) -> AsyncIterator[AnyJudge | LocalJudge]:
+    """The judge; None: one in this process with the settings of the environment, which lives as long as the block.
+
+    Raises:
+        UserError: programs cannot be isolated on this machine, or a setting of the environment is bad.
+    """
+    if judge is not None:
+        yield judge
+        return
+    async with LocalJudge(JudgeSettings.from_environment()) as local:
+        yield local
+
+
+def programs_at_a_time() -> int:
+    """How many programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
+    return JudgeSettings.from_environment().sandboxes + 2
 
 
 def _cgroup_place(settings: JudgeSettings) -> Place | None:

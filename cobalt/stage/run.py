@@ -106,13 +106,14 @@ def marked(settings: Any, mark: str) -> list[Path]:
 def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Make a function of settings a stage: the files that these name are checked before it begins.
 
-    The settings are its first argument. A stage that judges takes a judge as its second; None: one in this process.
+    The settings are its first argument. Those with a folder for results name the files in it by a property `results`.
+    A stage that judges takes a judge as its second argument; None: one in this process.
     """
 
     @functools.wraps(function)
     def checked(*arguments: Parameters.args, **more: Parameters.kwargs) -> Result:
         settings = arguments[0]
-        check_files(marked(settings, READ), marked(settings, WRITTEN))
+        check_files(marked(settings, READ), [*marked(settings, WRITTEN), *getattr(settings, "results", ())])
         return function(*arguments, **more)
 
     return checked
@@ -127,17 +128,16 @@ class Whole:
 
     def __init__(self, files: Mapping[Path, IO[bytes]]) -> None:
         """Results by path, open for writing."""
-        self.summary: Summary = {}
+        self.summary: dict[str, Any] = {}
         self._files = files
 
     def write(self, records: Iterable[Mapping[str, Any]], path: Path | None = None) -> None:
         """Append records to a result; None: to the only one."""
-        [file] = self._files.values() if path is None else [self._files[path]]
-        file.writelines(map(encode_record, records))
+        self.write_lines(map(encode_record, records), path)
 
-    def write_lines(self, lines: Iterable[bytes]) -> None:
-        """Append encoded records to the only result."""
-        [file] = self._files.values()
+    def write_lines(self, lines: Iterable[bytes], path: Path | None = None) -> None:
+        """Append encoded records to a result; None: to the only one."""
+        [file] = self._files.values() if path is None else [self._files[path]]
         file.writelines(lines)
 
     def flush(self) -> None:
@@ -172,7 +172,7 @@ def whole(
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
         else:
-            open_manifest(path, arguments, inputs, complete=read_summary(path) is not None)
+            open_manifest(path, arguments, inputs)
     with ExitStack() as stack:
         made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
         yield made
@@ -183,6 +183,27 @@ def whole(
                 open_manifest(path, arguments, inputs)
     for path in paths:
         write_summary(path, made.summary)
+
+
+def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
+    """The summary of results that need not be made again; None: one of them is missing or has no summary.
+
+    Args:
+        results: The files.
+        arguments: As for `open_manifest`.
+        inputs: The files that the records are made from.
+
+    Raises:
+        UserError: a result was made with other arguments or data.
+    """
+    paths = [results] if isinstance(results, Path) else results
+    summaries = [read_summary(path) if path.exists() else None for path in paths]
+    filled = [path for path in paths if path.exists() and path.stat().st_size > 0]
+    if None in summaries or not filled:
+        return None
+    for path in filled:
+        open_manifest(path, arguments, inputs, complete=True)
+    return summaries[0]
 
 
 def _check_name(path: Path) -> None:

@@ -8,27 +8,23 @@ right answers, or a wrong record. Programs are chosen by a seed, as many of each
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
+from pydantic.dataclasses import dataclass
 
 from cobalt.datasets.judged_readings import judge_recorded
 from cobalt.datasets.offline.groups import Status, read_groups
-from cobalt.judge.local import Judge
+from cobalt.judge import Judge, judge_or_local, programs_at_a_time
 from cobalt.judge.verdict import ExecResult, VerdictKind
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, write_summary
-from cobalt.stage.records import write_whole
+from cobalt.stage.run import READ, Input, Outcome, Output, stage, whole
+from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
 PASSES = "passes every sample"
 CONTRADICTS = "contradicts its status"
-
-Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +34,11 @@ class CheckSettings:
     Judges in this process and needs no service.
     """
 
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    input_file: Input
     """Groups (JSONL)."""
-    problems_file: Path
+    problems_file: Annotated[Path, READ]
     """Their problems (JSONL), such as the problems.jsonl next to the groups; groups of others are passed over."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    output_file: Output
     """The programs with their verdicts (JSONL), which `python -m cobalt.judge check-recorded` reads, too."""
     most: int = 200
     """Maximum number of programs of each status."""
@@ -55,33 +51,42 @@ class CheckSettings:
             raise UserError(f"most is {self.most}: it must be 1 or more")
 
 
-async def check_groups(settings: CheckSettings, judge: Judge, concurrency: int = 4) -> Summary:
-    """Judge the programs, write them with their verdicts, and return a table of agreement by status.
+@stage
+async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> Outcome:
+    """Judge the programs, write them with their verdicts, and make a table of agreement by status.
+
+    Args:
+        settings: What to do.
+        judge: Judges the programs; None: a judge in this process.
 
     Raises:
         UserError: bad input, or a result that cannot be written or that other settings made.
-        InfrastructureError: the judge failed.
+        InfrastructureError: the judge failed; nothing is written.
     """
-    inputs = [settings.input_file, settings.problems_file]
-    check_files(inputs, [settings.output_file])
     suites = {str(problem.id): problem.tests for problem in load_problems(settings.problems_file)}
     chosen = choose_programs(settings, frozenset(suites))
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
-    arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
-    open_manifest(settings.output_file, arguments | {"judge": dict(await judge.describe())}, inputs)
     results: dict[int, ExecResult] = {}
+    async with judge_or_local(judge) as local:
 
-    async def work(item: tuple[int, dict[str, Any]]) -> None:
-        place, program = item
-        results[place] = await judge_recorded(judge, program["code"], suites[program["problem_id"]])
+        async def work(item: tuple[int, dict[str, Any]]) -> None:
+            index, program = item
+            results[index] = await judge_recorded(local, program["code"], suites[program["problem_id"]])
 
-    await work_on_all(iter(enumerate(chosen)), work, concurrency)
-    judged = [(Status(program["status"]), results[place]) for place, program in enumerate(chosen)]
-    summary = agreement(judged)
-    write_whole(settings.output_file, _records(chosen, [result for _, result in judged], suites))
-    write_summary(settings.output_file, summary)
-    return summary
+        arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
+        arguments["judge"] = dict(await local.describe())
+        with whole(settings.output_file, arguments, [settings.input_file, settings.problems_file]) as result:
+            await work_on_all(iter(enumerate(chosen)), work, programs_at_a_time())
+            in_order = [results[index] for index in range(len(chosen))]
+            result.write(_records(chosen, in_order, suites))
+            statuses = [Status(program["status"]) for program in chosen]
+            result.summary = agreement(list(zip(statuses, in_order, strict=True)))
+    return Outcome(
+        summary=result.summary,
+        title=f"Agreement by status: {settings.output_file}",
+        wrote=str(settings.output_file),
+    )
 
 
 def choose_programs(settings: CheckSettings, problems: frozenset[str]) -> list[dict[str, Any]]:

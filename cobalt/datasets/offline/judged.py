@@ -28,19 +28,19 @@ from cobalt.datasets.offline.writing import (
     READ,
     Counts,
     JudgedProblem,
-    close_results,
-    open_results,
+    deciding,
+    groups_made,
     split_problems,
+    token_counter,
     write_groups,
 )
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.thinking import CLOSE, OPEN
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.records import iterate_records
-from cobalt.stage.tally import Summary
+from cobalt.stage.run import Outcome, stage, whole
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ OWN_PROMPTS = "from the conversations"
 _RULE = "give results of one input, each finished and in its order"
 
 
-def convert_judged(settings: JudgedSettings) -> Summary:
+@stage
+def judged_groups(settings: JudgedSettings) -> Outcome:
     """Make the groups of files of judged programs, and count what became of problems and programs.
 
     The files are read twice, one record of each at a time: for the statements, and for the programs.
@@ -59,7 +60,6 @@ def convert_judged(settings: JudgedSettings) -> Summary:
             made.
     """
     prompts = load_prompts(settings.prompts)
-    check_files(settings.input_files, [])
     writers = _writer_names(settings.input_files)
     firsts = {path: _first_record(path) for path in settings.input_files}
     _check_responses(settings, firsts)
@@ -73,12 +73,15 @@ def convert_judged(settings: JudgedSettings) -> Summary:
     if len(writers) > 1:
         arguments["writers"] = writers
     asked = OWN_PROMPTS if own_prompts else prompts.digests
-    counter = open_results(settings, "judged", settings.input_files, asked, arguments)
-    splits = split_problems(settings, _statements(settings.input_files, own_prompts=own_prompts))
+    counter = token_counter(settings)
+    arguments = deciding(settings, "judged", asked, counter) | arguments
     counts = Counts()
-    problems = _problems(settings, prompts, writers, splits, counts)
-    write_groups(settings, settings.source, problems, splits, counter, counts)
-    return close_results(settings, counts)
+    with whole(settings.results, arguments, [*settings.input_files, *settings.evaluation_files]) as result:
+        splits = split_problems(settings, _statements(settings.input_files, own_prompts=own_prompts))
+        problems = _problems(settings, prompts, writers, splits, counts)
+        write_groups(result, settings, settings.source, problems, splits, counter, counts)
+        result.summary = counts.summary()
+    return groups_made(result.summary, "Judged programs", settings.output_dir)
 
 
 def _first_record(path: Path) -> dict[str, Any]:

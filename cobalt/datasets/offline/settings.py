@@ -1,22 +1,26 @@
-"""The settings of the scripts that make groups for offline training; they are the scripts' flags, too.
+"""The settings that the stages share which make groups for offline training, and those of judged programs.
 
-The paper's values are defaults where they are known; docs/offline_rl.md says which are not. This module imports nothing
-heavy, because `--help` reads it.
+The paper's values are defaults where they are known; docs/offline_rl.md says which are not.
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pydantic.dataclasses
 import tyro
 
 from cobalt.datasets.offline.groups import Contrast, Status
 from cobalt.episode import TemplateThinking
 from cobalt.stage.errors import UserError
+from cobalt.stage.run import READ
+
+TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
+"""The results by the names of their files."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardLevels:
     """Reward of each status. The paper's are not known; these are CodeRL's four levels."""
 
@@ -58,7 +62,7 @@ class RewardLevels:
         return reward
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupSettings:
     """What groups are made of, whatever their source."""
 
@@ -87,7 +91,7 @@ class GroupSettings:
     validation_share: float = 0.05
     """Share of the problems for validation.jsonl, 0 to below 1; 0: no such file. Problems with similar statements are
     in the same file."""
-    evaluation_files: tuple[Path, ...] = ()
+    evaluation_files: Annotated[tuple[Path, ...], READ] = ()
     """Problems (JSONL) that models will be evaluated on; problems with similar statements are left out."""
     similarity: float = 0.5
     """From which share of the shorter statement that is in the longer two statements are similar, above 0 to 1."""
@@ -97,6 +101,12 @@ class GroupSettings:
     """Reward of each status."""
     seed: int = 42
     """Seed of the choice of programs, of the groups and of the split."""
+
+    @property
+    def results(self) -> list[Path]:
+        """The files that the stage writes: the groups, and their problems."""
+        names = [TRAIN, *([VALIDATION] if self.validation_share else []), PROBLEMS]
+        return [self.output_dir / f"{name}.jsonl" for name in names]
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
@@ -119,27 +129,7 @@ class GroupSettings:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodeNetSettings(GroupSettings):
-    """Make groups of judged programs from IBM Project CodeNet, for offline training.
-
-    Reads the Python submissions and the problem pages. Writes train.jsonl and validation.jsonl with the groups, and
-    problems.jsonl with their problems, whose tests are the samples of the pages.
-    """
-
-    input_paths: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i"])]
-    """The data set: a folder, a tar file (.tar, .tar.gz), or several that make it up together. Archives are read as
-    streams and not extracted."""
-    python_2: Literal["drop", "keep"] = "drop"
-    """Submissions in Python 2: those that name it as their language, and those that name neither 2 nor 3 and that this
-    Python does not compile. With them, compile errors that this Python does compile."""
-    without_samples: Literal["drop", "keep"] = "drop"
-    """Problems whose page shows no sample: interactive ones, and pages that are cut off or empty."""
-    figures: Literal["keep", "drop"] = "keep"
-    """Problems whose page has figures, which statements lose."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgedSettings(GroupSettings):
     """Make groups of judged programs from results of this project or from APPS-like files, for offline training.
 
@@ -147,7 +137,7 @@ class JudgedSettings(GroupSettings):
     single-turn result (exec_results), or problems with recorded programs (human_solutions, generated_solutions).
     """
 
-    input_files: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i", "--input_file"])]
+    input_files: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i", "--input_file"]), READ]
     """The judged programs (JSONL). Several files about the same problems, such as the results of several models or
     temperatures, are one pool of programs."""
     responses: Literal["as_written", "programs", "turns"] = "as_written"

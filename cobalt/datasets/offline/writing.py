@@ -1,4 +1,4 @@
-"""Write the groups of a source into files for training and validation, with their manifests and counts.
+"""Write the groups of a source into files for training and validation, and count what became of problems and programs.
 
 This is what the sources share: problems with statements that models will be evaluated on are left out, problems with
 similar statements get into the same file, and prompts and responses over the limit of length are left out. Nothing is
@@ -8,7 +8,7 @@ judged here.
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,20 +17,16 @@ from typing import IO, Any
 
 from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
 from cobalt.datasets.offline.groups import OfflineGroup, Status
-from cobalt.datasets.offline.settings import GroupSettings
+from cobalt.datasets.offline.settings import PROBLEMS, TRAIN, VALIDATION, GroupSettings
 from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
 from cobalt.stage.records import encode_record
 from cobalt.stage.rows import read_rows
+from cobalt.stage.run import Outcome, Whole, quoted
 from cobalt.stage.tally import Summary, Tally, with_first
-
-TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
 
 # What becomes of a problem; keys of a run's counts.
 READ = "read"
@@ -86,38 +82,31 @@ class Counts:
         return with_first(counts, self.problems, self.programs)
 
 
-def open_results(
-    settings: GroupSettings,
-    stage: str,
-    inputs: Sequence[Path],
-    prompts: Mapping[str, str] | str,
-    arguments: Mapping[str, Any],
-    streams: Sequence[Path] = (),
-) -> PromptTokenCounter | None:
-    """Check the files, write the manifests of the results, and load what measures lengths.
-
-    Args:
-        settings: The run's settings.
-        stage: Name of the run's kind.
-        inputs: Files that the groups are made from, besides those of the settings.
-        prompts: What the manifests have for the prompts: the digests of the prompt set, or where they are from.
-        arguments: Settings of the source that decide the groups.
-        streams: Inputs that are too large to be read once more for their digests, which the source makes itself.
-
-    Returns:
-        What measures prompts and responses; None if there is no limit of length.
+def token_counter(settings: GroupSettings) -> PromptTokenCounter | None:
+    """What measures prompts and responses; None if there is no limit of length.
 
     Raises:
-        UserError: a file cannot be read or written; a result was made with other settings; there is no such policy, or
-            its tokenizer has no chat template or no token that ends a response.
+        UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
     """
-    read = [*inputs, *settings.evaluation_files]
-    check_files([*read, *streams], _results(settings).values())
-    counter = None
-    if settings.model_name is not None:
-        counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
-        counter.check_end()
-    deciding = {
+    if settings.model_name is None:
+        return None
+    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+    counter.check_end()
+    return counter
+
+
+def deciding(
+    settings: GroupSettings, stage: str, prompts: Mapping[str, str] | str, counter: PromptTokenCounter | None
+) -> dict[str, Any]:
+    """What decides the groups, for the manifests, besides the settings of a source.
+
+    Args:
+        settings: The settings of the stage.
+        stage: Its name.
+        prompts: The digests of the prompt set, or where the prompts are from.
+        counter: What measures lengths.
+    """
+    return {
         "stage": stage,
         "prompts": prompts if isinstance(prompts, str) else dict(prompts),
         "rewards": asdict(settings.rewards),
@@ -125,43 +114,17 @@ def open_results(
         "max_tokens": None if counter is None else settings.max_tokens,
         "chat_template_thinking": None if counter is None else settings.chat_template_thinking,
         **{name: getattr(settings, name) for name in _DECIDING},
-        **arguments,
     }
-    for result in _results(settings).values():
-        open_manifest(result, deciding, read)
-    return counter
 
 
-def check_content(settings: GroupSettings, content: str) -> None:
-    """Raise if results that are already there were made of other data.
-
-    For sources that make the digest of their data themselves (`streams`), which is known only when all is read: just
-    before `write_groups` replaces the results.
-
-    Args:
-        settings: The run's settings.
-        content: The digest, which `close_results` adds to the summary as `content`.
-
-    Raises:
-        UserError: a result was made of other data.
-    """
-    for result in _results(settings).values():
-        before = (read_summary(result) or {}).get("content")
-        if before not in (None, content):
-            raise UserError(f"{result} was made from other data: name another output folder, or move this one away")
-
-
-def close_results(settings: GroupSettings, counts: Counts, **more: object) -> Summary:
-    """Add the counts, and more facts about the run, to the manifests of the results; returns the counts."""
-    summary = counts.summary()
-    for result in _results(settings).values():
-        write_summary(result, {**summary, **more})
-    return summary
-
-
-def _results(settings: GroupSettings) -> dict[str, Path]:
-    names = [TRAIN, *([VALIDATION] if settings.validation_share else []), PROBLEMS]
-    return {name: settings.output_dir / f"{name}.jsonl" for name in names}
+def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
+    """The outcome of a stage that made groups for offline training."""
+    return Outcome(
+        summary=summary,
+        title=f"{source}: {folder}",
+        wrote=str(folder),
+        next=f"cobalt train offline_rl --data_dir {quoted(folder)} --model MODEL -o RUN",
+    )
 
 
 def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> dict[str, str]:
@@ -229,16 +192,17 @@ class _Parts:
         self._places[problem] = (self._file.tell(), len(lines))
         self._file.write(lines)
 
-    def write(self, order: Iterable[str], output: IO[bytes]) -> None:
-        """Write the lines of the problems that have some."""
+    def lines(self, order: Iterable[str]) -> Iterator[bytes]:
+        """The lines of the problems that have some."""
         for problem in order:
             if problem in self._places:
-                place, length = self._places[problem]
-                self._file.seek(place)
-                output.write(self._file.read(length))
+                offset, length = self._places[problem]
+                self._file.seek(offset)
+                yield self._file.read(length)
 
 
 def write_groups(
+    result: Whole,
     settings: GroupSettings,
     source: str,
     problems: Iterable[JudgedProblem],
@@ -246,12 +210,13 @@ def write_groups(
     counter: PromptTokenCounter | None,
     counts: Counts,
 ) -> None:
-    """Make the groups of each problem and write them; the files appear together, when all problems are read.
+    """Make the groups of each problem and write them when all problems are read.
 
     The problems may come in any order. In the files they have that of the splits.
 
     Args:
-        settings: Where to, and how groups are made.
+        result: The files of `settings.results`.
+        settings: How groups are made.
         source: Name of the data set in the groups.
         problems: The problems, each with a split.
         splits: The split of each problem.
@@ -263,8 +228,10 @@ def write_groups(
     """
     most = 0
     with ExitStack() as stack:
-        handles = {name: stack.enter_context(replacing(path)) for name, path in _results(settings).items()}
-        parts = {name: _Parts(stack.enter_context(tempfile.TemporaryFile(dir=settings.output_dir))) for name in handles}
+        parts = {
+            path.stem: _Parts(stack.enter_context(tempfile.TemporaryFile(dir=settings.output_dir)))
+            for path in settings.results
+        }
         for problem in problems:
             fits, prompt_fits = _limit(settings, counter, problem.messages)
             if not prompt_fits:
@@ -295,9 +262,9 @@ def write_groups(
             parts[split].add(problem.id, b"".join(lines))
             if problem.record is not None:
                 parts[PROBLEMS].add(problem.id, encode_record(problem.record))
-        _check_splits(settings, handles, counts, most)
-        for name, handle in handles.items():
-            parts[name].write(splits, handle)
+        _check_splits(settings, parts, counts, most)
+        for path in settings.results:
+            result.write_lines(parts[path.stem].lines(splits), path)
 
 
 def _most_of_a_turn(candidates: Sequence[Candidate]) -> int:
