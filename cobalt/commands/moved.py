@@ -19,7 +19,7 @@ MOVED = {
     "cobalt.datasets.numpy_stand_in": "cobalt.judge.inside.numpy_stand_in",
     "cobalt.datasets.pocket": "cobalt.pocket",
     "cobalt.datasets.tally": "cobalt.stage.tally",
-    "cobalt.datasets.verl_flags": "cobalt.commands.verl_flags",
+    "cobalt.datasets.verl_flags": "cobalt.selection.verl_rows",
     "cobalt.datasets.verl_rows": "cobalt.selection.verl_rows",
     "cobalt.diversity": "cobalt.rollout.diversity",
     "cobalt.engine.openai_routes": "cobalt.serving.openai_routes",
