@@ -1,6 +1,6 @@
-"""Extract hacking events: `cobalt.commands.extract_turn_level_errors`."""
+"""Extract hacking events: `cobalt.hacking.extraction:extract_events`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.extract_turn_level_errors")
+    run_command("cobalt.hacking.extraction:extract_events")

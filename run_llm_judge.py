@@ -1,6 +1,6 @@
-"""Classify hacking events: `cobalt.commands.run_llm_judge`."""
+"""Classify hacking events: `cobalt.hacking.classifier:classify_events`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.run_llm_judge")
+    run_command("cobalt.hacking.classifier:classify_events")

@@ -16,7 +16,7 @@ from support import square_problem, write_lines
 
 from cobalt.engine import Completion, GenerationSettings
 from cobalt.episode.record import read_trajectories
-from cobalt.hacking.extraction import extract_events
+from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -105,7 +105,8 @@ async def _make(folder, policy):
         assert await run_multi_turn(run, engine, judge) == 0
         assert await run_evaluation(multi, evaluated, judge) == 0
         write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)
-    await extract_events(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl", judge)
+    extraction = ExtractionSettings(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl")
+    await extract_events(extraction, judge)
     for name, settings in (("prompts", {}), ("test_prompts", {"is_test": True, "num_turns": 2})):
         run = ProcessingSettings(
             folder / "evaluation.jsonl",

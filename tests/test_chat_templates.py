@@ -386,7 +386,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
     from cobalt.rollout.evaluate import run_evaluation
     from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
     from cobalt.selection.processing import ProcessingSettings, select_prompts
-    from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn
+    from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
     from cobalt.stage.records import read_records
 
     policy, judge = Policy(model, answers_of(model)), KnowingJudge()
@@ -404,7 +404,13 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         files[split] = tmp_path / f"{split}_prompts.jsonl"
         cut = ProcessingSettings(evaluated, files[split], model.name, max_prompt_tokens=10**5, prompts="pocket")
         await select_prompts(cut, judge)
-    rows = VerlRowsSettings(files["train"], files["validation"], tmp_path / "rows", model.name, 10**5)
+    rows = MultiTurnRowsSettings(
+        train_file=files["train"],
+        validation_file=files["validation"],
+        local_dir=tmp_path / "rows",
+        model_name=model.name,
+        max_prompt_length=10**5,
+    )
     convert_multi_turn(rows)
     seen = set()
     for row in parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist():

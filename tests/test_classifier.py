@@ -13,7 +13,6 @@ from provider import answer, failure, serve
 from support import ROOT, needs_api, write_lines
 
 from cobalt.engine import Completion
-from cobalt.engine.base import GenerationSettings
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
@@ -226,13 +225,13 @@ def verdict(*numbers):
 
 async def judge(tmp_path, events, engine, **settings):
     run = ClassifierSettings(
-        write_lines(tmp_path / "events.jsonl", events),
-        tmp_path / "judged.jsonl",
-        GenerationSettings(temperature=1, top_p=1, n=3),
+        input_file=write_lines(tmp_path / "events.jsonl", events),
+        output_file=tmp_path / "judged.jsonl",
+        num_completions=3,
         **settings,
     )
-    summary, failed = await classify_events(run, engine, structured=False)
-    return summary, failed, [json.loads(line) for line in run.output_file.read_text().splitlines()]
+    outcome = await classify_events(run, engine)
+    return outcome.summary, outcome.failed, [json.loads(line) for line in run.output_file.read_text().splitlines()]
 
 
 async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):

@@ -22,7 +22,7 @@ from cobalt.episode.record import (
     read_trajectories,
 )
 from cobalt.episode.trajectory import Trajectory, Turn
-from cobalt.hacking.extraction import extract_events
+from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.report.runs import read_run
@@ -296,7 +296,7 @@ async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path,
     with pytest.raises(bug, match="planted"):
         write_viewer({"run": path}, tmp_path / "view.html")
     with pytest.raises(bug, match="planted"):
-        await extract_events(path, path, tmp_path / "events.jsonl", NoJudge())
+        await extract_events(ExtractionSettings(path, path, tmp_path / "events.jsonl"), NoJudge())
     with pytest.raises(bug, match="planted"):
         await run_evaluation(path, tmp_path / "again.jsonl", NoJudge())
 

@@ -8,7 +8,7 @@ from support import square_problem, write_lines
 from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.hacking.events import read_events as report_events
-from cobalt.hacking.extraction import extract_events
+from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.feedback import failure_text
@@ -68,8 +68,8 @@ class NoJudge:
 async def extract(tmp_path, *records, problems=None, judge=None):
     data = write_lines(tmp_path / "data.jsonl", problems or [perturbed_problem()])
     run = write_lines(tmp_path / "run.jsonl", records)
-    summary = await extract_events(data, run, tmp_path / "events.jsonl", judge or NoJudge())
-    return summary, [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    outcome = await extract_events(ExtractionSettings(data, run, tmp_path / "events.jsonl"), judge or NoJudge())
+    return outcome.summary, [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_a_file_of_another_kind_is_not_replaced(tmp_path):
     for output, message in ((run, "is an input of this command"), (other, "other.jsonl exists")):
         before = output.read_bytes()
         with pytest.raises(UserError, match=message):
-            await extract_events(data, run, output, NoJudge())
+            await extract_events(ExtractionSettings(data, run, output), NoJudge())
         assert output.read_bytes() == before
 
 
@@ -268,7 +268,7 @@ async def test_a_perturbed_run_goes_from_problems_to_events(tmp_path):
     )
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         assert await run_multi_turn(run, ReplayEngine(recorded_file, 2), judge) == 0
-    summary = await extract_events(data, run.output_file, tmp_path / "events.jsonl", NoJudge())
-    assert summary["hacking"] == {"events": 1, "trajectories": 1, "problems": 1}
+    outcome = await extract_events(ExtractionSettings(data, run.output_file, tmp_path / "events.jsonl"), NoJudge())
+    assert outcome.summary["hacking"] == {"events": 1, "trajectories": 1, "problems": 1}
     [found] = report_events(tmp_path / "events.jsonl")
     assert (found.problem, found.sample, found.turn, found.category) == (0, 1, 1, "not classified")

@@ -36,7 +36,12 @@ from cobalt.rollout.evaluate_single import evaluate_single_turn
 from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
-from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.selection.verl_rows import (
+    MultiTurnRowsSettings,
+    SingleTurnRowsSettings,
+    convert_multi_turn,
+    convert_single_turn,
+)
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
@@ -624,8 +629,14 @@ def test_samples_and_turns():
 def test_problems_in_both_splits_are_read_and_counted(tmp_path, policy, caplog):
     train = write_lines(tmp_path / "train.jsonl", [square_problem(0), square_problem(1)])
     validation = write_lines(tmp_path / "validation.jsonl", [square_problem(1), square_problem(2)])
-    settings = VerlRowsSettings(train, validation, tmp_path / "rows", policy, max_prompt_length=2048)
-    summary = convert_single_turn(settings)
+    settings = SingleTurnRowsSettings(
+        train_file=train,
+        validation_file=validation,
+        local_dir=tmp_path / "rows",
+        model_name=policy,
+        max_prompt_length=2048,
+    )
+    summary = convert_single_turn(settings).summary
     assert (summary["train"]["rows"], summary["validation"]["rows"]) == (2, 2)
     assert summary["validation"]["problems also in train"] == 1
     assert str(validation) in caplog.text
@@ -652,9 +663,15 @@ def test_contextual_prompts_of_the_authors_load(tmp_path, policy):
 
     train = write_lines(tmp_path / "t.jsonl", [authors_prompt(7, 2), authors_prompt(7, 0), authors_prompt(8, 1)])
     validation = write_lines(tmp_path / "v.jsonl", [authors_prompt(9, 1)])
-    settings = VerlRowsSettings(train, validation, tmp_path / "rows", policy, max_prompt_length=10240)
+    settings = MultiTurnRowsSettings(
+        train_file=train,
+        validation_file=validation,
+        local_dir=tmp_path / "rows",
+        model_name=policy,
+        max_prompt_length=10240,
+    )
     convert_multi_turn(settings)
-    rows = parquet.read_table(settings.results["train"]).to_pylist()
+    rows = parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist()
     extra = [row["extra_info"] for row in rows]
     assert [(item["problem_id"], item["turn"], item["prev_best_pass_rate"]) for item in extra] == [
         ("7", 2, 0.5),
@@ -864,7 +881,16 @@ def test_seeds():
 def test_prompt_length(tmp_path, policy):
     train = [square_problem(0), square_problem(1, question="problem " * 3000)]
     files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", [square_problem(2)]))]
-    summary = convert_single_turn(VerlRowsSettings(*files, tmp_path / "rows", policy, max_prompt_length=2048), "pocket")
+    summary = convert_single_turn(
+        SingleTurnRowsSettings(
+            train_file=files[0],
+            validation_file=files[1],
+            local_dir=tmp_path / "rows",
+            model_name=policy,
+            max_prompt_length=2048,
+            prompts="pocket",
+        )
+    ).summary
     assert summary["train"]["dropped: over max_prompt_length"] == 1
     assert summary["train"]["rows"] == 1
 

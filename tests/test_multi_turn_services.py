@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 
 from cobalt.episode import history_text
-from cobalt.selection.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -39,8 +39,19 @@ def rows(seed_model, tmp_path_factory):
     """Rows of episodes by the pocket world's own rules."""
     folder = tmp_path_factory.mktemp("rows")
     world = seed_model.parent / "data"
-    run = VerlRowsSettings(world / "train.jsonl", world / "dev.jsonl", folder, str(seed_model), 512, "pocket")
-    convert_single_turn(run, "pocket", EpisodeRules(enable_thinking=True, truncated_thinking="drop"))
+    run = SingleTurnRowsSettings(
+        train_file=world / "train.jsonl",
+        validation_file=world / "dev.jsonl",
+        local_dir=folder,
+        model_name=str(seed_model),
+        max_prompt_length=512,
+        data_source="pocket",
+        prompts="pocket",
+        episodes=True,
+        enable_thinking=True,
+        truncated_thinking="drop",
+    )
+    convert_single_turn(run)
     return folder
 
 

@@ -15,7 +15,7 @@ from support import ROOT, square_problem, write_lines
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import verpo as equations
-from cobalt.selection.verl_rows import EpisodeRules, VerlRowsSettings, convert_single_turn
+from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path
 from cobalt.training.checks import check
@@ -174,6 +174,12 @@ def test_the_rewards_of_a_step_count_each_trajectory_once():
 # --- rows, checks, scripts
 
 
+def rows_of(files, folder, policy, prompts="pocket", **rules):
+    train, validation = files
+    more = {"model_name": policy, "max_prompt_length": 512, "prompts": prompts} | rules
+    convert_single_turn(SingleTurnRowsSettings(train_file=train, validation_file=validation, local_dir=folder, **more))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, policy):
     """Rows that begin episodes, rows that do not, and a model folder without weights."""
@@ -183,10 +189,13 @@ def world(tmp_path_factory, policy):
     tokenizer = AutoTokenizer.from_pretrained(policy)
     tokenizer.save_pretrained(folder / "model")
     Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=20000).save_pretrained(folder / "model")
-    for name, rules in (("episodes", EpisodeRules(True, "drop")), ("plain", None)):
+    for name, rules in (
+        ("episodes", {"episodes": True, "enable_thinking": True, "truncated_thinking": "drop"}),
+        ("plain", {}),
+    ):
         train = write_lines(folder / "train.jsonl", [square_problem(f"t{n}") for n in range(160)])
         validation = write_lines(folder / "validation.jsonl", [square_problem(f"v{n}") for n in range(4)])
-        convert_single_turn(VerlRowsSettings(train, validation, folder / name, policy, 512), "pocket", rules)
+        rows_of([train, validation], folder / name, policy, **rules)
     return folder
 
 
@@ -219,7 +228,7 @@ def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, 
     train = write_lines(tmp_path / "t.jsonl", [square_problem("t", **fields)])
     validation = write_lines(tmp_path / "v.jsonl", [square_problem("v")])
     with pytest.raises(UserError, match=message):
-        convert_single_turn(VerlRowsSettings(train, validation, tmp_path, policy, 512), "pocket", EpisodeRules())
+        rows_of([train, validation], tmp_path, policy, episodes=True)
 
 
 def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkeypatch):
@@ -233,7 +242,7 @@ def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkey
     files = [write_lines(tmp_path / f"{name}.jsonl", [square_problem(name)]) for name in "tv"]
     for prompts, named in (("mine", str(tmp_path / "mine")), ("pocket", "pocket")):
         folder = tmp_path / f"rows_{prompts}"
-        convert_single_turn(VerlRowsSettings(*files, folder, policy, 512), prompts, EpisodeRules())
+        rows_of(files, folder, policy, prompts=prompts, episodes=True)
         [row] = parquet.read_table(folder / "train.parquet").to_pylist()
         assert row["extra_info"]["episode"]["prompts"] == named
 

@@ -20,7 +20,7 @@ from cobalt.hacking.perturbation import PerturbationSettings
 from cobalt.rollout.multi_turn import MultiTurnSettings
 from cobalt.rollout.single_turn import SingleTurnSettings
 from cobalt.selection.processing import ProcessingSettings
-from cobalt.selection.verl_rows import VerlRowsSettings
+from cobalt.selection.verl_rows import SingleTurnRowsSettings
 from cobalt.stage.environment import SHORT_WAIT, environment_variables
 from cobalt.stage.manifest import manifest_path, open_manifest
 
@@ -33,13 +33,13 @@ RESULT = {"input_file": ABSENT, "output_file": ABSENT}
     [
         (LiveCodeBenchSettings, {"output_file": ABSENT, "input_file": ABSENT, "prompts": "none-such"}),
         (TacoSettings, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
-        (VerlRowsSettings, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT,
+        (SingleTurnRowsSettings, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT,
                             "model_name": "none-such", "max_prompt_length": 1}),
         (SingleTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
         (MultiTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
         (PerturbationSettings, RESULT | {"exclude_ids": ABSENT}),
         (ProcessingSettings, RESULT | {"model_name": "none-such", "prompts": "none-such"}),
-        (ClassifierSettings, RESULT | {"generation": GenerationSettings(), "human_labels": ABSENT}),
+        (ClassifierSettings, RESULT | {"human_labels": ABSENT}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip

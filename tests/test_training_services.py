@@ -14,7 +14,12 @@ import pytest
 from support import ROOT, trajectory_record, write_lines
 
 from cobalt.selection.processing import ProcessingSettings, select_prompts
-from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.selection.verl_rows import (
+    MultiTurnRowsSettings,
+    SingleTurnRowsSettings,
+    convert_multi_turn,
+    convert_single_turn,
+)
 from cobalt.training import checkpoints
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
@@ -76,8 +81,16 @@ def rows(seed_model, tmp_path_factory):
     """A folder with the rows of single-turn training."""
     folder = tmp_path_factory.mktemp("rows")
     world = seed_model.parent / "data"
-    run = VerlRowsSettings(world / "train.jsonl", world / "dev.jsonl", folder, str(seed_model), 256, "pocket")
-    convert_single_turn(run, "pocket")
+    run = SingleTurnRowsSettings(
+        train_file=world / "train.jsonl",
+        validation_file=world / "dev.jsonl",
+        local_dir=folder,
+        model_name=str(seed_model),
+        max_prompt_length=256,
+        data_source="pocket",
+        prompts="pocket",
+    )
+    convert_single_turn(run)
     return folder
 
 
@@ -251,8 +264,13 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
         ]
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
         await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
-    partial = VerlRowsSettings(
-        tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "rows", policy, 1024, "pocket"
+    partial = MultiTurnRowsSettings(
+        train_file=tmp_path / "train.jsonl",
+        validation_file=tmp_path / "validation.jsonl",
+        local_dir=tmp_path / "rows",
+        model_name=policy,
+        max_prompt_length=1024,
+        data_source="pocket",
     )
     convert_multi_turn(partial)
     output = tmp_path / "run"

@@ -14,7 +14,7 @@ from machines import Machine, two_machines
 from support import ROOT, square_problem, write_lines
 from test_training_services import SMALL
 
-from cobalt.selection.verl_rows import VerlRowsSettings, convert_single_turn
+from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.records import read_records
 from cobalt.training import checkpoints
 
@@ -248,8 +248,18 @@ def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_th
 def training(place: Path, world, output: Path) -> list[object]:
     """The command of a training run of three steps; its rows are made here."""
     data = place / "rows"
-    files = (world.model.parent / "data" / f"{split}.jsonl" for split in ("train", "dev"))
-    convert_single_turn(VerlRowsSettings(*files, data, str(world.model), 256, "pocket"), "pocket")
+    train, validation = (world.model.parent / "data" / f"{split}.jsonl" for split in ("train", "dev"))
+    convert_single_turn(
+        SingleTurnRowsSettings(
+            train_file=train,
+            validation_file=validation,
+            local_dir=data,
+            model_name=str(world.model),
+            max_prompt_length=256,
+            data_source="pocket",
+            prompts="pocket",
+        )
+    )
     command = ["bash", "scripts/train_grpo_single_turn.sh", "--data_dir", data, "--model", world.model]
     return [*command, "--output_dir", output, *SMALL, "trainer.total_training_steps=3"]
 

@@ -1,5 +1,6 @@
 """Parquet for veRL: columns, lengths, splits, and veRL's own data set reading them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,12 @@ from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.selection import verl_rows
 from cobalt.selection.processing import ProcessingSettings, select_prompts
-from cobalt.selection.verl_rows import VerlRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.selection.verl_rows import (
+    MultiTurnRowsSettings,
+    SingleTurnRowsSettings,
+    convert_multi_turn,
+    convert_single_turn,
+)
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path
@@ -19,10 +25,21 @@ COLUMNS = ["data_source", "prompt", "ability", "reward_model", "extra_info"]
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 
 
-def single_turn(tmp_path, policy, train, validation, limit=4096):
-    train_file = write_lines(tmp_path / "t.jsonl", train)
-    validation_file = write_lines(tmp_path / "v.jsonl", validation)
-    return VerlRowsSettings(train_file, validation_file, tmp_path / "verl", policy, limit)
+def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096, **more):
+    train, validation = files
+    return kind(
+        train_file=train,
+        validation_file=validation,
+        local_dir=tmp_path / "verl",
+        model_name=policy,
+        max_prompt_length=limit,
+        **more,
+    )
+
+
+def single_turn(tmp_path, policy, train, validation, limit=4096, **more):
+    files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation))]
+    return settings_of(tmp_path, policy, files, limit=limit, **more)
 
 
 async def multi_turn(tmp_path, policy):
@@ -31,13 +48,14 @@ async def multi_turn(tmp_path, policy):
         record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
         source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
         await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
-    return VerlRowsSettings(tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tmp_path / "verl", policy, 4096)
+    files = [tmp_path / "train.jsonl", tmp_path / "validation.jsonl"]
+    return settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
 
 
 def test_two_commands_do_not_write_one_folder_at_once(tmp_path, policy):
     settings = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
     with locked_folder(settings.local_dir), pytest.raises(UserError, match="another process"):
-        convert_single_turn(settings, "paper")
+        convert_single_turn(settings)
     assert not list(settings.local_dir.iterdir())
 
 
@@ -45,7 +63,7 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     run = single_turn(
         tmp_path, policy, [square_problem(0), square_problem(1, instruction="Mine.")], [square_problem(2)]
     )
-    summary = convert_single_turn(run)
+    summary = convert_single_turn(run).summary
     rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
     assert list(rows[0]) == COLUMNS
     prompts = load_prompts("paper")
@@ -74,10 +92,10 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
 def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, policy):
     worded = load_prompts("pocket").first_turn("Print the square of a number.")
     train = [square_problem(0), square_problem(1, instruction=worded)]
-    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="Mine.")])
+    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="Mine.")], prompts="pocket")
     with pytest.raises(UserError, match=r"v\.jsonl: record 2: .*'instruction'.*--prompts"):
-        convert_single_turn(run, "pocket")
-    summary = convert_single_turn(single_turn(tmp_path, policy, train, [square_problem(2)]), "pocket")
+        convert_single_turn(run)
+    summary = convert_single_turn(single_turn(tmp_path, policy, train, [square_problem(2)], prompts="pocket")).summary
     assert summary["train"]["rows"] == 2
 
 
@@ -130,8 +148,8 @@ def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     limit = counter.count(
         [[{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]]
     )[0]
-    run = VerlRowsSettings(run.train_file, run.validation_file, run.local_dir, policy, limit)
-    summary = convert_single_turn(run)
+    run = dataclasses.replace(run, max_prompt_length=limit)
+    summary = convert_single_turn(run).summary
     assert summary["train"] == {
         "prompts read": 2,
         "dropped: over max_prompt_length": 1,
@@ -146,8 +164,8 @@ def test_row_groups_stay_small_in_rows_and_in_bytes(tmp_path, policy, monkeypatc
     monkeypatch.setattr(verl_rows, "_CHARACTERS_IN_A_GROUP", 2000)
     big = {"inputs": ["1" * 1500], "outputs": ["1"]}
     train = [square_problem(i) for i in range(3)] + [square_problem(i, test_cases=big) for i in range(3, 8)]
-    run = single_turn(tmp_path, policy, train, [square_problem(9)])
-    convert_single_turn(run, "pocket")
+    run = single_turn(tmp_path, policy, train, [square_problem(9)], prompts="pocket")
+    convert_single_turn(run)
     file = parquet.ParquetFile(run.local_dir / "train.parquet")
     groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
     assert groups == [3, 2, 2, 1]
@@ -187,7 +205,7 @@ def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, val
 def test_one_file_for_both_splits_is_refused(tmp_path, policy):
     run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
     (tmp_path / "link.jsonl").symlink_to(run.train_file)
-    linked = VerlRowsSettings(run.train_file, tmp_path / "link.jsonl", tmp_path / "verl", policy, 4096)
+    linked = dataclasses.replace(run, validation_file=tmp_path / "link.jsonl")
     with pytest.raises(UserError, match="link.jsonl are the same file"):
         convert_single_turn(linked)
 
@@ -218,12 +236,14 @@ PROMPT = {
     ],
 )
 def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    run = single_turn(tmp_path, policy, [PROMPT | change], [PROMPT])
+    files = [write_lines(tmp_path / "t.jsonl", [PROMPT | change]), write_lines(tmp_path / "v.jsonl", [PROMPT])]
+    run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
     with pytest.raises(UserError, match=message):
         convert_multi_turn(run)
 
 
 def test_problems_are_refused_where_contextual_prompts_are_expected(tmp_path, policy):
-    run = single_turn(tmp_path, policy, [square_problem(1)], [square_problem(2)])
+    files = [write_lines(tmp_path / f"{number}.jsonl", [square_problem(number)]) for number in (1, 2)]
+    run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
     with pytest.raises(UserError, match="give the result of process_multi_turn_taco.py"):
         convert_multi_turn(run)

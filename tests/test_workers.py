@@ -120,7 +120,6 @@ def test_what_is_written_once_is_not_written_again(made_here):
             "cobalt/pocket/world.py",  # folders
             "cobalt/training/export.py",
             "cobalt/datasets/taco.py",  # two files
-            "cobalt/selection/verl_rows.py",
             "cobalt/stage/files.py",  # looks for them
         },
         "os.fsync": {"cobalt/stage/atomic.py", "cobalt/stage/records.py"},

@@ -21,7 +21,7 @@ MOVED = {
     "cobalt.datasets.offline.similar_statements": "cobalt.datasets.offline.similarity",
     "cobalt.datasets.pocket": "cobalt.pocket",
     "cobalt.datasets.tally": "cobalt.stage.tally",
-    "cobalt.datasets.verl_flags": "cobalt.commands.verl_flags",
+    "cobalt.datasets.verl_flags": "cobalt.selection.verl_rows",
     "cobalt.datasets.verl_rows": "cobalt.selection.verl_rows",
     "cobalt.diversity": "cobalt.rollout.diversity",
     "cobalt.engine.openai_routes": "cobalt.serving.openai_routes",

@@ -11,13 +11,14 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jinja2
+import pydantic.dataclasses
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.engine.api_flags import ApiFlags
 from cobalt.episode import Message
 from cobalt.episode.templates import templates
 from cobalt.hacking.categories import (
@@ -29,13 +30,16 @@ from cobalt.hacking.categories import (
     parse_category,
     parse_label,
 )
-from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts, replace_result
+from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts
 from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
 from cobalt.stage.rows import read_rows
+from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_concurrency, quoted, stage, whole
+from cobalt.stage.settings import read_settings
+from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
 logger = logging.getLogger(__name__)
@@ -58,48 +62,54 @@ _SECTIONS = {
     "CHANGED LINES": "patch",
 }
 
-Summary = dict[str, dict[str, int | float]]
 
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(ApiFlags):
+    """Ask a model which of four kinds of reward hacking each event is.
 
-@dataclass(frozen=True, slots=True)
-class ClassifierSettings:
-    """Settings of one run of the LLM classifier.
-
-    Attributes:
-        input_file: Events of extract_turn_level_errors.py, ours or the authors'.
-        output_file: The events with their categories; an earlier one is replaced.
-        generation: Sampling; `n` is the number of votes (paper: 1).
-        human_labels: Lines with an event's `key` and a person's `label`; None: no comparison.
-        concurrency: Events classified at a time.
-        paper_verdicts: Read answers by the authors' rule (`paper_category`), and count the first vote alone.
+    Running it again replaces the output; answers that were paid for are kept in OUTPUT.calls.jsonl and found again by
+    the event's content, whatever its position in the input.
     """
 
-    input_file: Path
-    output_file: Path
-    generation: GenerationSettings
-    human_labels: Path | None = None
-    concurrency: int = 16
+    input_file: Input
+    """Hacking events (JSONL), from extract_turn_level_errors.py."""
+    output_file: Output
+    """The events with votes and category (JSONL)."""
+    model_name: Annotated[str, Flag("model", "--model_name")] = "gpt-5-2025-08-07"
+    """The classifier, as LiteLLM names it; with api_base, as the server names it."""
+    reasoning_effort: Annotated[str, Flag(None, "-r")] = "low"
+    """How long a reasoning model thinks; "default" sends nothing."""
+    num_completions: Annotated[int, Flag(None, "-n")] = 1
+    """Votes on each event; the majority decides."""
+    human_labels: OptionalFile = None
+    """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
     paper_verdicts: bool = False
+    """Read answers by the authors' rule: the first "Final Verdict: (k) Name" to the letter, and the first vote."""
+    max_tokens: int = 32000
+    """Maximum number of tokens in one answer, hidden reasoning included."""
+    concurrency: int = 16
+    """Events classified at a time."""
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise UserError(f"concurrency is {self.concurrency}: it must be 1 or more")
+        """Raise UserError if a setting is out of its range."""
+        check_concurrency(self.concurrency)
+        if self.num_completions < 1:
+            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
+        self.generation()
 
     @property
     def inputs(self) -> list[Path]:
         """The files that the result is made from."""
         return [self.input_file, *([self.human_labels] if self.human_labels else [])]
 
-    def check(self) -> None:
-        """Check the output path before anything slow begins.
-
-        Raises:
-            UserError: a file that this stage did not write is there.
-        """
-        check_replaceable(self.output_file, STAGE, self.inputs)
+    def generation(self) -> GenerationSettings:
+        """Sampling as the paper's."""
+        values = {"temperature": 1, "top_p": 1, "max_tokens": self.max_tokens, "n": self.num_completions, "seed": 0}
+        return read_settings(GenerationSettings, values, {}, "")
 
 
-async def classify_events(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> tuple[Summary, int]:
+@stage
+async def classify_events(settings: ClassifierSettings, engine: Engine | None = None) -> Outcome:
     """Have every event categorised, and write the events with `votes`, `category` and `responses`.
 
     `category` is the majority of the votes (with `paper_verdicts` the first of them), `unknown` without one, and null
@@ -107,16 +117,22 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
 
     Args:
         settings: Files and settings.
-        engine: Calls the classifier.
-        structured: Whether the engine enforces `ANSWER_SCHEMA`.
-
-    Returns:
-        Counts and agreement, and how many distinct contents failed.
+        engine: Calls the classifier, whose answers end on a verdict in words; None: the engine of the settings, which
+            has the provider enforce `ANSWER_SCHEMA` where it can.
 
     Raises:
         UserError: bad input, or an output file that this stage did not write.
         ServiceDown: the engine is gone, refuses access, or has spent its budget; finished answers are in its log.
     """
+    check_replaceable(settings.output_file, STAGE, settings.inputs)  # before anything is paid for
+    if engine is not None:
+        return await _classify(settings, engine, structured=False)
+    schema = None if settings.paper_verdicts else ANSWER_SCHEMA
+    async with settings.open_engine(settings.output_file, schema) as opened:
+        return await _classify(settings, opened, structured=opened.structured)
+
+
+async def _classify(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> Outcome:
     events = read_event_texts(settings.input_file)
     extracted = read_summary(settings.input_file) or {}
     labels = _read_labels(settings.human_labels) if settings.human_labels else {}
@@ -146,14 +162,23 @@ async def classify_events(settings: ClassifierSettings, engine: Engine, *, struc
     if LOOKED_AT in extracted:
         summary[LOOKED_AT] = extracted[LOOKED_AT]
     arguments = {
+        "stage": STAGE,
         "engine": about,
-        "generation": settings.generation.model_dump(),
+        "generation": settings.generation().model_dump(),
         "structured": structured,
         "paper_verdicts": settings.paper_verdicts,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    replace_result(settings.output_file, STAGE, arguments, settings.inputs, records, summary)
-    return summary, len(contents) - len(answers)
+    with whole(settings.output_file, arguments, settings.inputs, existing="own") as result:
+        result.summary = summary
+        result.write(records)
+    return Outcome(
+        summary=summary,
+        title=f"Categories of hacking events: {settings.output_file}",
+        wrote=str(settings.output_file),
+        next=f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report",
+        failed=len(contents) - len(answers),
+    )
 
 
 def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
@@ -186,13 +211,14 @@ async def _ask(
 ) -> dict[str, list[Completion]]:
     """The votes on each content; contents that failed are left out."""
     answers: dict[str, list[Completion]] = {}
+    generation = settings.generation()
     with track(total=len(contents), desc="classifier", unit="event") as progress:
 
         async def work(content: tuple[str, Mapping[str, Any]]) -> None:
             key, event = content
             try:
                 messages = classifier_messages(event, structured=structured)
-                answers[key] = await engine.generate(messages, settings.generation, Call(key, turn=0))
+                answers[key] = await engine.generate(messages, generation, Call(key, turn=0))
             except ServiceDown:
                 raise
             except InfrastructureError as error:

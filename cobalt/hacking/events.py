@@ -8,18 +8,15 @@ current_code, patch, all_acc, public_all_acc`), with `sample` and `turn` added, 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.problems.problem import ProblemId
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_replaceable
-from cobalt.stage.manifest import open_manifest, read_summary, write_summary
-from cobalt.stage.records import encode_record
+from cobalt.stage.manifest import read_summary
 from cobalt.stage.rows import read_rows
 
 LOOKED_AT = "looked at"
@@ -121,25 +118,3 @@ def content_key(event: Mapping[str, Any]) -> str:
     """A digest of what the classifier is shown of an event; events with the same content have the same key."""
     text = json.dumps([event[name] for name in _TEXTS])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def replace_result(
-    path: Path,
-    stage: str,
-    arguments: Mapping[str, Any],
-    inputs: Sequence[Path],
-    records: Iterable[Mapping[str, Any]],
-    summary: Mapping[str, Any],
-) -> None:
-    """Write a result whole with its manifest, in the place of an earlier one of the same stage.
-
-    Raises:
-        UserError: it cannot be written, or a file that this stage did not write is there.
-    """
-    check_replaceable(path, stage, inputs)
-    with replacing(path) as handle:
-        handle.writelines(map(encode_record, records))
-        handle.flush()  # what a full disk refuses shows while the earlier result is still there
-        path.unlink(missing_ok=True)  # a manifest is compared with that of a result, and this one replaces it
-        open_manifest(path, {"stage": stage} | dict(arguments), inputs)
-        write_summary(path, summary)

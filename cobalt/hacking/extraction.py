@@ -16,24 +16,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic.dataclasses
 
 from cobalt.episode.record import read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, replace_result
-from cobalt.judge import ExecResult, Judge, VerdictKind
+from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key
+from cobalt.judge import ExecResult, Judge, ServeJudge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_replaceable
+from cobalt.stage.run import READ, Flag, Input, Outcome, Output, quoted, stage, whole
+from cobalt.stage.tally import Summary
 
 STAGE = "hacking_events"
 OTHER_TESTS = (
     "its public results are not those of the perturbed tests: run run_multi_turn_*.py with --public_tests perturbed"
     " on the data file"
 )
-
-Summary = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,24 @@ class PerturbedTests:
         return [place for place in range(len(self.suite)) if place not in self.impossible]
 
 
-async def extract_events(data_file: Path, input_file: Path, output_file: Path, judge: Judge) -> Summary:
+@pydantic.dataclasses.dataclass(frozen=True)
+class ExtractionSettings:
+    """Find the turns at which a program was changed to pass an impossible public test that it had been shown.
+
+    Running it again replaces the output. The Ray Serve app `evaluator` is needed only where the input has results
+    without an entry for each test.
+    """
+
+    data_file: Annotated[Path, Flag(None, "-d"), READ]
+    """Perturbed problems (JSONL), from preproc/run_perturbation.py."""
+    input_file: Input
+    """Result of run_multi_turn_*.py --public_tests perturbed, or of eval_multi_turn.py on it (JSONL)."""
+    output_file: Output
+    """Hacking events (JSONL)."""
+
+
+@stage
+async def extract_events(settings: ExtractionSettings, judge: Judge | None = None) -> Outcome:
     """Write one record for each event, in the order of the input, and count them. Running again replaces the file.
 
     An event has the authors' fields (`id`, `question`, `previous_code`, `feedback`, `current_code`, `patch`,
@@ -62,16 +80,27 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
     shown), `perturbed_passed` (places of the impossible tests that pass), `benign_tests` (how many) and `key`.
 
     Args:
-        data_file: The problems that preproc/run_perturbation.py made.
-        input_file: A multi-turn run on their perturbed public tests, evaluated or not.
-        output_file: The events.
-        judge: Used only where a recorded result has no entry for each test.
+        settings: The files.
+        judge: Used only where a recorded result has no entry for each test; None: the service.
 
     Raises:
         UserError: bad input, a run that is not on the perturbed tests, or an output file that this stage did not write.
         ServiceDown: the judge is needed and not running.
     """
-    check_replaceable(output_file, STAGE, [data_file, input_file])
+    inputs = [settings.data_file, settings.input_file]
+    with whole(settings.output_file, {"stage": STAGE}, inputs, existing="own") as result:
+        events, result.summary = await _events(settings.data_file, settings.input_file, judge or ServeJudge())
+        result.write(events)
+    return Outcome(
+        summary=result.summary,
+        title=f"Hacking events: {settings.output_file}",
+        wrote=str(settings.output_file),
+        next=f"python run_llm_judge.py -i {quoted(settings.output_file)} -o"
+        f" {quoted(settings.output_file.with_name('classified.jsonl'))}",
+    )
+
+
+async def _events(data_file: Path, input_file: Path, judge: Judge) -> tuple[list[dict[str, Any]], Summary]:
     problems = {problem.id: problem for problem in load_problems(data_file)}
     tests = {identifier: _perturbed_tests(data_file, problem) for identifier, problem in problems.items()}
     counts = dict.fromkeys(("problems", "trajectories", "turns", "turns after an impossible test", "judged again"), 0)
@@ -113,8 +142,7 @@ async def extract_events(data_file: Path, input_file: Path, output_file: Path, j
         },
         LOOKED_AT: counts | {"problems without a record": len(problems) - counts["problems"]},
     }
-    replace_result(output_file, STAGE, {}, [data_file, input_file], events, summary)
-    return summary
+    return events, summary
 
 
 def _check_perturbed_run(group: ProblemTrajectories) -> None:

@@ -9,79 +9,100 @@ them. Contextual prompts of the authors are read, too. Nothing here selects traj
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic.dataclasses
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cobalt.episode import Message, TruncatedThinking, check_wording, first_messages, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.prompt_set import BUILT_IN, DEFAULT
-from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
-from cobalt.stage.manifest import open_manifest, write_summary
 from cobalt.stage.records import iterate_records
 from cobalt.stage.rows import read_rows
+from cobalt.stage.run import READ, Flag, Outcome, WrittenInto, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, with_first
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation")
+RESULTS = {"train": "train.parquet", "validation": "validation.parquet"}
+"""The file of each split, which veRL wants both."""
 
 # A row group is read as a whole: small enough to stream, large enough to be worth a read.
 _ROWS_IN_A_GROUP = 1000
 _CHARACTERS_IN_A_GROUP = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class VerlRowsSettings:
-    """Settings of one conversion.
+    """What the two conversions share; the default inputs are where the authors' scripts look."""
 
-    Attributes:
-        train_file, validation_file: Both are needed, because veRL wants both. Problems that are in both are counted,
-            because what the policy scores on them says little about others.
-        local_dir: Folder for train.parquet and validation.parquet.
-        model_name: The policy, by whose chat template prompts are measured: Hugging Face id or folder.
-        chat_template_thinking: The template's thinking switch, the same as in veRL's
-            `data.apply_chat_template_kwargs`.
-        max_prompt_length: veRL's `data.max_prompt_length`, in tokens.
-        data_source: veRL's name for where the rows are from.
-    """
-
-    train_file: Path
-    validation_file: Path
-    local_dir: Path
-    model_name: str
-    max_prompt_length: int
-    data_source: str = "taco_cobalt"
+    train_file: Annotated[Path, Flag(None, "--train_data_file"), READ] = Path("data/taco_verified_filtered_train.jsonl")
+    """What the training rows are made from (JSONL)."""
+    validation_file: Annotated[Path, Flag(None, "--val_data_file"), READ] = Path(
+        "data/taco_verified_filtered_dev.jsonl"
+    )
+    """What the validation rows are made from (JSONL)."""
+    local_dir: Annotated[Path, Flag("output_dir", "-o", "--local_dir"), WrittenInto(tuple(RESULTS.values()))]
+    """Folder for the two parquet files."""
+    model_name: Annotated[str | None, Flag("model", "--model_name")] = None
+    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
+    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
     chat_template_thinking: TemplateThinking = "default"
+    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
+    max_prompt_length: int
+    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    data_source: str = "taco_cobalt"
+    """veRL's name for where the rows are from."""
 
     def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
         if self.max_prompt_length < 1:
             raise UserError(f"max_prompt_length is {self.max_prompt_length}: it must be 1 or more")
 
-    @property
-    def results(self) -> dict[str, Path]:
-        """The file of each split."""
-        return {split: self.local_dir / f"{split}.parquet" for split in SPLITS}
 
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class SingleTurnRowsSettings(VerlRowsSettings):
+    """Write one training row for each problem, for single-turn GRPO (the paper's FT models).
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRules:
-    """How the history of an episode shows a response, for rollouts of several turns (`cobalt.episode.episode`).
-
-    Attributes:
-        enable_thinking: Whether later turns see the answers alone (`cobalt.episode.history_text`).
-        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
+    The inputs are problems. Writes train.parquet and validation.parquet, with the columns data_source, prompt, ability,
+    reward_model and extra_info. No problem may be in both files.
     """
 
+    max_prompt_length: int = 2_048
+    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    prompts: str | None = None
+    """Prompt set that words the problems: paper (the default), pocket, program, or a folder. Refused if problems have
+    the field instruction in other words."""
+    episodes: bool = False
+    """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
+    in the words of the prompt set."""
     enable_thinking: bool = False
+    """With episodes: show later turns only the answer of each response, its first 6,000 characters, as the flag of
+    run_multi_turn_vllm.py does."""
     truncated_thinking: TruncatedThinking = "keep"
+    """With episodes and enable_thinking, what later turns see of a response that was cut off inside its thinking."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTurnRowsSettings(VerlRowsSettings):
+    """Write one training row for each contextual prompt, for Cobalt's single-step GRPO.
+
+    The inputs are results of process_multi_turn_taco.py, the validation file's with --is_test. Writes train.parquet and
+    validation.parquet, with the columns data_source, prompt, ability, reward_model and extra_info. No problem may be in
+    both files.
+    """
+
+    max_prompt_length: int = 10_240
+    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +135,23 @@ class _ContextualFields(BaseModel):
     perturbed: bool
 
 
-def convert_single_turn(
-    settings: VerlRowsSettings, prompts: str | None = None, episodes: EpisodeRules | None = None
-) -> Summary:
-    """One row for each problem, its first message worded by `prompts` unless it has an `instruction`.
+@stage
+def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
+    """One row for each problem, its first message worded by the prompt set unless it has an `instruction`.
 
     With `episodes` a row also has `extra_info.episode`, from which an agent loop of several turns makes the problem's
     episode: `public_tests`, the places of the public tests among all tests; `prompts`, the prompt set of the feedback;
-    and the rules' `enable_thinking` and `truncated_thinking`.
-
-    Args:
-        settings: Files, policy and limits.
-        prompts: Prompt set, by name or folder. None: `paper`, and problems may have an `instruction` in other words.
-        episodes: Rules of the episodes that begin with the rows; None for rows of one turn.
+    and `enable_thinking` and `truncated_thinking`.
 
     Raises:
         UserError: bad input, an `instruction` in other words than those of `prompts`, or a file without a usable
             prompt. With `episodes` also a problem that has no public tests, or one that is not among all its tests.
     """
-    prompt_set = load_prompts(prompts)
+    prompt_set = load_prompts(settings.prompts)
+    rules = {"enable_thinking": settings.enable_thinking, "truncated_thinking": settings.truncated_thinking}
 
     def episode(problem: Problem) -> dict[str, Any] | None:
-        if episodes is None:
+        if not settings.episodes:
             return None
         if not problem.public_tests:
             raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
@@ -144,16 +160,16 @@ def convert_single_turn(
         except UserError as error:
             raise UserError(f"field 'public_test_cases': {error}") from None
         # veRL's processes run elsewhere, so a folder needs its whole path.
-        name = prompts or DEFAULT
+        name = settings.prompts or DEFAULT
         words = name if (BUILT_IN / name).is_dir() else str(Path(name).resolve())
-        return {"public_tests": places, "prompts": words} | asdict(episodes)
+        return {"public_tests": places, "prompts": words} | rules
 
     def read(path: Path) -> Iterator[_Prompt]:
         for record in iterate_records(path):
             try:
                 problem = Problem.parse(record)
                 begins = episode(problem)
-                if prompts is not None:
+                if settings.prompts is not None:
                     check_wording(problem, prompt_set)
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
@@ -167,18 +183,20 @@ def convert_single_turn(
             )
 
     decided: dict[str, Any] = {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}
-    if episodes is not None:
-        decided["episodes"] = asdict(episodes)
-    return _convert(settings, decided, read, episodes=episodes is not None)
+    if settings.episodes:
+        decided["episodes"] = rules
+    data = "episodes --rollout multi_turn" if settings.episodes else "problems"
+    return _convert(settings, decided, read, data, episodes=settings.episodes)
 
 
-def convert_multi_turn(settings: VerlRowsSettings) -> Summary:
+@stage
+def convert_multi_turn(settings: MultiTurnRowsSettings) -> Outcome:
     """One row for each contextual prompt of process_multi_turn_taco.py, this project's or the authors'.
 
     Raises:
         UserError: bad input, or a file without a usable prompt.
     """
-    return _convert(settings, {"stage": "verl_multi_turn"}, _read_contextual)
+    return _convert(settings, {"stage": "verl_multi_turn"}, _read_contextual, "partial_trajectories")
 
 
 def _read_contextual(path: Path) -> Iterator[_Prompt]:
@@ -254,100 +272,78 @@ def _convert(
     settings: VerlRowsSettings,
     arguments: dict[str, Any],
     read: Callable[[Path], Iterator[_Prompt]],
+    data: str,
     *,
     episodes: bool = False,
-) -> Summary:
-    sources = dict(zip(SPLITS, (settings.train_file, settings.validation_file), strict=True))
-    check_files(sources.values(), settings.results.values())
+) -> Outcome:
+    """Write both splits; `data` is what `cobalt train --data` calls the rows."""
+    from pyarrow.parquet import ParquetWriter
+
+    sources = {"train": settings.train_file, "validation": settings.validation_file}
     if settings.train_file.samefile(settings.validation_file):
         raise UserError(
             f"{settings.train_file} and {settings.validation_file} are the same file: give validation one of its own"
         )
     for path in sources.values():
         next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
-    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
-    with locked_folder(settings.local_dir):
-        return _write(settings, arguments, read, counter, sources, _schema(episodes))
-
-
-def _write(
-    settings: VerlRowsSettings,
-    arguments: dict[str, Any],
-    read: Callable[[Path], Iterator[_Prompt]],
-    counter: PromptTokenCounter,
-    sources: dict[str, Path],
-    schema: Any,
-) -> Summary:
-    """Write both splits with their manifests."""
-    results = settings.results
-    for split in SPLITS:
-        options = {
-            "split": split,
-            "tokenizer": counter.fingerprint,
-            "max_prompt_length": settings.max_prompt_length,
-            "data_source": settings.data_source,
-        }
-        open_manifest(results[split], arguments | options, [sources[split]])
-    try:
-        summary = _write_parts(settings, counter, read, sources, results, schema)
-        for split in SPLITS:
-            _part(results[split]).replace(results[split])
-            write_summary(results[split], {name: summary[name] for name in (split, FIRST) if name in summary})
-    finally:
-        for result in results.values():
-            _part(result).unlink(missing_ok=True)
-    return summary
-
-
-def _write_parts(
-    settings: VerlRowsSettings,
-    counter: PromptTokenCounter,
-    read: Callable[[Path], Iterator[_Prompt]],
-    sources: dict[str, Path],
-    results: dict[str, Path],
-    schema: Any,
-) -> Summary:
-    """Write every split to a temporary file next to its result; results appear only when both are complete."""
-    summary: Summary = {}
-    trained: set[str] = set()
-    tallies = []
-    for split in SPLITS:
-        with _Writer(settings, counter, split, results[split], schema) as writer:
-            for prompt in read(sources[split]):
-                writer.add(prompt)
-            writer.flush()
-        if not writer.rows:
-            raise UserError(
-                f"{sources[split]}: no prompt is left: {writer.too_long} of {writer.read} are longer than"
-                f" --max_prompt_length {settings.max_prompt_length}"
+    model = settings.model_name or recorded_policy(settings.train_file)
+    counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
+    arguments |= {
+        "tokenizer": counter.fingerprint,
+        "max_prompt_length": settings.max_prompt_length,
+        "data_source": settings.data_source,
+    }
+    writers: dict[str, _Writer] = {}
+    with ExitStack() as stack:
+        stack.enter_context(locked_folder(settings.local_dir))
+        made = {
+            split: stack.enter_context(
+                whole(settings.local_dir / name, arguments | {"split": split}, [sources[split]], lines=False)
             )
-        summary[split] = writer.summary()
-        tallies.append(writer.tally)
-        if split == "train":
-            trained = writer.problems
-    shared = len(trained & writer.problems)
+            for split, name in RESULTS.items()
+        }
+        for split, result in made.items():
+            with ParquetWriter(result.file, _schema(episodes), compression="zstd") as parquet:
+                writers[split] = writer = _Writer(settings, counter, split, parquet)
+                for prompt in read(sources[split]):
+                    writer.add(prompt)
+                writer.flush()
+            if not writer.rows:
+                raise UserError(
+                    f"{sources[split]}: no prompt is left: {writer.too_long} of {writer.read} are longer than"
+                    f" --max_prompt_length {settings.max_prompt_length}"
+                )
+        summary = _summary(settings, writers)
+        for split, result in made.items():
+            result.summary = {name: summary[name] for name in (split, FIRST) if name in summary}
+    return Outcome(
+        summary=summary,
+        title=f"veRL rows: {settings.local_dir}",
+        wrote=f"{settings.local_dir}/train.parquet and validation.parquet",
+        next=f"cobalt train --data {data} --data_dir {quoted(settings.local_dir)} --model {shlex.quote(model)} -o RUN",
+    )
+
+
+def _summary(settings: VerlRowsSettings, writers: dict[str, "_Writer"]) -> Summary:
+    summary: Summary = {split: writer.summary() for split, writer in writers.items()}
+    shared = len(writers["train"].problems & writers["validation"].problems)
     if shared:
         logger.warning(
             "%d problems are in %s and in %s: validation measures them after training on them",
             *(shared, settings.train_file, settings.validation_file),
         )
         summary["validation"]["problems also in train"] = shared
-    return with_first(summary, *tallies)
-
-
-def _part(result: Path) -> Path:
-    return result.with_name(result.name + ".part")
+    return with_first(summary, *(writer.tally for writer in writers.values()))
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the rows of one split, a row group at a time; a context manager, which closes the file."""
+    """Writes the rows of one split, a row group at a time."""
 
     settings: VerlRowsSettings
     counter: PromptTokenCounter
     split: str
-    result: Path
-    schema: Any
+    parquet: Any
     read: int = 0
     rows: int = 0
     too_long: int = 0
@@ -356,19 +352,6 @@ class _Writer:
     problems: set[str] = field(default_factory=set)
     _waiting: list[_Prompt] = field(default_factory=list)
     _characters: int = 0
-    _parquet: Any = None
-
-    def __enter__(self) -> "_Writer":
-        from pyarrow import parquet
-
-        try:
-            self._parquet = parquet.ParquetWriter(_part(self.result), self.schema, compression="zstd")
-        except OSError as error:
-            raise UserError(f"cannot write {self.result}: {error.strerror}") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._parquet.close()
 
     def add(self, prompt: _Prompt) -> None:
         """Add one prompt."""
@@ -396,10 +379,7 @@ class _Writer:
         self._waiting.clear()
         self._characters = 0
         if rows:
-            try:
-                self._parquet.write_table(pyarrow.Table.from_pylist(rows, schema=self.schema))
-            except OSError as error:
-                raise UserError(f"cannot write {self.result}: {error.strerror or error}") from None
+            self.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=self.parquet.schema))
 
     def summary(self) -> dict[str, int]:
         """The counts of this split."""

@@ -27,7 +27,7 @@ import tyro
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
-from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
+from cobalt.stage.manifest import companion_path, open_manifest, write_summary
 from cobalt.stage.progress import track
 from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record, sort_records
 from cobalt.stage.tally import Summary
@@ -41,6 +41,14 @@ Result = TypeVar("Result")
 
 READ, WRITTEN = "read", "written"
 """Marks in the annotation of a field that names a file: the stage reads it, or writes it."""
+
+
+@dataclass(frozen=True)
+class WrittenInto:
+    """Mark in the annotation of a field that names a folder: the stage writes files of these names into it."""
+
+    names: tuple[str, ...]
+
 
 Input = Annotated[Path, tyro.conf.arg(aliases=["-i"]), READ]
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
@@ -93,13 +101,16 @@ def quoted(path: Path) -> str:
 
 
 def marked(settings: Any, mark: str) -> list[Path]:
-    """The paths in the fields of settings that carry a mark, `READ` or `WRITTEN`."""
+    """The files in fields of settings that carry a mark, `READ` or `WRITTEN`; `WrittenInto` counts as the latter."""
     hints = get_type_hints(type(settings), include_extras=True)
     paths: list[Path] = []
     for one in dataclasses.fields(settings):
-        if mark in getattr(hints[one.name], "__metadata__", ()):
-            value = getattr(settings, one.name)
-            paths += value if isinstance(value, tuple) else [value] if value is not None else []
+        value = getattr(settings, one.name)
+        for metadata in getattr(hints[one.name], "__metadata__", ()):
+            if metadata == mark:
+                paths += value if isinstance(value, tuple) else [value] if value is not None else []
+            elif mark == WRITTEN and isinstance(metadata, WrittenInto):
+                paths += [value / name for name in metadata.names]
     return paths
 
 
@@ -131,14 +142,19 @@ class Whole:
         self.summary: dict[str, Any] = {}
         self._files = files
 
+    @property
+    def file(self) -> IO[bytes]:
+        """The only result, open for writing."""
+        [file] = self._files.values()
+        return file
+
     def write(self, records: Iterable[Mapping[str, Any]], path: Path | None = None) -> None:
         """Append records to a result; None: to the only one."""
         self.write_lines(map(encode_record, records), path)
 
     def write_lines(self, lines: Iterable[bytes], path: Path | None = None) -> None:
         """Append encoded records to a result; None: to the only one."""
-        [file] = self._files.values() if path is None else [self._files[path]]
-        file.writelines(lines)
+        (self.file if path is None else self._files[path]).writelines(lines)
 
     def flush(self) -> None:
         """Raise what a full disk refuses while earlier results are still there."""
@@ -153,6 +169,7 @@ def whole(
     inputs: Sequence[Path] = (),
     *,
     existing: Literal["same", "own"] = "same",
+    lines: bool = True,
 ) -> Iterator[Whole]:
     """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
 
@@ -162,27 +179,31 @@ def whole(
         inputs: The files that the records are made from.
         existing: What may be there already. "same": results of the same arguments and inputs, which are written
             again. "own": any result of this stage, which is replaced.
+        lines: Whether results are lines of JSON, which their names must not deny.
 
     Raises:
         UserError: an existing result may not be replaced, a result cannot be written, or another process writes it.
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
-        _check_name(path)
+        if lines and path.suffix in (".gz", ".parquet"):
+            raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
         else:
-            open_manifest(path, arguments, inputs)
+            check_result_path(path)
     with ExitStack() as stack:
         made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
+        if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
+            for path in paths:
+                open_manifest(path, arguments, inputs)
         yield made
-        if existing == "own":
-            made.flush()
-            for path in paths:  # a manifest is compared with that of a result, and this one replaces it
+        made.flush()
+        for path in paths:
+            if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
                 open_manifest(path, arguments, inputs)
-    for path in paths:
-        write_summary(path, made.summary)
+            write_summary(path, made.summary)
 
 
 def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
@@ -204,12 +225,6 @@ def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], input
     for path in filled:
         open_manifest(path, arguments, inputs, complete=True)
     return summaries[0]
-
-
-def _check_name(path: Path) -> None:
-    if path.suffix in (".gz", ".parquet"):
-        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
-    check_result_path(path)
 
 
 def errors_path(output_file: Path) -> Path:

@@ -1,0 +1,250 @@
+"""What every stage does at kills, full disks, signals and failures, on tiny ones; and the form of all settings."""
+
+import ast
+import asyncio
+import functools
+import inspect
+import multiprocessing
+import os
+import pkgutil
+import re
+import resource
+import signal
+import sys
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+from support import ROOT, write_lines
+
+from cobalt.commands.registry import COMMANDS
+from cobalt.stage.atomic import replacing
+from cobalt.stage.cli import run_stage
+from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.manifest import manifest_path, recorded_arguments
+from cobalt.stage.records import RecordFile, encode_record, read_records
+from cobalt.stage.run import WRITTEN, Input, Outcome, Output, WrittenInto, each, errors_path, stage, whole
+
+NUMBERS = range(6)
+HAPPENS = {}
+"""What happens at a number, in the process of a stage: a function; if it returns True, the stage hangs after it."""
+
+
+@dataclass(frozen=True)
+class TinySettings:
+    input_file: Input
+    output_file: Output
+    offset: int = 0
+    negative: bool = False
+
+    def arguments(self):
+        return {"stage": "tiny", "offset": self.offset, **({"negative": True} if self.negative else {})}
+
+
+def square(number, offset=0):
+    return {"id": number, "square": number**2 + offset, "text": "x" * 1500}  # so that it is larger than its manifest
+
+
+WHOLE = b"".join(encode_record(square(number)) for number in NUMBERS)
+
+
+@stage
+async def one_by_one(settings: TinySettings) -> Outcome:
+    async def work(number):
+        if HAPPENS.get(number, bool)():
+            await asyncio.Event().wait()
+        return square(number, settings.offset)
+
+    about = {"arguments": settings.arguments(), "inputs": [settings.input_file]}
+    with RecordFile(settings.output_file) as output:
+        failed = await each(NUMBERS, int, work, output, **about, concurrency=1, description=None)
+    return Outcome(failed=failed)
+
+
+def made(existing):
+    @stage
+    def in_one_piece(settings: TinySettings) -> Outcome:
+        with whole(settings.output_file, settings.arguments(), [settings.input_file], existing=existing) as result:
+            for number in NUMBERS:
+                HAPPENS.get(number, bool)()
+                result.write([square(number, settings.offset)])
+        return Outcome()
+
+    return in_one_piece
+
+
+in_one_piece, replacing_its_own = made("same"), made("own")
+every_kind = pytest.mark.parametrize("kind", [one_by_one, in_one_piece, replacing_its_own])
+
+
+class Run:
+    """A folder in which commands of a tiny stage run; `said` is what the last one wrote on its standard error."""
+
+    def __init__(self, folder, kind):
+        self.kind, self.folder, self.said = kind, folder, ""
+        self.source, self.result = folder / "numbers.jsonl", folder / "result.jsonl"
+        write_lines(self.source, [{"id": number} for number in NUMBERS])
+
+    def __call__(self, *flags, happens=None, prepare=bool):
+        """Run the command in a process of its own: its exit code, below zero if a signal ended it."""
+
+        def child():
+            HAPPENS.update(happens or {})
+            os.environ["PATH"] = ""  # without git, which takes most of the time
+            prepare()
+            with (self.folder / "said").open("w") as sys.stderr, Path(os.devnull).open("w") as sys.stdout:
+                run_stage(self.kind, ["-i", str(self.source), "-o", str(self.result), *flags])
+
+        (process := multiprocessing.get_context("fork").Process(target=child)).start()
+        process.join(60)
+        self.said = (self.folder / "said").read_text()
+        assert "Traceback" not in self.said
+        return process.exitcode
+
+    def left(self):
+        """What lies in the folder besides the input."""
+        return {path.name: path.read_bytes() for path in self.folder.glob("result*")}
+
+    def ids(self):
+        return [record["id"] for record in read_records(self.result)] if self.result.exists() else []
+
+    def completes(self):
+        """Whether the command, run again, leaves the whole result, its manifest and nothing else."""
+        assert self() == 0, self.said
+        return self.result.read_bytes() == WHOLE and self.left().keys() == {"result.jsonl", "result.run.json"}
+
+
+@pytest.fixture
+def run(tmp_path, kind):
+    return Run(tmp_path, kind)
+
+
+def kill_before_change(number):
+    """Kill this process before its n-th change of files: an open for writing, a rename, a removal or a sync."""
+    left, sync = iter(range(number)), os.fsync
+
+    def see(event, arguments):
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if not writes and event not in ("os.rename", "os.remove", "os.fsync"):
+            return
+        if Path(str(arguments[0])).name.startswith("result") and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = lambda descriptor: (see("os.fsync", ["result"]), sync(descriptor))
+    sys.addaudithook(see)
+
+
+@every_kind
+def test_killed_before_any_change_of_the_disk_and_run_again_it_leaves_the_same_bytes(run):
+    for number in range(100):
+        for name in run.left():
+            (run.folder / name).unlink()
+        if (code := run(prepare=functools.partial(kill_before_change, number))) == 0:
+            break
+        assert code == -signal.SIGKILL, run.said
+        assert run.kind is one_by_one or len(run.ids()) in (0, len(NUMBERS))
+        assert run.completes(), number
+    assert number > (len(NUMBERS) if run.kind is one_by_one else 5)
+
+
+@every_kind
+def test_a_torn_result_becomes_whole_again(run):
+    assert run() == 0
+    for size in (1, len(WHOLE) // 2, len(WHOLE) - 1):
+        run.result.write_bytes(WHOLE[:size])
+        assert run.completes(), size
+
+
+@pytest.mark.parametrize("kind", [one_by_one, in_one_piece])
+@pytest.mark.parametrize("size", [4000, len(WHOLE)])
+def test_a_result_of_other_settings_or_data_is_refused_and_stays(run, size):
+    assert run("--negative") == 0
+    run.result.write_bytes(WHOLE[:size])
+    left = run.left()
+    assert run("--negative", "--offset", "1") == 2
+    assert "offset" in run.said
+    if run.kind is in_one_piece or size < len(WHOLE):  # services of a finished result may be unknown, and not compared
+        assert run() == 2
+        assert "negative" in run.said  # which the manifest has only where it is set
+    write_lines(run.source, [{"id": number} for number in range(7)])
+    assert run("--negative") == 2
+    assert run.source.name in run.said
+    assert run.left() == left
+
+
+@pytest.mark.parametrize("kind", [replacing_its_own])
+def test_a_result_that_replaces_its_own_replaces_no_other(run):
+    assert run() == 0
+    assert run("--offset", "1") == 0
+    assert recorded_arguments(run.result)["offset"] == 1
+    write_lines(manifest_path(run.result), [{"arguments": {"stage": "another"}}])
+    before = run.left()
+    assert run() == 2
+    assert run.left() == before
+
+
+@every_kind
+def test_a_full_disk_is_one_sentence_and_what_was_finished_stays(run):
+    most = len(WHOLE) - 500
+    fill = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+    assert run(prepare=fill) == 2
+    assert str(run.result) in run.said
+    assert "result.jsonl.part" not in run.left()
+    assert run.ids() == ([0, 1, 2, 3, 4] if run.kind is one_by_one else [])
+    assert run.completes()
+    assert run.kind is one_by_one or run(prepare=fill) == 2
+    assert run.result.read_bytes() == WHOLE
+
+
+@every_kind
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_with_130_and_what_was_finished_stays(run, number):
+    assert run(happens={3: lambda: os.kill(os.getpid(), number) is None}) == 130, run.said
+    assert "interrupted" in run.said
+    assert run.ids() == ([0, 1, 2] if run.kind is one_by_one else [])
+    assert "result.jsonl.part" not in run.left()
+    assert run.completes()
+
+
+@pytest.mark.parametrize("kind", [one_by_one])
+def test_an_item_on_which_a_part_of_the_system_fails_is_listed_and_retried(run):
+    def fail():
+        raise InfrastructureError("a replica died")
+
+    assert run(happens={2: fail}) == 1
+    assert run.ids() == [0, 1, 3, 4, 5]
+    assert [failure["id"] for failure in read_records(errors_path(run.result))] == [2]
+    assert run.completes()
+
+
+@every_kind
+def test_a_result_that_another_process_writes_is_refused(run):
+    for _ in range(2):  # none, and a finished one
+        with RecordFile(run.result) if run.kind is one_by_one else replacing(run.result):
+            before = run.left()
+            assert run() == 2
+            assert str(run.result) in run.said
+            assert run.left() == before
+        assert run.completes()
+
+
+SCRIPTS = "".join(path.read_text() for path in [*ROOT.glob("*.py"), *ROOT.glob("preproc/*.py")])
+MODULES = {module for command in COMMANDS.values() for module in (command.module, command.api_module)}
+REGISTERED = sorted(name for name in {*re.findall(r'run_command\("(.+?)"', SCRIPTS), *MODULES} if ":" in name)
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_the_settings_of_a_stage_are_its_described_flags_and_name_what_it_writes(name):
+    assert {"cobalt.hacking.perturbation:perturb", "cobalt.datasets.split_tests:split"} < set(REGISTERED)
+    kind = next(iter(get_type_hints(pkgutil.resolve_name(name)).values()))
+    assert is_pydantic_dataclass(kind)
+    lines = [line for one in kind.__mro__[:-1] for line in ast.parse(inspect.getsource(one)).body[0].body]
+    flags = [(line, text) for line, text in pairwise(lines) if isinstance(line, ast.AnnAssign)]
+    described = {line.target.id for line, text in flags if isinstance(getattr(text, "value", None), ast.Constant)}
+    assert {field.name for field in fields(kind)} == described
+    hints = get_type_hints(kind, include_extras=True).values()
+    marks = [mark for hint in hints for mark in getattr(hint, "__metadata__", ())]
+    assert any(mark == WRITTEN or isinstance(mark, WrittenInto) for mark in marks)
