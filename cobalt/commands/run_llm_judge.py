@@ -12,7 +12,7 @@ from cobalt.commands.ending import quoted, say
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.hacking.classifier import ANSWER_SCHEMA, ClassifierSettings, classify_events
 from cobalt.report.summary import summary_table
-from cobalt.rollout.flags import sampling
+from cobalt.rollout.shared import sampling
 
 
 @dataclass(frozen=True, kw_only=True)
