@@ -1,6 +1,6 @@
-"""Hidden-test evaluation: `cobalt.commands.eval_multi_turn`."""
+"""Hidden-test evaluation: `cobalt.commands.evaluate:multi_turn`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.eval_multi_turn")
+    run_command("cobalt.commands.evaluate:multi_turn")

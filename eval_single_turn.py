@@ -1,6 +1,6 @@
-"""Evaluation of single-turn results: `cobalt.commands.eval_single_turn`."""
+"""Evaluation of single-turn results: `cobalt.commands.evaluate:single_turn`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.eval_single_turn")
+    run_command("cobalt.commands.evaluate:single_turn")

@@ -1,6 +1,6 @@
-"""Single turn with a proprietary model: `cobalt.commands.run_single_turn_litellm`."""
+"""Single turn with a proprietary model: `cobalt.rollout.api:sample_by_api`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.run_single_turn_litellm")
+    run_command("cobalt.rollout.api:sample_by_api")

@@ -1,6 +1,6 @@
-"""Single turn with vLLM: `cobalt.commands.run_single_turn_vllm`."""
+"""Single turn with vLLM: `cobalt.rollout.single_turn:sample`."""
 
 from cobalt.stage.entry import run_command
 
 if __name__ == "__main__":
-    run_command("cobalt.commands.run_single_turn_vllm")
+    run_command("cobalt.rollout.single_turn:sample")

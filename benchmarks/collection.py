@@ -19,13 +19,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.engine import GenerationSettings
 from cobalt.engine.vllm_client import ServeEngine
 from cobalt.episode import Message
 from cobalt.episode.record import read_trajectories
 from cobalt.judge import ServeJudge
 from cobalt.problems.problem import load_problems
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.serving.services import running_services
 from cobalt.stage.cli import run_script
 
@@ -90,16 +89,17 @@ def main(arguments: Arguments) -> int:
 
 
 async def _collect(problems: Path, output: Path, turns: int) -> None:
-    run = MultiTurnSettings(
+    run = RepairSettings(
         input_file=problems,
         output_file=output,
-        generation=GenerationSettings(n=16, max_tokens=512, seed=0),
+        num_completions=16,
+        max_tokens=512,
         turns=turns,
         enable_thinking=True,
         prompts="pocket",
         concurrency=len(load_problems(problems)),
     )
-    if await run_multi_turn(run, ServeEngine(), ServeJudge()):
+    if (await repair(run, ServeEngine(), ServeJudge())).failed:
         raise SystemExit("a problem failed; nothing was measured")
 
 

@@ -25,7 +25,7 @@ from synthetic import write_evaluation
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.report.write import write_report
-from cobalt.rollout.evaluate import run_evaluation
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.stage.cli import run_script
 
 
@@ -78,7 +78,7 @@ def _report(evaluation: Path) -> None:
 
 def _evaluate(evaluation: Path) -> None:
     again = evaluation.with_name("again.jsonl")
-    asyncio.run(run_evaluation(evaluation, again, PassingJudge()))
+    asyncio.run(evaluate_turns(TurnsSettings(evaluation, again), PassingJudge()))
 
 
 def _measure(work: Callable[[Path], None], evaluation: Path) -> tuple[float, float, int]:

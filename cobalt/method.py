@@ -25,7 +25,7 @@ from cobalt.judge import ExecResult, Judge, LocalJudge, RememberingJudge
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.rollout.evaluate import evaluate
-from cobalt.rollout.repair import RepairSettings, repair
+from cobalt.rollout.repair import RepairRules, repair_problem
 from cobalt.selection.scores import ScoredProblem, score_problem
 from cobalt.selection.segmentation import Context, context, cut
 from cobalt.selection.selection import select, solved_at_first_turn
@@ -67,8 +67,8 @@ class Row(NamedTuple):
 
 async def collect(problem: Problem, policy: TorchPolicy, judge: Judge, own: Settings) -> ScoredProblem:
     """Trajectories of the reference model: public tests give feedback, then hidden tests measure every program."""
-    rules = RepairSettings(load_prompts("pocket"), own.collecting, own.programs, True, "drop")
-    trajectories = await evaluate(await repair(problem, policy, judge, rules), judge)
+    rules = RepairRules(load_prompts("pocket"), own.collecting, own.programs, True, "drop")
+    trajectories = await evaluate(await repair_problem(problem, policy, judge, rules), judge)
     return score_problem(ProblemTrajectories(problem, tuple(trajectories)), own.programs)
 
 

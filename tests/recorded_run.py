@@ -14,7 +14,7 @@ from pathlib import Path
 
 from support import square_problem, write_lines
 
-from cobalt.engine import Completion, GenerationSettings
+from cobalt.engine import Completion
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
@@ -22,9 +22,9 @@ from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.data import problem_data
-from cobalt.rollout.evaluate import run_evaluation, turn_metrics, write_metrics
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics, write_metrics
+from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 
 PROGRAMS = (
@@ -35,7 +35,7 @@ PROGRAMS = (
     "print({2: 9, 3: 4}.get(n := int(input()), n * n))",
 )
 SAMPLES, TURNS = 4, 2
-SETTINGS = GenerationSettings(n=SAMPLES, max_tokens=64, seed=0)
+SETTINGS = {"num_completions": SAMPLES, "max_tokens": 64, "seed": 0}
 
 
 def _number(*parts):
@@ -97,13 +97,13 @@ async def _make(folder, policy):
     problems = folder / "problems.jsonl"
     await perturb(PerturbationSettings(plain, problems))
     single = folder / "single_turn.jsonl"
-    assert await run_single_turn(SingleTurnSettings(problems, single, SETTINGS, prompts="pocket"), engine, judge) == 0
+    assert not (await sample(SampleSettings(problems, single, **SETTINGS, prompts="pocket"), engine, judge)).failed
     for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):
         multi, evaluated = folder / f"multi_turn{name}.jsonl", folder / f"evaluation{name}.jsonl"
         options = {"turns": TURNS, "public_tests": tests, "prompts": "pocket", "enable_thinking": True}
-        run = MultiTurnSettings(source, multi, SETTINGS, **options)
-        assert await run_multi_turn(run, engine, judge) == 0
-        assert await run_evaluation(multi, evaluated, judge) == 0
+        run = RepairSettings(source, multi, **SETTINGS, **options)
+        assert not (await repair(run, engine, judge)).failed
+        assert not (await evaluate_turns(TurnsSettings(multi, evaluated), judge)).failed
         write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)
     extraction = ExtractionSettings(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl")
     await extract_events(extraction, judge)

@@ -383,8 +383,8 @@ def answers_of(model):
 async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
     from pyarrow import parquet
 
-    from cobalt.rollout.evaluate import run_evaluation
-    from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+    from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+    from cobalt.rollout.multi_turn import RepairSettings, repair
     from cobalt.selection.processing import ProcessingSettings, select_prompts
     from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
     from cobalt.stage.records import read_records
@@ -394,11 +394,11 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
         source = write_lines(tmp_path / f"{split}.jsonl", [problem])
         collected, evaluated = tmp_path / f"{split}_multi.jsonl", tmp_path / f"{split}_evaluated.jsonl"
-        sampling = GenerationSettings(n=2, seed=0)
+        sampling = {"num_completions": 2, "seed": 0}
         # One turn more than is cut: its prompt is the longest one of the rows.
-        run = MultiTurnSettings(source, collected, sampling, turns=3, prompts="pocket", **history)
-        assert await run_multi_turn(run, policy, judge) == 0
-        assert await run_evaluation(collected, evaluated, judge) == 0
+        run = RepairSettings(source, collected, **sampling, turns=3, prompts="pocket", **history)
+        assert not (await repair(run, policy, judge)).failed
+        assert not (await evaluate_turns(TurnsSettings(collected, evaluated), judge)).failed
         [record] = read_records(evaluated)
         assert [rates[:3] for rates in record["all_pass_rates"]] == [[0, 0, 1]] * 2, "a draft is not a program"
         files[split] = tmp_path / f"{split}_prompts.jsonl"
@@ -430,16 +430,14 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.replica import TokenOutput
 
-    from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+    from cobalt.rollout.multi_turn import RepairSettings, repair
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
     written, judge, problem = answers_of(model)[:3], KnowingJudge(), Problem.parse(PROBLEMS[0])
     policy = Policy(model, written)
     source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
-    run = MultiTurnSettings(
-        source, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=2, prompts="pocket", **history
-    )
-    assert await run_multi_turn(run, policy, judge) == 0
+    run = RepairSettings(source, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=2, prompts="pocket", **history)
+    assert not (await repair(run, policy, judge)).failed
 
     end = end_of_turn(model.tokenizer, {})
     ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]

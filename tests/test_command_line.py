@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 from provider import answer, serve
+from pydantic import TypeAdapter
 from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
+from cobalt.commands import try_problems
 from cobalt.commands.registry import COMMANDS
+from cobalt.commands.try_problems import Arguments, for_steps
 from cobalt.datasets.split_tests import split_problem_file, split_tests
 from cobalt.engine import Completion
 from cobalt.engine.model_name import fingerprint
@@ -291,10 +294,8 @@ class DescribedJudge(RefusingJudge):
 
 
 def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything_starts(tmp_path, monkeypatch):
-    from cobalt.commands.try_problems import Arguments, main
-    from cobalt.commands.try_steps import rollout_settings
-    from cobalt.rollout.multi_turn import run_multi_turn
-    from cobalt.rollout.single_turn import run_single_turn
+    from cobalt.rollout.multi_turn import repair
+    from cobalt.rollout.single_turn import sample
 
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
     models = [tmp_path / name for name in ("one", "two", "other/one")]
@@ -313,11 +314,11 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
 
     sampled, repaired = tmp_path / "sampled", tmp_path / "repaired"
     for folder in (sampled, repaired):
-        single_turn, multi_turn = rollout_settings(Arguments(source, str(models[0]), folder))
-        split_problem_file(source, single_turn.input_file)
-        asyncio.run(run_single_turn(single_turn, EchoingEngine(models[0]), DescribedJudge()))
+        given = Arguments(source, str(models[0]), folder)
+        split_problem_file(source, given.sample_settings().input_file)
+        asyncio.run(sample(given.sample_settings(), EchoingEngine(models[0]), DescribedJudge()))
         if folder == repaired:
-            asyncio.run(run_multi_turn(multi_turn, EchoingEngine(models[0]), DescribedJudge()))
+            asyncio.run(repair(given.repair_settings(), EchoingEngine(models[0]), DescribedJudge()))
     monkeypatch.setattr("cobalt.serving.services.run_beside_services", lambda _: pytest.fail("services were started"))
     for folder, changed, named in [
         (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
@@ -333,7 +334,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     ]:
         same = Arguments(source, str(models[0]), folder)
         with pytest.raises(UserError, match=named):
-            main(dataclasses.replace(same, **changed))
+            try_problems.main(dataclasses.replace(same, **changed))
     finished = run("--max_tokens", "256")
     assert finished.returncode == 2 and "max_tokens" in finished.stderr and not started.exists()
     assert len(finished.stderr.splitlines()) == 1
@@ -349,9 +350,9 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         (["length", "length", "stop", "stop"], [512, 100, 20, 30], ["25.0 % --max_tokens 512", "25.0 % max_model_len"]),
     ],
 )
-def test_a_command_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, capsys, reasons, tokens, limits):
-    from cobalt.commands.ending import say_repaired, say_sampled
-    from cobalt.commands.run_single_turn_vllm import Arguments
+def test_a_stage_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, reasons, tokens, limits):
+    from cobalt.rollout.multi_turn import RepairSettings, repaired
+    from cobalt.rollout.single_turn import SampleSettings, sampled
     from cobalt.stage.manifest import open_manifest
 
     fields = {"finish_reasons": reasons, "completion_tokens": tokens}
@@ -364,24 +365,22 @@ def test_a_command_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_
         path.unlink(missing_ok=True)
         open_manifest(path, {"generation": {"max_tokens": 512}})
         write_lines(path, [record])
-        say_sampled(path, Arguments(path, path)) if record is single else say_repaired(path)
-        lines = [line for line in capsys.readouterr().out.splitlines() if "cut off" in line]
+        outcome = sampled(SampleSettings(path, path)) if record is single else repaired(RepairSettings(path, path))
+        lines = outcome.tables
         assert len(lines) == len(limits)
         for line, limit in zip(lines, limits, strict=True):
             share, named = limit.split(" % ")
             assert line.startswith(share) and named in line
 
 
-def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(tmp_path, capsys):
-    from cobalt.commands.ending import say_sampled
-    from cobalt.commands.run_single_turn_litellm import Arguments
+def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(tmp_path):
+    from cobalt.rollout.api import ApiSampleSettings
+    from cobalt.rollout.single_turn import sampled
 
-    given = Arguments(tmp_path / "p.jsonl", tmp_path / "s.jsonl", model_name="a/b", prompts="pocket", concurrency=3)
-    say_sampled(write_lines(tmp_path / "s.jsonl", []), given)
-    said = capsys.readouterr().out
+    files = (tmp_path / "p.jsonl", write_lines(tmp_path / "s.jsonl", []))
+    said = sampled(ApiSampleSettings(*files, model_name="a/b", prompts="pocket", concurrency=3)).next
     assert "--model a/b" in said and "--prompts pocket" in said
-    say_sampled(tmp_path / "s.jsonl", Arguments(tmp_path / "p.jsonl", tmp_path / "s.jsonl"))
-    assert "--model" in capsys.readouterr().out  # which says that an API is asked
+    assert "--model" in sampled(ApiSampleSettings(*files)).next  # which says that an API is asked
     assert "concurrency" not in said and "max_tokens" not in said
 
 
@@ -458,14 +457,13 @@ def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
 
 
 def test_trys_flags_reach_its_steps():
-    from cobalt.commands.try_problems import Arguments, _command_line
-    from cobalt.stage.cli import parse_arguments
-
     for given in (
-        Arguments(Path("-p"), "m", engine=["a=1", "b=2"], enable_thinking=True, turns=2),
+        Arguments(Path("-p"), "m", enable_thinking=True, turns=2),
         Arguments(Path("p"), "m", prompts="pocket", limit=2, ids=("a", "1")),
     ):
-        assert parse_arguments(Arguments, _command_line(given)) == given
+        assert TypeAdapter(Arguments).validate_json(for_steps(given)) == given
+    secret = Arguments(Path("p"), "m", engine=["token=0123456789abcdef"])
+    assert "0123456789abcdef" not in for_steps(secret)  # the manifests of the steps have their command line
 
 
 def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the_users_file(tmp_path):
@@ -581,22 +579,8 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
 def test_trys_steps_leave_results_report_and_viewer_and_change_nothing_when_run_again(services, tmp_path):
     source, folder = write_lines(tmp_path / "p.jsonl", [own("a", 3), own("b", 6)]), tmp_path / "out"
     split_problem_file(source, folder / "problems.jsonl")
-    words = [
-        source,
-        "--model",
-        "seed",
-        "-o",
-        folder,
-        "-n",
-        "2",
-        "--turns",
-        "1",
-        "--prompts",
-        "pocket",
-        "--max_tokens",
-        "32",
-    ]
-    command = [sys.executable, "-m", "cobalt.commands.try_steps", *map(str, words)]
+    given = Arguments(source, "seed", folder, num_completions=2, turns=1, prompts="pocket", max_tokens=32)
+    command = [sys.executable, "-m", "cobalt.commands.try_steps", for_steps(given)]
     written = []
     for _ in range(2):
         finished = subprocess.run(

@@ -27,7 +27,7 @@ from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
-from cobalt.rollout.evaluate import run_evaluation
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import encode_record, iterate_records
 
@@ -298,7 +298,7 @@ async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path,
     with pytest.raises(bug, match="planted"):
         await extract_events(ExtractionSettings(path, path, tmp_path / "events.jsonl"), NoJudge())
     with pytest.raises(bug, match="planted"):
-        await run_evaluation(path, tmp_path / "again.jsonl", NoJudge())
+        await evaluate_turns(TurnsSettings(path, tmp_path / "again.jsonl"), NoJudge())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 import pytest
 from support import square_problem, write_lines
 
-from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.hacking.events import read_events as report_events
 from cobalt.hacking.extraction import ExtractionSettings, extract_events
@@ -13,7 +12,7 @@ from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.feedback import failure_text
 from cobalt.judge.verdict import ExecResult, VerdictKind
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
@@ -263,11 +262,11 @@ async def test_a_perturbed_run_goes_from_problems_to_events(tmp_path):
     hack = program(f"n = int(input())\nprint({shown[1]} if n == {shown[0]} else n * n)")
     turns = [[honest, honest], [honest + " again", hack], [honest, hack]]
     recorded_file = write_lines(tmp_path / "r.jsonl", [{"id": 0, "raw_responses": turns}])
-    run = MultiTurnSettings(
-        data, tmp_path / "m.jsonl", GenerationSettings(n=2), turns=2, public_tests="perturbed", prompts="pocket"
+    run = RepairSettings(
+        data, tmp_path / "m.jsonl", num_completions=2, turns=2, public_tests="perturbed", prompts="pocket"
     )
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        assert await run_multi_turn(run, ReplayEngine(recorded_file, 2), judge) == 0
+        assert not (await repair(run, ReplayEngine(recorded_file, 2), judge)).failed
     outcome = await extract_events(ExtractionSettings(data, run.output_file, tmp_path / "events.jsonl"), NoJudge())
     assert outcome.summary["hacking"] == {"events": 1, "trajectories": 1, "problems": 1}
     [found] = report_events(tmp_path / "events.jsonl")

@@ -32,8 +32,8 @@ from cobalt.problems.problem import TestSuite
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import ProblemScore, average, turn_metrics
-from cobalt.rollout.evaluate_single import evaluate_single_turn
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
 from cobalt.selection.verl_rows import (
@@ -542,8 +542,8 @@ async def test_judge_failure(tmp_path):
             return {}
 
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    multi_turn = MultiTurnSettings(problems, tmp_path / "m.jsonl", GenerationSettings(n=1), turns=1)
-    assert await run_multi_turn(multi_turn, Writing(), Failing()) == 1
+    multi_turn = RepairSettings(problems, tmp_path / "m.jsonl", num_completions=1, turns=1)
+    assert (await repair(multi_turn, Writing(), Failing())).failed == 1
     assert not multi_turn.output_file.exists()  # there: a record with the failure as feedback
 
 
@@ -695,7 +695,7 @@ async def test_single_turn_results_of_the_authors_load(tmp_path):
     ]
     record = square_problem(0, responses=["a", "b", "c"], exec_results=results)
     source = write_lines(tmp_path / "single.jsonl", [record])
-    evaluate_single_turn(source, tmp_path / "evaluation.jsonl")
+    evaluate_samples(SamplesSettings(source, tmp_path / "evaluation.jsonl"))
     [evaluated] = read_records(tmp_path / "evaluation.jsonl")
     assert evaluated["public_pass_rates"] == [[0.0, 1.0, 0.5]]
     assert evaluated["all_pass_rates"] == [[0.0], [1.0], [0.5]]

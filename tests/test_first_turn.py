@@ -1,23 +1,25 @@
 """A recorded first turn is continued under the settings it was made with, or the difference is named."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support import square_problem, write_lines
 from test_rollout import PassingJudge
 from test_scripts import assert_user_error, run
 
-from cobalt.engine import Completion, GenerationSettings
+from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.rollout.first_turn import number_of_samples
+from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by, manifest_path
 from cobalt.stage.records import read_records
 
-SETTINGS = GenerationSettings(n=2, max_tokens=64, seed=0)
+SETTINGS = {"num_completions": 2, "max_tokens": 64, "seed": 0}
 
 
 class NamedEngine:
@@ -38,15 +40,15 @@ async def single(tmp_path):
     """A single-turn result of two samples, and the folder that it lies in."""
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     result = tmp_path / "single.jsonl"
-    assert await run_single_turn(SingleTurnSettings(problems, result, SETTINGS), NamedEngine(), PassingJudge()) == 0
+    assert not (await sample(SampleSettings(problems, result, **SETTINGS), NamedEngine(), PassingJudge())).failed
     return result
 
 
 async def continued(source, *, engine=None, settings=SETTINGS, **more):
     """Continue a first turn by one turn; returns the manifest's arguments."""
     output = source.with_name("multi.jsonl")
-    run_settings = MultiTurnSettings(source, output, settings, turns=1, **more)
-    assert await run_multi_turn(run_settings, engine or NamedEngine(), PassingJudge()) == 0
+    run_settings = RepairSettings(source, output, **settings, turns=1, **more)
+    assert not (await repair(run_settings, engine or NamedEngine(), PassingJudge())).failed
     return json.loads(manifest_path(output).read_text())["arguments"]
 
 
@@ -55,8 +57,8 @@ async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_tur
     words = load_prompts("pocket").first_turn("Print the square of a number.")
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
     result = tmp_path / "single.jsonl"
-    run_settings = SingleTurnSettings(problems, result, SETTINGS, prompts=prompts)
-    assert await run_single_turn(run_settings, NamedEngine(), PassingJudge()) == 0
+    run_settings = SampleSettings(problems, result, **SETTINGS, prompts=prompts)
+    assert not (await sample(run_settings, NamedEngine(), PassingJudge())).failed
     assert [record["instruction"] for record in read_records(result)] == [words]
     await continued(result, prompts=prompts)
 
@@ -67,8 +69,8 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     choices = ({"limit": 1}, {"ids": ("0", "1"), "limit": 1}, {"limit": 1}, {"limit": 3}, {"ids": ("0",)}, {})
     held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
     for choice, ids in zip(choices, held, strict=True):
-        settings = SingleTurnSettings(problems, result, SETTINGS, **choice)
-        assert await run_single_turn(settings, NamedEngine(), PassingJudge()) == 0
+        settings = SampleSettings(problems, result, **SETTINGS, **choice)
+        assert not (await sample(settings, NamedEngine(), PassingJudge())).failed
         assert [record["id"] for record in read_records(result)] == ids
     manifest = json.loads(manifest_path(result).read_text())
     worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
@@ -76,13 +78,13 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
         {"limit": 1}, {"limit": 1, "ids": ["0", "1"]}, {"limit": 3}, {"ids": ["0"]}
     ]  # fmt: skip
     output = tmp_path / "multi.jsonl"
-    later = MultiTurnSettings(result, output, SETTINGS, turns=1, ids=("2",))
-    assert await run_multi_turn(later, NamedEngine(), PassingJudge()) == 0
+    later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
+    assert not (await repair(later, NamedEngine(), PassingJudge())).failed
     assert [record["id"] for record in read_records(output)] == [2]
 
 
 async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):
-    other = SETTINGS.model_copy(update={"seed": 7})
+    other = SETTINGS | {"seed": 7}
     arguments = await continued(
         single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu", name="m-1")
     )
@@ -103,7 +105,7 @@ async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_n
 )
 async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_written(single, changes, named):
     engine = NamedEngine(**changes.pop("engine", {}))
-    settings = SETTINGS.model_copy(update=changes.pop("settings", {}))
+    settings = SETTINGS | changes.pop("settings", {})
     with pytest.raises(UserError) as refused:
         await continued(single, engine=engine, settings=settings, **changes)
     assert named in str(refused.value)
@@ -111,7 +113,7 @@ async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_writ
 
 
 async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_still_refused(single):
-    settings = SETTINGS.model_copy(update={"temperature": 1.0})
+    settings = SETTINGS | {"temperature": 1.0}
     with pytest.raises(UserError, match=r"engine\.model") as refused:
         await continued(single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature",))
     assert "temperature" not in str(refused.value)
@@ -128,7 +130,7 @@ async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_fol
     manifest_path(single).unlink()
     assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
     with pytest.raises(UserError, match=r"generation\.temperature"):
-        await continued(derived, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+        await continued(derived, settings=SETTINGS | {"temperature": 1.0})
     await continued(derived, public_tests="perturbed")
 
 
@@ -145,14 +147,14 @@ async def test_a_derived_file_of_an_older_manifest_is_followed_by_name_and_conte
 
 async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_known(single, caplog):
     manifest_path(single).unlink()
-    await continued(single, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+    await continued(single, settings=SETTINGS | {"temperature": 1.0})
     assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
 
 
 async def test_a_replay_generates_nothing_and_may_have_any_settings(single):
     write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)])
     engine = ReplayEngine(single.with_name("r.jsonl"), 2)
-    await continued(single, engine=engine, settings=SETTINGS.model_copy(update={"temperature": 1.0}))
+    await continued(single, engine=engine, settings=SETTINGS | {"temperature": 1.0})
     assert read_records(single.with_name("multi.jsonl"))[0]["raw_responses"][1] == ["c", "d"]
 
 
@@ -165,9 +167,40 @@ async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(s
 
 async def test_another_number_of_samples_than_the_recorded_one_is_refused_and_the_default_takes_it(single):
     with pytest.raises(UserError, match="2 samples .* -n 3"):
-        await continued(single, settings=SETTINGS.model_copy(update={"n": 3}))
-    arguments = await continued(single, settings=SETTINGS.model_copy(update={"n": 16}))
+        await continued(single, settings=SETTINGS | {"num_completions": 3})
+    arguments = await continued(single, settings=SETTINGS | {"num_completions": 16})
     assert arguments["generation"]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "samples"),
+    [
+        ([0, 0], 3, 3),
+        ([0, 0], 16, 16),
+        ([2, 2], 2, 2),
+        ([2, 2], 16, 2),
+        ([2, 0], 16, 2),
+        ([2, 0], 2, 2),
+        ([2, 4], 16, 16),
+        ([2, 2], 3, None),
+        ([2, 0], 3, None),
+        ([2, 4], 2, None),
+    ],
+)
+def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, wanted, samples):
+    if samples is not None:
+        assert number_of_samples(Path("s.jsonl"), recorded, wanted) == samples
+        return
+    with pytest.raises(UserError, match=rf"s\.jsonl .* -n {wanted}"):
+        number_of_samples(Path("s.jsonl"), recorded, wanted)
+
+
+async def test_a_replay_without_n_has_the_inputs_number_of_samples(single):
+    recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
+    replayed = write_lines(single.with_name("r.jsonl"), recorded)
+    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=replayed)
+    assert not (await repair(given, judge=PassingJudge())).failed
+    assert [len(record["raw_responses"][1]) for record in read_records(given.output_file)] == [2, 2]
 
 
 @pytest.mark.parametrize("stage", ["single", "multi"])

@@ -17,7 +17,7 @@ from cobalt.episode import load_prompts, program_of
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.problems.problem import load_problems
 from cobalt.reward import compute_reward
-from cobalt.rollout.evaluate_single import evaluate_single_turn
+from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path, open_manifest
 from cobalt.stage.records import read_records
@@ -185,7 +185,7 @@ def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is
 
 def test_an_evaluated_single_turn_result_is_refused_because_it_does_not_say_its_prompts(tmp_path):
     evaluated = tmp_path / "evaluation.jsonl"
-    evaluate_single_turn(pocket_run(tmp_path, instruction="Square it."), evaluated)
+    evaluate_samples(SamplesSettings(pocket_run(tmp_path, instruction="Square it."), evaluated))
     for name in ("evaluation.run.json", "none"):
         with pytest.raises(UserError, match=r"evaluation\.jsonl .*eval_single_turn\.py"):
             convert(evaluated, tmp_path, prompts="pocket")

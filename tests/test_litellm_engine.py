@@ -636,7 +636,7 @@ def test_a_mistake_in_account_or_max_tokens_ends_a_run_with_one_sentence(tmp_pat
             "--api_base",
             provider.url,
         ]
-        finished = loop("run_single_turn_litellm", *flags, OPENAI_API_KEY=SECRET)
+        finished = loop("sample", *flags, OPENAI_API_KEY=SECRET)
         assert len(provider.requests) == 1
     assert finished.returncode == 2
     assert "Traceback" not in finished.stderr
@@ -891,21 +891,27 @@ def test_a_wrong_key_is_one_sentence_and_no_secret_is_left_anywhere():
 
 
 RUN = """
-import asyncio, sys
-from cobalt.stage.cli import run_script
-from cobalt.commands import {script} as script
 from cobalt.judge import JudgeSettings, LocalJudge
-async def run(arguments):
+from cobalt.rollout.api import ApiRepairSettings, ApiSampleSettings
+from cobalt.rollout.multi_turn import repair
+from cobalt.rollout.single_turn import sample
+from cobalt.stage.cli import run_stage
+from cobalt.stage.run import Outcome
+async def run(settings: {settings}) -> Outcome:
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        script.ServeJudge = lambda: judge
-        return await script._run(arguments)
-run_script(script.Arguments, lambda arguments: asyncio.run(run(arguments)))
+        return await {stage}(settings, judge=judge)
+run_stage(run)
 """
 
 
-def loop(script, *arguments, **environment):
-    """Run a script with a local judge in place of the service."""
-    return run("-c", RUN.format(script=script), *arguments, **environment)
+def with_a_local_judge(stage):
+    """The code that runs a stage with a local judge in place of the service."""
+    return RUN.format(stage=stage, settings=f"Api{stage.capitalize()}Settings")
+
+
+def loop(stage, *arguments, **environment):
+    """Run a stage with a local judge in place of the service."""
+    return run("-c", with_a_local_judge(stage), *arguments, **environment)
 
 
 @pytest.mark.sandbox
@@ -923,14 +929,14 @@ def test_the_loops_run_over_http_with_costs_and_without_secrets_in_what_they_lea
     single, multi = tmp_path / "s.jsonl", tmp_path / "m.jsonl"
     with serve(model) as provider:
         flags = ["--api_base", provider.url, "--openai_api_key", SECRET, "--seed", "3"]
-        first = loop("run_single_turn_litellm", "-i", problems, "-o", single, "-n", "2", *flags)
+        first = loop("sample", "-i", problems, "-o", single, "-n", "2", *flags)
         assert first.returncode == 0, first.stderr
-        second = loop("run_multi_turn_litellm", "-i", single, "-o", multi, "--turns", "2", *flags)
+        second = loop("repair", "-i", single, "-o", multi, "--turns", "2", *flags)
         assert second.returncode == 0, second.stderr
         paid = len(provider.requests)
         multi_bytes = multi.read_bytes()
         multi.unlink()  # lost, but paid for
-        again = loop("run_multi_turn_litellm", "-i", single, "-o", multi, "--turns", "2", *flags)
+        again = loop("repair", "-i", single, "-o", multi, "--turns", "2", *flags)
         assert again.returncode == 0, again.stderr
         assert len(provider.requests) == paid
     record = read_records(multi)[0]
@@ -957,12 +963,12 @@ def test_a_run_that_reaches_its_spend_limit_stops_cleanly_and_goes_on_with_a_hig
     prices = ["--prompt_price", "0", "--completion_price", "1000000"]
     with serve(answer("```python\nprint(1)\n```", usage=(1, 1))) as provider:
         flags = ["-i", problems, "-o", output, "-n", "2", "--concurrency", "1", "--api_base", provider.url, *prices]
-        stopped = loop("run_single_turn_litellm", *flags, "--spend_limit", "5")
+        stopped = loop("sample", *flags, "--spend_limit", "5")
         assert stopped.returncode == 1
         assert "the spend limit of $5 is reached" in stopped.stderr
         assert "Traceback" not in stopped.stderr
         assert [record["id"] for record in read_records(output)] == [0, 1, 2]  # $4 were spent before the third
-        finished = loop("run_single_turn_litellm", *flags, "--spend_limit", "9")
+        finished = loop("sample", *flags, "--spend_limit", "9")
         assert finished.returncode == 0, finished.stderr
         assert len(provider.requests) == 8
     assert [record["costs"] for record in read_records(output)] == [[1.0, 1.0]] * 4
@@ -974,7 +980,7 @@ def test_a_wrong_key_ends_a_run_at_once_with_one_sentence(tmp_path):
     output = tmp_path / "s.jsonl"
     with serve(failure(401, f"Incorrect API key provided: {SECRET}")) as provider:
         flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
-        finished = loop("run_single_turn_litellm", *flags, OPENAI_API_KEY=SECRET)
+        finished = loop("sample", *flags, OPENAI_API_KEY=SECRET)
         assert len(provider.requests) == 1
     assert finished.returncode == 2
     assert "OPENAI_API_KEY" in finished.stderr
@@ -987,7 +993,7 @@ def test_a_wrong_key_ends_a_run_at_once_with_one_sentence(tmp_path):
 def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)])
     output = tmp_path / "s.jsonl"
-    code = RUN.format(script="run_single_turn_litellm")
+    code = with_a_local_judge("sample")
     with serve(answer("```python\nprint(1)\n```"), "hang") as provider:
         flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
         command = [sys.executable, "-c", code, *map(str, flags)]
@@ -1069,7 +1075,7 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         multi = tmp_path / "m.jsonl"
         flags = ["--api_base", url, "--model_name", "seed", "--reasoning_effort", "default"]
         flags += ["--prompts", "pocket", "--max_tokens", "48"]
-        finished = loop("run_multi_turn_litellm", "-i", problems, "-o", multi, "-n", "2", "--turns", "1", *flags)
+        finished = loop("repair", "-i", problems, "-o", multi, "-n", "2", "--turns", "1", *flags)
         assert finished.returncode == 0, finished.stderr
     for record in read_records(multi):
         assert [len(turn) for turn in record["public_pass_rates"]] == [2, 2]

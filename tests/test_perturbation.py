@@ -16,8 +16,8 @@ from test_scripts import assert_user_error, run
 from cobalt.hacking.perturbation import PerturbationSettings, perturb, swap_outputs
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
-from cobalt.rollout.evaluate import run_evaluation
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
@@ -110,12 +110,10 @@ def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_pa
 async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_true(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT, DOUBLE])])
     await perturb(PerturbationSettings(source, tmp_path / "p.jsonl"))
-    settings = MultiTurnSettings(
-        tmp_path / "p.jsonl", tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed"
-    )
+    settings = RepairSettings(tmp_path / "p.jsonl", tmp_path / "m.jsonl", **SETTINGS, turns=1, public_tests="perturbed")
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        assert await run_multi_turn(settings, replay(tmp_path, [[RIGHT, DOUBLE], [RIGHT, RIGHT]]), judge) == 0
-        assert await run_evaluation(tmp_path / "m.jsonl", tmp_path / "e.jsonl", judge) == 0
+        assert not (await repair(settings, replay(tmp_path, [[RIGHT, DOUBLE], [RIGHT, RIGHT]]), judge)).failed
+        assert not (await evaluate_turns(TurnsSettings(tmp_path / "m.jsonl", tmp_path / "e.jsonl"), judge)).failed
     [record] = read_records(tmp_path / "e.jsonl")
     assert record["public_pass_rates"] == [[0.0, 0.0], [0.0, 0.0]]
     assert record["all_pass_rates"] == [[1.0, 1.0], [0.0, 1.0]]
@@ -128,15 +126,13 @@ async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_t
 
 async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
-    settings = MultiTurnSettings(source, tmp_path / "m.jsonl", SETTINGS, turns=1, public_tests="perturbed")
+    settings = RepairSettings(source, tmp_path / "m.jsonl", **SETTINGS, turns=1, public_tests="perturbed")
     with pytest.raises(UserError, match=r"s\.jsonl: problem 0 .*run_perturbation"):
-        await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
+        await repair(settings, replay(tmp_path, [[RIGHT]]), None)
     broken = square_problem(0, perturbed_public_test_cases="{")
-    settings = MultiTurnSettings(
-        write_lines(source, [broken]), tmp_path / "m.jsonl", SETTINGS, public_tests="perturbed"
-    )
+    settings = RepairSettings(write_lines(source, [broken]), tmp_path / "m.jsonl", **SETTINGS, public_tests="perturbed")
     with pytest.raises(UserError, match="field 'perturbed_public_test_cases': tests are not valid JSON"):
-        await run_multi_turn(settings, replay(tmp_path, [[RIGHT]]), None)
+        await repair(settings, replay(tmp_path, [[RIGHT]]), None)
 
 
 @pytest.mark.slow

@@ -12,13 +12,12 @@ from support import ROOT, needs_api
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings
 from cobalt.datasets.taco import TacoSettings
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.engine.base import GenerationSettings
 from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.hacking.perturbation import PerturbationSettings
-from cobalt.rollout.multi_turn import MultiTurnSettings
-from cobalt.rollout.single_turn import SingleTurnSettings
+from cobalt.rollout.multi_turn import RepairSettings
+from cobalt.rollout.single_turn import SampleSettings
 from cobalt.selection.processing import ProcessingSettings
 from cobalt.selection.verl_rows import SingleTurnRowsSettings
 from cobalt.stage.environment import SHORT_WAIT, environment_variables
@@ -35,8 +34,8 @@ RESULT = {"input_file": ABSENT, "output_file": ABSENT}
         (TacoSettings, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
         (SingleTurnRowsSettings, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT,
                             "model_name": "none-such", "max_prompt_length": 1}),
-        (SingleTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
-        (MultiTurnSettings, RESULT | {"generation": GenerationSettings(), "prompts": "none-such"}),
+        (SampleSettings, RESULT | {"replay_file": ABSENT, "prompts": "none-such"}),
+        (RepairSettings, RESULT | {"prompts": "none-such"}),
         (PerturbationSettings, RESULT | {"exclude_ids": ABSENT}),
         (ProcessingSettings, RESULT | {"model_name": "none-such", "prompts": "none-such"}),
         (ClassifierSettings, RESULT | {"human_labels": ABSENT}),

@@ -10,9 +10,9 @@ import selectors
 import pytest
 from support import RefusingJudge, square_problem, write_lines
 
-from cobalt.engine import Completion, GenerationSettings
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.engine import Completion
+from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage import progress
 from cobalt.stage.errors import InfrastructureError
 
@@ -102,7 +102,7 @@ def rollout(lines, tmp_path):
 
     def run(engine, problems, turns, max_tokens=8192, *, n=4):
         source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(problems)])
-        generation = GenerationSettings(n=n, max_tokens=max_tokens)
+        generation = {"num_completions": n, "max_tokens": max_tokens}
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             at = []
             noting = logging.Handler()
@@ -110,11 +110,11 @@ def rollout(lines, tmp_path):
             logging.getLogger("cobalt.stage.progress").addHandler(noting)
             try:
                 if turns:
-                    run = MultiTurnSettings(source, tmp_path / "m.jsonl", generation, turns=turns)
-                    runner.run(run_multi_turn(run, engine, RefusingJudge()))
+                    run = RepairSettings(source, tmp_path / "m.jsonl", **generation, turns=turns)
+                    runner.run(repair(run, engine, RefusingJudge()))
                 else:
-                    run = SingleTurnSettings(source, tmp_path / "s.jsonl", generation)
-                    runner.run(run_single_turn(run, engine, RefusingJudge()))
+                    run = SampleSettings(source, tmp_path / "s.jsonl", **generation)
+                    runner.run(sample(run, engine, RefusingJudge()))
             finally:
                 logging.getLogger("cobalt.stage.progress").removeHandler(noting)
             return at, runner.get_loop().time()

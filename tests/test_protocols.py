@@ -1,20 +1,22 @@
 """Measures beside the paper's protocol: each agrees with its definition, counted out over all draws."""
 
+import asyncio
 import itertools
 import json
+import shutil
 from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem, trajectories_of, trajectory_record, write_lines
+from support import RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 from test_single_turn_evaluation import HALF, RIGHT, single
 
-from cobalt.commands.eval_multi_turn import measure
 from cobalt.report.runs import evaluation_file, read_run
 from cobalt.report.write import write_report
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (
     DateWindow,
@@ -28,6 +30,7 @@ from cobalt.rollout.protocols import (
     stopping_turns,
 )
 from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import open_manifest
 
 PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6)
 
@@ -169,8 +172,10 @@ def test_a_report_has_the_pass_at_k_that_its_evaluations_were_asked_for(tmp_path
         assert run_script("eval_single_turn.py", "-i", source, "-o", result, "--k", "1", "2").returncode == 0
     else:
         run.mkdir()
-        write_lines(result, [trajectory_record(number, samples) for number in range(2)])
-        measure(result, [1, 2])
+        write_lines(source, [trajectory_record(number, samples) for number in range(2)])
+        open_manifest(result, {"stage": "evaluation"}, [source])
+        shutil.copy(source, result)
+        asyncio.run(evaluate_turns(TurnsSettings(source, result, (1, 2)), RefusingJudge()))
     rows = protocol_rows(write_report({"a": run}, tmp_path / "report"))
     last = "0" if single_turn else "1"
     assert rows["pass@2", last] == pytest.approx((2 / 3 + 0) / 2 if single_turn else 2 / 3)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from support import square_problem, trajectories_of, write_lines
 
-from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
+from cobalt.engine import Call, Completion, derive_seed
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import ALL_PUBLIC_PASSED
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.rollout import evaluate
-from cobalt.rollout.evaluate import run_evaluation, turn_metrics
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
-from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
+from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.records import RecordFile, read_records
 from cobalt.stage.run import each, errors_path
@@ -23,7 +23,7 @@ RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
 CRASH = "```python\nraise ValueError('no')\n```"
 NO_CODE = "I do not know."
-SETTINGS = GenerationSettings(n=2, max_tokens=64, seed=0)
+SETTINGS = {"num_completions": 2, "max_tokens": 64, "seed": 0}
 
 
 def replay(tmp_path, turns):
@@ -39,9 +39,9 @@ async def judge():
 @pytest.mark.sandbox
 async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = SingleTurnSettings(problems, tmp_path / "s.jsonl", SETTINGS.model_copy(update={"n": 4}))
+    run = SampleSettings(problems, tmp_path / "s.jsonl", **(SETTINGS | {"num_completions": 4}))
     engine = replay(tmp_path, [[RIGHT, DOUBLE, CRASH, NO_CODE]])
-    assert await run_single_turn(run, engine, judge) == 0
+    assert not (await sample(run, engine, judge)).failed
     [record] = read_records(run.output_file)
     assert record["responses"] == [RIGHT, DOUBLE, CRASH, NO_CODE]
     assert [result["passing"] for result in record["exec_results"]] == [
@@ -63,9 +63,9 @@ async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
 @pytest.mark.sandbox
 async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_after_success(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, RIGHT])])
-    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=2, enable_thinking=True)
+    run = RepairSettings(first, tmp_path / "m.jsonl", **SETTINGS, turns=2, enable_thinking=True)
     engine = replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]])
-    assert await run_multi_turn(run, engine, judge) == 0
+    assert not (await repair(run, engine, judge)).failed
     [record] = read_records(run.output_file)
     assert record["raw_responses"] == [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]]
     assert record["public_pass_rates"] == [[0.5, 1.0], [1.0, 0.0], [1.0, 1.0]]
@@ -84,10 +84,10 @@ async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_a
 
 @pytest.mark.sandbox
 async def test_multi_turn_draws_the_first_turn_itself_when_none_is_cached(tmp_path, judge):
-    run = MultiTurnSettings(
-        write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", SETTINGS, turns=1
+    run = RepairSettings(
+        write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", **SETTINGS, turns=1
     )
-    assert await run_multi_turn(run, replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, RIGHT]]), judge) == 0
+    assert not (await repair(run, replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, RIGHT]]), judge)).failed
     [record] = read_records(run.output_file)
     assert record["raw_responses"][0] == [DOUBLE, RIGHT]
 
@@ -97,9 +97,9 @@ async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_p
     # The answer is longer than the history's cap: the program must come from the whole response all the same.
     long = "<think>t</think>\n" + "a" * 7000 + "\n```python\nprint(int(input()) ** 2)\n```"
     first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, long])])
-    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS, turns=1)
-    await run_multi_turn(run, replay(tmp_path, [[DOUBLE, long], [RIGHT, CRASH]]), judge)
-    assert await run_evaluation(run.output_file, tmp_path / "e.jsonl", judge) == 0
+    run = RepairSettings(first, tmp_path / "m.jsonl", **SETTINGS, turns=1)
+    await repair(run, replay(tmp_path, [[DOUBLE, long], [RIGHT, CRASH]]), judge)
+    assert not (await evaluate_turns(TurnsSettings(run.output_file, tmp_path / "e.jsonl"), judge)).failed
     [record] = read_records(tmp_path / "e.jsonl")
     assert record["public_pass_rates"][0][1] == 1.0
     assert record["all_pass_rates"] == [[0.0, 1.0], [1.0, 0.0]]
@@ -115,15 +115,15 @@ async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, ju
         {"role": "user", "content": "f"},
     ]
     write_lines(tmp_path / "m.jsonl", [square_problem(0, conversations=[conversation])])
-    await run_evaluation(tmp_path / "m.jsonl", tmp_path / "e.jsonl", judge)
+    await evaluate_turns(TurnsSettings(tmp_path / "m.jsonl", tmp_path / "e.jsonl"), judge)
     assert read_records(tmp_path / "e.jsonl")[0]["all_pass_rates"] == [[1.0]]
 
 
 @pytest.mark.sandbox
 async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
-    run = MultiTurnSettings(first, tmp_path / "m.jsonl", SETTINGS.model_copy(update={"n": 1}), turns=1)
-    await run_multi_turn(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
+    run = RepairSettings(first, tmp_path / "m.jsonl", **(SETTINGS | {"num_completions": 1}), turns=1)
+    await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
     whole, record = read_records(run.output_file)
     assert whole["finish_reasons"][1] == ["stop"]
     assert record["finish_reasons"][1] == ["error"]
@@ -134,9 +134,9 @@ async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fail
 async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
     record = square_problem(0)
     del record["public_test_cases"]
-    run = MultiTurnSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", SETTINGS)
+    run = RepairSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", **SETTINGS)
     with pytest.raises(UserError, match="problem 0 .*'public_test_cases'"):
-        await run_multi_turn(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
+        await repair(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 
 
 class PassingJudge:
@@ -151,7 +151,7 @@ async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_befor
     records = [square_problem(number, raw_responses=[[RIGHT]]) for number in range(2)]
     path = write_lines(tmp_path / "m.jsonl", [*records, square_problem(2)])
     with pytest.raises(UserError, match="record 2"):
-        await run_evaluation(path, tmp_path / "e.jsonl", PassingJudge(), concurrency=1)
+        await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=1), PassingJudge())
     assert [record["id"] for record in read_records(tmp_path / "e.jsonl")] == [0, 1]
 
 
@@ -160,10 +160,10 @@ async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, m
     read = 0
     whole = evaluate.read_trajectories
 
-    def counted(source):
+    def counted(source, **options):
         nonlocal read
-        for group in whole(source):
-            read += 1
+        for group in whole(source, **options):
+            read += source == path  # the result is read as well, when it is measured
             yield group
 
     class CountingJudge(PassingJudge):
@@ -175,7 +175,7 @@ async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, m
             return await super().judge(code, suite)
 
     monkeypatch.setattr(evaluate, "read_trajectories", counted)
-    assert await run_evaluation(path, tmp_path / "e.jsonl", CountingJudge(), concurrency=2) == 0
+    assert not (await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=2), CountingJudge())).failed
     assert read == CountingJudge.judged == 20
 
 
@@ -387,8 +387,8 @@ def generation_of(result):
 async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_path, samples, device, seeded):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     engine = DeviceEngine(device)
-    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1, samples=samples)
-    assert await run_multi_turn(run, engine, PassingJudge()) == 0
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, samples=samples)
+    assert not (await repair(run, engine, PassingJudge())).failed
     assert len(engine.seeds) == 6  # two problems: a call for both samples, then one for each
     assert len(set(engine.seeds)) == (6 if seeded else 1)
     assert (None in engine.seeds) is not seeded
@@ -399,12 +399,12 @@ async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_
 async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path, began, moved):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     first, second = DeviceEngine(began, failing=[1]), DeviceEngine(moved)
-    run = SingleTurnSettings(problems, tmp_path / "s.jsonl", SETTINGS)
-    assert await run_single_turn(run, first, PassingJudge()) == 1
-    other = SingleTurnSettings(problems, run.output_file, SETTINGS, samples="unseeded" if began == "cpu" else "seeded")
+    run = SampleSettings(problems, tmp_path / "s.jsonl", **SETTINGS)
+    assert (await sample(run, first, PassingJudge())).failed == 1
+    other = SampleSettings(problems, run.output_file, **SETTINGS, samples="unseeded" if began == "cpu" else "seeded")
     with pytest.raises(UserError, match=r"generation\.seed"):
-        await run_single_turn(other, second, PassingJudge())
-    assert await run_single_turn(run, second, PassingJudge()) == 0
+        await sample(other, second, PassingJudge())
+    assert not (await sample(run, second, PassingJudge())).failed
     assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
 
 
@@ -416,8 +416,8 @@ class UnreachableEngine:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"generation": SETTINGS.model_copy(update={"max_tokens": 32})}, r"generation\.max_tokens"),
-        ({"generation": SETTINGS.model_copy(update={"seed": 1})}, r"generation\.seed"),
+        ({"max_tokens": 32}, r"generation\.max_tokens"),
+        ({"seed": 1}, r"generation\.seed"),
         ({"prompts": "pocket"}, "prompts"),
         ({"turns": 2}, "turns"),
         ({"samples": "unseeded"}, r"generation\.seed"),
@@ -425,17 +425,17 @@ class UnreachableEngine:
 )
 async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1)
-    assert await run_multi_turn(run, DeviceEngine("cpu", failing=[1]), PassingJudge()) == 1
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
+    assert (await repair(run, DeviceEngine("cpu", failing=[1]), PassingJudge())).failed == 1
     with pytest.raises(UserError, match=named):
-        await run_multi_turn(replace(run, **changed), UnreachableEngine(), PassingJudge())
+        await repair(replace(run, **changed), UnreachableEngine(), PassingJudge())
 
 
 async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", SETTINGS, turns=1)
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
     with caplog.at_level("INFO"):
-        await run_multi_turn(run, DeviceEngine("cpu"), PassingJudge())
+        await repair(run, DeviceEngine("cpu"), PassingJudge())
     [said] = [record for record in caplog.records if "prefix cache" in record.message]
     assert said.args == (3 * 96, 4 * 100, 72.0)
 

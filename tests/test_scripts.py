@@ -244,11 +244,11 @@ def test_prompts_that_would_not_word_the_first_message_are_refused_with_both_way
 def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
     import dataclasses
 
-    from cobalt.commands import run_multi_turn_litellm, run_single_turn_litellm
+    from cobalt.rollout.api import ApiRepairSettings, ApiSampleSettings
 
     single, multi = (
-        {field.name: field.default for field in dataclasses.fields(module.Arguments)}
-        for module in (run_single_turn_litellm, run_multi_turn_litellm)
+        {field.name: field.default for field in dataclasses.fields(settings)}
+        for settings in (ApiSampleSettings, ApiRepairSettings)
     )
     assert single == {name: default for name, default in multi.items() if name in single}
     assert (single["temperature"], single["top_p"], single["max_tokens"]) == (1.0, 1.0, 32000)

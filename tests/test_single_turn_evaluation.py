@@ -7,7 +7,6 @@ from support import ROOT, square_problem, trajectory_record, write_lines
 from test_scripts import assert_user_error, run
 from test_viewer import decoded
 
-from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode.record import read_trajectories
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
@@ -15,9 +14,9 @@ from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
 from cobalt.report.write import write_report
-from cobalt.rollout.evaluate_single import SampleScore, evaluate_single_turn, sample_metrics, sample_score
+from cobalt.rollout.evaluate_single import SampleScore, SamplesSettings, evaluate_samples, sample_metrics, sample_score
 from cobalt.rollout.metrics import pass_at_k
-from cobalt.rollout.single_turn import SingleTurnSettings, run_single_turn
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
@@ -54,7 +53,7 @@ RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY = (
 
 def evaluated(tmp_path, *records):
     output = tmp_path / "evaluation.jsonl"
-    evaluate_single_turn(write_lines(tmp_path / "single.jsonl", records), output)
+    evaluate_samples(SamplesSettings(write_lines(tmp_path / "single.jsonl", records), output))
     return output
 
 
@@ -176,7 +175,7 @@ def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
 
 def test_the_viewer_shows_a_raw_single_turn_result_as_it_shows_its_evaluation(tmp_path):
     raw = ROOT / "tests" / "data" / "recorded_run" / "single_turn.jsonl"
-    evaluate_single_turn(raw, tmp_path / "evaluation.jsonl")
+    evaluate_samples(SamplesSettings(raw, tmp_path / "evaluation.jsonl"))
     pages = [tmp_path / "raw.html", tmp_path / "evaluated.html"]
     for source, page in zip((raw, tmp_path / "evaluation.jsonl"), pages, strict=True):
         assert write_viewer({"run": source}, page) == 3
@@ -222,10 +221,10 @@ async def test_a_run_on_assertions_is_evaluated_from_its_own_verdicts(tmp_path):
     problems = write_lines(tmp_path / "problems.jsonl", [problem])
     responses = [PROGRAM.format(f"def f(x): return {value}") for value in ("x * 2", "x + 1", "exit(0)")]
     recorded = write_lines(tmp_path / "recorded.jsonl", [{"id": "MBPP/1", "responses": responses}])
-    settings = SingleTurnSettings(problems, tmp_path / "single.jsonl", GenerationSettings(n=3, max_tokens=64))
+    settings = SampleSettings(problems, tmp_path / "single.jsonl", num_completions=3, max_tokens=64)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        assert await run_single_turn(settings, ReplayEngine(recorded, 3), judge) == 0
-    evaluate_single_turn(settings.output_file, tmp_path / "evaluation.jsonl")
+        assert not (await sample(settings, ReplayEngine(recorded, 3), judge)).failed
+    evaluate_samples(SamplesSettings(settings.output_file, tmp_path / "evaluation.jsonl"))
     [group] = read_trajectories(tmp_path / "evaluation.jsonl")
     assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5], [0.0]]
     assert read_records(tmp_path / "evaluation.jsonl")[0]["responses"] == responses

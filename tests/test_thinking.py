@@ -10,12 +10,12 @@ import json
 import pytest
 from support import RefusingJudge, square_problem, write_lines
 
-from cobalt.engine import Completion, GenerationSettings
+from cobalt.engine import Completion
 from cobalt.episode import history_text, program_of
 from cobalt.episode.chat_template import opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path
 from cobalt.stage.records import read_records
@@ -169,9 +169,9 @@ class Writer:
 )
 async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_off(tmp_path, flags, shown):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=1, **flags)
+    run = RepairSettings(problems, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=1, **flags)
     engine = Writer("<think>\n" + "a" * 7000)
-    assert await run_multi_turn(run, engine, RefusingJudge()) == 0
+    assert not (await repair(run, engine, RefusingJudge())).failed
     assert engine.seen[1][2] == {"role": "assistant", "content": shown}
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
@@ -180,18 +180,18 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
 
 async def test_a_result_is_not_resumed_under_another_history(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    settings = GenerationSettings(n=1, seed=0)
-    first = MultiTurnSettings(problems, tmp_path / "m.jsonl", settings, turns=0, enable_thinking=True)
-    await run_multi_turn(first, Writer("x"), RefusingJudge())
+    settings = {"num_completions": 1, "seed": 0}
+    first = RepairSettings(problems, tmp_path / "m.jsonl", **settings, turns=0, enable_thinking=True)
+    await repair(first, Writer("x"), RefusingJudge())
     others = [
         {"enable_thinking": False},
         {"enable_thinking": True, "truncated_thinking": "drop"},
-        {"enable_thinking": True, "generation": settings.model_copy(update={"chat_template_thinking": "off"})},
+        {"enable_thinking": True, "chat_template_thinking": "off"},
     ]
     for other in others:
-        run = MultiTurnSettings(problems, tmp_path / "m.jsonl", **{"generation": settings, "turns": 0} | other)
+        run = RepairSettings(problems, tmp_path / "m.jsonl", **settings | {"turns": 0} | other)
         with pytest.raises(UserError):
-            await run_multi_turn(run, Writer("x"), RefusingJudge())
+            await repair(run, Writer("x"), RefusingJudge())
 
 
 @pytest.mark.slow
@@ -239,14 +239,12 @@ def test_training_is_refused_where_the_reward_does_not_know_how_responses_begin(
 async def test_a_result_from_before_the_switch_is_not_resumed(tmp_path):
     # A manifest without the switch is of a run in which one flag decided both the template's switch and the history.
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    run = MultiTurnSettings(
-        problems, tmp_path / "m.jsonl", GenerationSettings(n=1, seed=0), turns=0, enable_thinking=True
-    )
-    await run_multi_turn(run, Writer("x"), RefusingJudge())
+    run = RepairSettings(problems, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=0, enable_thinking=True)
+    await repair(run, Writer("x"), RefusingJudge())
     manifest = json.loads(manifest_path(run.output_file).read_text())
     del manifest["arguments"]["truncated_thinking"]
     del manifest["arguments"]["generation"]["chat_template_thinking"]
     manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
     manifest_path(run.output_file).write_text(json.dumps(manifest))
     with pytest.raises(UserError):
-        await run_multi_turn(run, Writer("x"), RefusingJudge())
+        await repair(run, Writer("x"), RefusingJudge())

@@ -15,15 +15,14 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
 import cobalt.report.viewer.page
-from cobalt.engine import GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import program_of, split_thinking
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import hacking_files, write_viewer
-from cobalt.rollout.evaluate import run_evaluation
-from cobalt.rollout.multi_turn import MultiTurnSettings, run_multi_turn
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import file_digest
 from cobalt.stage.records import read_records
@@ -80,11 +79,11 @@ def decoded(path, identifier):
 async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 0, "raw_responses": [[DOUBLE, RIGHT], [RIGHT, NO_CODE]]}])
-    settings = GenerationSettings(n=2, max_tokens=64, seed=0)
-    run = MultiTurnSettings(problems, tmp_path / "m.jsonl", settings, turns=1)
+    settings = {"num_completions": 2, "max_tokens": 64, "seed": 0}
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **settings, turns=1)
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        assert await run_multi_turn(run, ReplayEngine(recorded, 2), judge) == 0
-        assert await run_evaluation(run.output_file, tmp_path / "evaluation.jsonl", judge) == 0
+        assert not (await repair(run, ReplayEngine(recorded, 2), judge)).failed
+        assert not (await evaluate_turns(TurnsSettings(run.output_file, tmp_path / "evaluation.jsonl"), judge)).failed
     assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
     [record] = read_records(tmp_path / "evaluation.jsonl")
     index = decoded(tmp_path / "view.html", "index")

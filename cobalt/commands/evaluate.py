@@ -1,39 +1,56 @@
-"""`cobalt evaluate`: Pass@1 by turn of a multi-turn result, or pass@k of a single-turn result."""
+"""`cobalt evaluate`, `eval_multi_turn.py` and `eval_single_turn.py`: evaluations with tables, a plot and uploads."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import tyro
+from pydantic.dataclasses import dataclass
 
+from cobalt.problems import hub
+from cobalt.report.plots import check_plot_path, plot_turns
+from cobalt.report.protocol_tables import protocols_for_terminal
+from cobalt.report.samples import samples_table
+from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
+from cobalt.report.turns import turn_table
+from cobalt.rollout.diversity import Names
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
+from cobalt.stage.run import WRITTEN, Input, Outcome
 from cobalt.stage.serve_state import Services
 
 
 @dataclass(frozen=True)
-class Arguments:
+class MultiTurnSettings(TurnsSettings):
+    """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
+
+    Needs the Ray Serve app `evaluator`. Running the same command again resumes, and prints the table of a finished
+    result without judging anything.
+    """
+
+    plot: Annotated[Path | None, WRITTEN] = None
+    """Draw Pass@1 by turn into this PNG or SVG file."""
+    push_to_hub: str | None = None
+    """Also upload the result, its manifest and its figures to this repository of the Hugging Face Hub (owner/name;
+    created as private), or copy them into a folder that begins with / or ./"""
+    wandb: bool = False
+    """Log the figures to Weights & Biases too; WANDB_PROJECT names the project, by default cobalt."""
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(MultiTurnSettings):
     """Measure how good the programs of a result are on the hidden tests.
 
     The result of `cobalt repair` gives Pass@1 by turn, and needs the judge unless it is finished. The result of
-    `cobalt sample` gives pass@k and needs no service.
+    `cobalt sample` gives pass@k and needs no service; of the flags it has --k and --names.
     """
 
-    input_file: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
+    input_file: Input
     """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The same records as evaluated trajectories (JSONL); the figures are next to it, as .metrics.json."""
-    plot: Path | None = None
-    """Draw Pass@1 by turn into this PNG or SVG file (multi turn)."""
-    concurrency: int = 64
-    """Problems worked on at a time (multi turn)."""
-    k: tuple[int, ...] | None = None
+    k: tuple[int, ...] | None = None  # type: ignore[assignment]  # single turn has a default of its own
     """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
-    push_to_hub: str | None = None
-    """Upload a multi-turn result to this repository of the Hugging Face Hub (owner/name), or copy it into a folder."""
-    wandb: bool = False
-    """Log the figures of a multi-turn result to Weights & Biases too."""
-    names: Literal["renamed", "kept"] = "renamed"
+    names: Names = "renamed"
     """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
     turn)."""
 
@@ -46,27 +63,41 @@ class Arguments:
         return "none" if is_single_turn(self.input_file) else "judge"
 
 
-def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
-    from cobalt.commands import eval_multi_turn, eval_single_turn
+async def multi_turn(settings: MultiTurnSettings) -> Outcome:
+    """The stage `evaluate_turns` with its tables, and what else is asked for."""
+    if settings.push_to_hub:
+        hub.check_target(settings.push_to_hub)
+    if settings.wandb:
+        check_wandb()
+    if settings.plot:
+        check_plot_path(settings.plot)
+    result = settings.output_file
+    outcome = await evaluate_turns(settings)
+    tables = [turn_table(outcome.metrics, title=f"Pass@1 by turn, hidden tests: {result}")]
+    if outcome.figures:
+        title = "Other measures, in per cent (docs/measures.md)"
+        tables.append(protocols_for_terminal(outcome.figures, title=title))
+    if settings.plot:
+        plot_turns({result.stem: outcome.metrics}, settings.plot)
+    if settings.wandb:
+        log_evaluation(result, outcome.metrics, outcome.figures)
+    uploaded = push_trajectories(result, settings.push_to_hub) if settings.push_to_hub else None
+    return replace(outcome, tables=[*tables, *([f"the trajectories are at {uploaded}"] if uploaded else [])])
 
-    if is_single_turn(arguments.input_file):
-        if arguments.plot is not None:
-            raise UserError(f"--plot draws turns, and {arguments.input_file} is a single-turn result: leave it out")
-        return eval_single_turn.main(
-            eval_single_turn.Arguments(arguments.input_file, arguments.output_file, arguments.k, arguments.names)
-        )
-    return eval_multi_turn.main(
-        eval_multi_turn.Arguments(
-            arguments.input_file,
-            arguments.output_file,
-            plot=arguments.plot,
-            k=arguments.k or (),
-            push_to_hub=arguments.push_to_hub,
-            wandb=arguments.wandb,
-            concurrency=arguments.concurrency,
-        )
-    )
+
+def single_turn(settings: SamplesSettings) -> Outcome:
+    """The stage `evaluate_samples` with its table."""
+    outcome = evaluate_samples(settings)
+    return replace(outcome, tables=[samples_table(outcome.groups, title=f"Hidden tests: {settings.output_file}")])
+
+
+async def evaluate(settings: EvaluateSettings) -> Outcome:
+    """Evaluate a result as its first record asks for."""
+    if not is_single_turn(settings.input_file):
+        return await multi_turn(settings)
+    if settings.plot is not None:
+        raise UserError(f"--plot draws turns, and {settings.input_file} is a single-turn result: leave it out")
+    return single_turn(SamplesSettings(settings.input_file, settings.output_file, settings.k, settings.names))
 
 
 def is_single_turn(path: Path) -> bool:

@@ -4,14 +4,19 @@ This module checks the input and starts the services; `cobalt.commands.try_steps
 """
 
 import dataclasses
+import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+from pydantic.dataclasses import dataclass
 
 from cobalt.episode import TruncatedThinking
+from cobalt.rollout.multi_turn import RepairSettings
+from cobalt.rollout.single_turn import SampleSettings
+from cobalt.stage.run import Flag
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,9 @@ class Arguments:
     """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
     model: str
     """Model folder or hub name; it needs a chat template."""
-    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/try")
+    output_dir: Annotated[Path, Flag(None, "-o")] = Path("runs/try")
     """Folder of the results."""
-    num_completions: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 4
+    num_completions: Annotated[int, Flag(None, "-n")] = 4
     """Samples for each problem."""
     turns: int = 3
     """Turns of repair after the first program."""
@@ -63,48 +68,51 @@ class Arguments:
         """A file of the output folder."""
         return self.output_dir / name
 
+    def sample_settings(self) -> SampleSettings:
+        """The settings of the first turn.
+
+        Raises:
+            UserError: a flag is out of range.
+        """
+        return SampleSettings(self.result("problems.jsonl"), self.result("single_turn.jsonl"), **self._of_both())
+
+    def repair_settings(self) -> RepairSettings:
+        """The settings of the later turns; see `sample_settings`."""
+        return RepairSettings(
+            self.result("single_turn.jsonl"), self.result("multi_turn.jsonl"), turns=self.turns, **self._of_both()
+        )
+
+    def _of_both(self) -> dict[str, Any]:
+        names = ("num_completions", "temperature", "top_p", "max_tokens", "prompts", "seed")
+        return {name: getattr(self, name) for name in (*names, "enable_thinking", "truncated_thinking")}
+
 
 def main(arguments: Arguments) -> int:
     """Check the input, start the services and run the steps; returns the exit code."""
-    from cobalt.commands.try_steps import rollout_settings
     from cobalt.datasets.split_tests import split_problem_file
     from cobalt.problems.problem import load_problems
     from cobalt.serving import services
 
-    single_turn, multi_turn = rollout_settings(arguments)  # a wrong flag is found before anything starts
+    sampling, repair = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is found before all else
     beside = services.Arguments(
-        command=[sys.executable, "-m", "cobalt.commands.try_steps", *_command_line(arguments)],
+        command=[sys.executable, "-m", "cobalt.commands.try_steps", for_steps(arguments)],
         model=arguments.model,
         judge=arguments.judge,
         engine=arguments.engine,
     )
     services.check(beside)
     described = services.known_descriptions(beside)
-    for settings in (single_turn, multi_turn):
+    for settings in (sampling, repair):
         settings.check_earlier(described)
-    source = dataclasses.replace(single_turn, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
+    source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests, chosen)
-    single_turn.check()
+    sampling.with_input()
     return services.run_beside_services(beside)
 
 
-def _command_line(arguments: Arguments) -> list[str]:
-    """The flags that make these arguments."""
-    words = []
-    for item in dataclasses.fields(arguments):
-        value = getattr(arguments, item.name)
-        if item.name == "problems":
-            continue
-        if isinstance(value, bool):
-            words += [f"--{item.name}"] if value else []
-        elif value is None or value == ():
-            continue
-        elif isinstance(value, tuple):
-            words += [f"--{item.name}", *value]
-        elif isinstance(value, list):
-            words += [word for one in value for word in (f"--{item.name}", one)]
-        else:
-            words += [f"--{item.name}", str(value)]
-    return [*words, "--", str(arguments.problems)]
+def for_steps(arguments: Arguments) -> str:
+    """The arguments as JSON, without those of the services, which may hold a secret."""
+    values = dataclasses.asdict(arguments) | {"judge": [], "engine": []}
+    return json.dumps(values, default=str)

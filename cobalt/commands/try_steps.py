@@ -2,89 +2,61 @@
 
 import asyncio
 import shlex
+from dataclasses import dataclass
 
+import tyro
+from pydantic import TypeAdapter
 from rich.console import Console
 
-from cobalt.commands.try_problems import Arguments
-from cobalt.rollout.flags import sampling
-from cobalt.rollout.multi_turn import MultiTurnSettings
-from cobalt.rollout.single_turn import SingleTurnSettings
+from cobalt.commands import try_problems
+from cobalt.rollout.evaluate import TurnsOutcome, TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import repair
+from cobalt.rollout.single_turn import sample
 from cobalt.stage.entry import run_command
+from cobalt.stage.run import Outcome
 
 
-def rollout_settings(arguments: Arguments) -> tuple[SingleTurnSettings, MultiTurnSettings]:
-    """The settings of both rollouts.
+@dataclass(frozen=True)
+class Arguments:
+    """Run the steps of `cobalt try` with the services that are running. `cobalt try` starts this."""
 
-    Raises:
-        UserError: a flag is out of range.
-    """
-    generation = sampling(
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        max_tokens=arguments.max_tokens,
-        n=arguments.num_completions,
-        seed=arguments.seed,
-    )
-    first = SingleTurnSettings(
-        arguments.result("problems.jsonl"),
-        arguments.result("single_turn.jsonl"),
-        generation,
-        prompts=arguments.prompts,
-    )
-    later = MultiTurnSettings(
-        first.output_file,
-        arguments.result("multi_turn.jsonl"),
-        generation,
-        turns=arguments.turns,
-        enable_thinking=arguments.enable_thinking,
-        truncated_thinking=arguments.truncated_thinking,
-        prompts=arguments.prompts,
-    )
-    return first, later
+    settings: tyro.conf.Positional[str]
+    """The arguments of `cobalt try`, as JSON."""
 
 
-def main(arguments: Arguments) -> int:
+def main(given: Arguments) -> int:
     """Run every step that is not finished, and return the exit code."""
-    from cobalt.commands.ending import CutOff
-    from cobalt.commands.eval_multi_turn import measure
-    from cobalt.engine.vllm_client import ServeEngine
-    from cobalt.episode.record import read_trajectories
-    from cobalt.judge import ServeJudge
     from cobalt.report.plots import plot_turns
     from cobalt.report.runs import recorded_model
     from cobalt.report.turns import turn_table
     from cobalt.report.viewer.page import write_viewer
     from cobalt.report.write import write_report
-    from cobalt.rollout.evaluate import run_evaluation
-    from cobalt.rollout.multi_turn import run_multi_turn
-    from cobalt.rollout.single_turn import run_single_turn
 
-    first, later = rollout_settings(arguments)
+    arguments = TypeAdapter(try_problems.Arguments).validate_json(given.settings)
     evaluation = arguments.result("evaluation.jsonl")
 
-    async def run() -> int:
-        """The three steps that need services, in one event loop; returns how many problems failed."""
-        engine, judge = ServeEngine(), ServeJudge()
-        return (
-            await run_single_turn(first, engine, judge)
-            or await run_multi_turn(later, engine, judge)
-            or await run_evaluation(later.output_file, evaluation, judge, concurrency=later.concurrency)
-        )
+    async def run() -> tuple[Outcome, TurnsOutcome] | None:
+        """The three steps that need services, in one event loop; None if problems failed."""
+        if (await sample(arguments.sample_settings())).failed:
+            return None
+        repaired = await repair(settings := arguments.repair_settings())
+        if repaired.failed:
+            return None
+        measured = await evaluate_turns(TurnsSettings(settings.output_file, evaluation))
+        return None if measured.failed else (repaired, measured)
 
-    if asyncio.run(run()):
+    outcomes = asyncio.run(run())
+    if outcomes is None:
         return 1
-    metrics, _ = measure(evaluation)
-    plot_turns({arguments.output_dir.name: metrics}, arguments.result("pass_at_1.png"))
+    repaired, measured = outcomes
+    plot_turns({arguments.output_dir.name: measured.metrics}, arguments.result("pass_at_1.png"))
     report = write_report({arguments.output_dir.name: evaluation}, arguments.result("report"))
     page = arguments.result("view.html")
     write_viewer({arguments.output_dir.name: evaluation}, page)
     console = Console(highlight=False)
-    console.print(turn_table(metrics, title=f"Pass@1 by turn, hidden tests: {recorded_model(evaluation)}"))
-    cut = CutOff(later.output_file)
-    for group in read_trajectories(later.output_file):
-        for trajectory in group.trajectories:
-            cut.count(trajectory.turns)
-    cut.say()
+    console.print(turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {recorded_model(evaluation)}"))
+    for line in repaired.tables:
+        console.print(line, markup=False, soft_wrap=True)
     console.print(
         f"every program and verdict: {page} (opens in a browser)\n"
         f"tables and plots: {report}\n"

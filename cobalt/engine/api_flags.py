@@ -3,12 +3,12 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
+from pydantic.dataclasses import dataclass
 
+from cobalt.stage.run import Flag
 from cobalt.stage.settings import read_settings
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class ApiFlags:
     """Flags of the scripts that use a provider; names and defaults are the paper's where it has them."""
 
-    model_name: Annotated[str, tyro.conf.arg(name="model", aliases=["--model_name"])] = "gpt-5-mini-2025-08-07"
+    model_name: Annotated[str, Flag("model", "--model_name")] = "gpt-5-mini-2025-08-07"
     """The model's name in LiteLLM; with api_base, its name on the server."""
-    reasoning_effort: Annotated[str, tyro.conf.arg(aliases=["-r"])] = "medium"
+    reasoning_effort: Annotated[str, Flag(None, "-r")] = "medium"
     """How much a reasoning model thinks; "default": the parameter is not sent."""
     api_base: str | None = None
     """URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""

@@ -18,7 +18,7 @@ from cobalt.pocket.dataset import PROMPTS
 from cobalt.pocket.training import load_torch
 from cobalt.problems.problem import Problem
 from cobalt.rollout.evaluate import evaluate
-from cobalt.rollout.repair import RepairSettings, repair
+from cobalt.rollout.repair import RepairRules, repair_problem
 
 MAX_TOKENS = 512
 """The longest response, as in the studies of the pocket world."""
@@ -74,17 +74,17 @@ def measure_base(model: Path, problems: Sequence[Problem], turns: int, seed: int
     from cobalt.engine.torch_policy import TorchPolicy
 
     generation = GenerationSettings(n=1, max_tokens=MAX_TOKENS, seed=seed)  # as the seed model's own: 0.6, top-p 0.95
-    rules = RepairSettings(load_prompts(PROMPTS), generation, turns, enable_thinking=True, truncated_thinking="drop")
+    rules = RepairRules(load_prompts(PROMPTS), generation, turns, enable_thinking=True, truncated_thinking="drop")
     return asyncio.run(_measure(TorchPolicy.load(model), problems, rules))
 
 
-async def _measure(policy: Engine, problems: Sequence[Problem], rules: RepairSettings) -> Base:
+async def _measure(policy: Engine, problems: Sequence[Problem], rules: RepairRules) -> Base:
     async with LocalJudge() as judge:
         solved = await asyncio.gather(*(_solved(problem, policy, judge, rules) for problem in problems))
     return Base(tuple(solved))
 
 
-async def _solved(problem: Problem, policy: Engine, judge: Judge, rules: RepairSettings) -> tuple[bool, ...]:
+async def _solved(problem: Problem, policy: Engine, judge: Judge, rules: RepairRules) -> tuple[bool, ...]:
     """Whether each program of the problem's one trajectory passes all tests."""
-    [trajectory] = await evaluate(await repair(problem, policy, judge, rules), judge)
+    [trajectory] = await evaluate(await repair_problem(problem, policy, judge, rules), judge)
     return tuple(turn.public_pass_rate == turn.hidden_pass_rate == 1 for turn in trajectory.turns)

@@ -40,7 +40,7 @@ def write_report(
         hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
         published: Show the paper's published figures, too.
         allowed: Settings that may differ between the runs.
-        ks: The k of pass@k and of the best of k; empty: see `cobalt.report.protocol_tables.protocol_figures`.
+        ks: The k of pass@k and of the best of k; empty: see `cobalt.rollout.protocols.protocol_figures`.
         window: Compare the problems of this window of dates alone.
 
     Returns:

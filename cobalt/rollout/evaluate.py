@@ -6,26 +6,30 @@ that memory does not grow with it. Tables and plots are made elsewhere, from `Tu
 """
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from cobalt.episode.episode import judge_response
 from cobalt.episode.record import encode_evaluation, read_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.judge import Judge, RememberingJudge
+from cobalt.judge import Judge, RememberingJudge, ServeJudge
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
+from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting, protocol_figures
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import companion_path
 from cobalt.stage.records import RecordFile
-from cobalt.stage.run import check_concurrency, each
+from cobalt.stage.run import Input, Outcome, Output, check_concurrency, each, quoted, stage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TurnMetrics:
     """Results on hidden tests at one turn; rates lie between 0 and 1.
 
@@ -46,7 +50,7 @@ class TurnMetrics:
     problems: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ProblemScore:
     """Results on hidden tests of one problem, by turn; rates lie between 0 and 1.
 
@@ -79,38 +83,91 @@ async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Tra
     return await asyncio.gather(*map(evaluated, trajectories))
 
 
-async def run_evaluation(input_file: Path, output_file: Path, judge: Judge, *, concurrency: int = 64) -> int:
-    """Judge a multi-turn file on its hidden tests and write its records with the fields of `encode_evaluation`.
+@dataclass(frozen=True)
+class TurnsSettings:
+    """Judge every turn of a multi-turn result on the hidden tests."""
 
-    A record that turns out to be malformed ends the run when it is reached; what is finished by then is kept.
+    input_file: Input
+    """Result of run_multi_turn_*.py (JSONL)."""
+    output_file: Output
+    """The same records with their hidden pass rates (JSONL); the figures are next to it, as .metrics.json."""
+    k: tuple[int, ...] = ()
+    """The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k."""
+    concurrency: int = 64
+    """Problems worked on at a time."""
 
-    Returns:
-        How many problems failed.
+    def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
+        check_concurrency(self.concurrency)
+        check_k(self.k or ())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TurnsOutcome(Outcome):
+    """What `evaluate_turns` did.
+
+    Attributes:
+        metrics: The figures by turn.
+        figures: Those of the other measures by name, each by turn (`cobalt.rollout.protocols`).
+    """
+
+    metrics: Sequence[TurnMetrics]
+    figures: Mapping[str, Sequence[Mean]]
+
+
+@stage
+async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) -> TurnsOutcome:
+    """Judge a multi-turn file on its hidden tests, and measure it.
+
+    Writes its records with the fields of `encode_evaluation`, and the figures next to them, as .metrics.json; some
+    problems may be missing. A record that turns out to be malformed ends the run when it is reached; what is finished
+    by then is kept.
+
+    Args:
+        settings: What to do.
+        judge: Judges; None: the service.
 
     Raises:
         UserError: bad input, or a result that another input made.
         ServiceDown: the judge is not running.
     """
-    check_concurrency(concurrency)
+    judging = judge or ServeJudge()
 
     async def work(group: ProblemTrajectories) -> dict[str, Any]:
-        return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judge))
+        return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
 
     async def described() -> dict[str, Any]:
-        return {"judge": dict(await judge.describe())}
+        return {"judge": dict(await judging.describe())}
 
-    with RecordFile(output_file) as output:
-        return await each(
-            read_trajectories(input_file),
+    result = settings.output_file
+    with RecordFile(result) as output:
+        failed = await each(
+            read_trajectories(settings.input_file),
             lambda group: group.problem.id,
             work,
             output,
             arguments={"stage": "evaluation"},
             described=described,
-            inputs=[input_file],
-            concurrency=concurrency,
+            inputs=[settings.input_file],
+            concurrency=settings.concurrency,
             description="hidden tests",
         )
+    outcomes: list[Outcomes] = []
+    metrics = turn_metrics(collecting(read_trajectories(result, unfinished=True), outcomes), str(result))
+    figures = protocol_figures(outcomes, settings.k or ())
+    protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
+    write_metrics(metrics, result, {"protocols": protocols})
+    return TurnsOutcome(metrics=metrics, figures=figures, failed=failed, **evaluated(result))
+
+
+def evaluated(result: Path) -> dict[str, Any]:
+    """What was written by an evaluation, and what comes next, by the names of `Outcome`."""
+    run = result.parent if result.name == "evaluation.jsonl" and result.parent.name else result  # tables name it so
+    return {
+        "wrote": f"{result}, and its figures in {result.with_suffix('.metrics.json')}",
+        "next": f"cobalt view {quoted(run)} -o {quoted(result.with_name('view.html'))}, or to compare runs:"
+        f" cobalt report {quoted(run)} OTHER -o report",
+    }
 
 
 def problem_score(group: ProblemTrajectories) -> ProblemScore:

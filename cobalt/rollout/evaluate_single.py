@@ -5,10 +5,13 @@ is one of trajectories with a single turn, which reports and the viewer read lik
 program passes every hidden test.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from cobalt.episode.record import (
     decode_first_turns,
@@ -19,18 +22,19 @@ from cobalt.episode.record import (
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
 from cobalt.rollout.diversity import Names, distinct_programs
+from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
 from cobalt.rollout.metrics import RATES, pass_at_k
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
 from cobalt.stage.manifest import open_manifest
 from cobalt.stage.records import iterate_records, write_whole
 from cobalt.stage.rows import Digest
+from cobalt.stage.run import Input, Outcome, Output, stage
 
 USUAL_K = (1, 10)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SampleScore:
     """The samples of one problem.
 
@@ -49,7 +53,7 @@ class SampleScore:
     distinct_correct: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SampleMetrics:
     """The figures of a group of problems.
 
@@ -70,15 +74,52 @@ class SampleMetrics:
     distinct_correct: Mean
 
 
-def evaluate_single_turn(input_file: Path, output_file: Path) -> None:
-    """Write the evaluated records of a single-turn result, with the fields of `encode_evaluated_single_turn`.
+@dataclass(frozen=True)
+class SamplesSettings:
+    """Estimate pass@k on hidden tests, over all problems and by difficulty, and count different programs.
+
+    Judges nothing and needs no service: the result of run_single_turn_*.py has the verdicts.
+    """
+
+    input_file: Input
+    """Result of run_single_turn_*.py (JSONL)."""
+    output_file: Output
+    """The same records as evaluated trajectories of one turn (JSONL), for reports and the viewer; the figures are next
+    to it, as .metrics.json."""
+    k: tuple[int, ...] | None = None
+    """The k of pass@k. Default: 1 and 10, as far as every problem has so many samples."""
+    names: Names = "renamed"
+    """Whether programs that differ in the names of their variables only count as the same (renamed) or not (kept)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplesOutcome(Outcome):
+    """What `evaluate_samples` did.
+
+    Attributes:
+        groups: The figures of all problems and of each difficulty; see `sample_metrics`.
+    """
+
+    groups: Sequence[SampleMetrics]
+
+
+@stage
+def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
+    """Measure a single-turn result.
+
+    Writes its records with the fields of `encode_evaluated_single_turn`, and the figures next to them, as
+    .metrics.json.
 
     Raises:
-        UserError: bad input, or a result that another input made.
+        UserError: bad input, or a result that another input made; as for `sample_metrics`.
     """
-    check_files([input_file], [output_file])
-    open_manifest(output_file, {"stage": "single_turn_evaluation"}, [input_file], complete=output_file.exists())
-    write_whole(output_file, (_evaluated(input_file, record) for record in iterate_records(input_file)))
+    source, result = settings.input_file, settings.output_file
+    open_manifest(result, {"stage": "single_turn_evaluation"}, [source], complete=result.exists())
+    write_whole(result, (_evaluated(source, record) for record in iterate_records(source)))
+    groups = sample_metrics([sample_score(group, settings.names) for group in read_trajectories(result)], settings.k)
+    figures = {"single_turn": {"names": settings.names, "groups": [asdict(group) for group in groups]}}
+    write_metrics(turn_metrics(read_trajectories(result), str(result)), result, figures)
+    return SamplesOutcome(groups=groups, **evaluated(result))
 
 
 def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:

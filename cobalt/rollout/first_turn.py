@@ -61,29 +61,30 @@ def check_continues(
     return {name: old for name, (old, _) in changed.items()}
 
 
-def recorded_samples(input_file: Path, recorded: Sequence[int], wanted: int) -> int:
-    """How many samples a run has whose first turns are recorded.
+def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) -> int:
+    """How many samples a run has for each problem: as many as its input has, and `wanted` where that has none.
 
     Args:
         input_file: The file with the first turns, for messages.
-        recorded: The number of recorded responses of each problem that has any.
+        recorded: The number of recorded responses of each problem; 0: it has none.
         wanted: What the settings ask for; the default of `GenerationSettings` stands for "as many as are recorded".
 
     Returns:
-        The recorded number; `wanted` if problems have different numbers.
+        The recorded number; `wanted` if problems have different numbers, which then hold for each.
 
     Raises:
         UserError: another number is asked for.
     """
-    default = GenerationSettings().n
-    numbers = sorted(set(recorded))
-    if wanted != default and numbers != [wanted]:
+    numbers = sorted({number for number in recorded if number})
+    if not numbers or numbers == [wanted]:
+        return wanted
+    if wanted != GenerationSettings().n:
         said = " to ".join(map(str, numbers[:1] + numbers[1:][-1:]))
         raise UserError(
             f"the first turn in {input_file} has {said} samples of a problem, and -n {wanted} asks for another number:"
             " leave -n out, or give a file of problems without responses"
         )
-    if numbers == [wanted] or len(numbers) > 1:
+    if len(numbers) > 1:
         return wanted
     logger.info("the first turn in %s has %d samples of each problem, and so has this run", input_file, numbers[0])
     return numbers[0]

@@ -4,87 +4,77 @@ As in the paper's code (`run_multi_turn_vllm.py`) the first turn is taken from a
 here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from cobalt.engine import Engine, GenerationSettings
+from pydantic.dataclasses import dataclass
+
+from cobalt.engine import Engine
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode import TruncatedThinking, first_messages, load_prompts
-from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn
+from cobalt.episode import first_messages, load_prompts
+from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn, read_trajectories
 from cobalt.episode.trajectory import Turn
-from cobalt.judge import Judge
+from cobalt.judge import Judge, ServeJudge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.rollout.first_turn import check_continues, first_turn_arguments, recorded_samples, say_unknown
+from cobalt.rollout.first_turn import check_continues, first_turn_arguments, number_of_samples, say_unknown
 from cobalt.rollout.progress import CountingEngine
-from cobalt.rollout.repair import RepairSettings, repair
-from cobalt.rollout.shared import RolloutSettings, check_replay, decide_samples, run_rollout
+from cobalt.rollout.repair import RepairRules, repair_problem
+from cobalt.rollout.shared import CutOff, RolloutSettings, check_replay, decide_samples, percent, run_rollout, using
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import recorded_arguments
+from cobalt.stage.run import Outcome, quoted, stage
 
 
-@dataclass(frozen=True, slots=True)
-class MultiTurnSettings(RolloutSettings):
-    """Settings of one multi-turn run.
+@dataclass(frozen=True)
+class RepairSettings(RolloutSettings):
+    """Let the model repair its programs with feedback from the public tests, turn after turn.
 
-    Its input are problems, or the records of a single-turn run, whose `responses` are then the first turn. That run
-    must have had the same prompts, sampling and engine (`cobalt.rollout.first_turn`), except for a replay, which
-    generates nothing. An `n` other than the default must be the number of recorded responses.
-
-    Attributes:
-        turns: Turns after the first one (paper: 2 to collect trajectories, 8 to evaluate).
-        public_tests: The tests that feedback comes from; "perturbed": those of preproc/run_perturbation.py.
-        enable_thinking: Whether later turns see only what follows the thinking (`cobalt.episode.history_text`).
-        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
-        allow: Settings in which a recorded first turn may differ from this run, such as "temperature" or
-            "engine.model"; the manifest then has those of the first turn as `first_turn`.
+    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
+    Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
 
     turns: int = 8
+    """Turns after the first one; the paper has 2 to collect trajectories and 8 to evaluate."""
     public_tests: PublicTests = "benign"
-    enable_thinking: bool = False
-    truncated_thinking: TruncatedThinking = "keep"
+    """The tests that feedback comes from; perturbed: those that preproc/run_perturbation.py made impossible."""
     allow: tuple[str, ...] = ()
+    """Settings in which a first turn in the input may differ from this run, such as temperature or engine.model; the
+    manifest names them. Without it a first turn that was made under other settings is refused."""
 
     def __post_init__(self) -> None:
-        RolloutSettings.__post_init__(self)  # super() does not work in a dataclass with slots
+        """Raise UserError if a setting is out of its range."""
+        super().__post_init__()
         if self.turns < 0:
             raise UserError(f"turns is {self.turns}: it must be 0 or more")
 
     def decisive(self) -> dict[str, Any]:
         """See `RolloutSettings.decisive`."""
         of_this_stage = ("turns", "public_tests", "enable_thinking", "truncated_thinking")
-        return RolloutSettings.decisive(self) | {name: getattr(self, name) for name in of_this_stage}
-
-    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
-        """See `RolloutSettings.check_earlier`."""
-        settings = self
-        if self.generation.n == GenerationSettings().n:  # as many as the first turn has, which the run compares
-            generation = (recorded_arguments(self.output_file) or {}).get("generation", {})
-            number = generation.get("n", self.generation.n)
-            settings = replace(self, generation=self.generation.model_copy(update={"n": number}))
-        RolloutSettings.check_earlier(settings, services)
+        return super().decisive() | {name: getattr(self, name) for name in of_this_stage}
 
 
-async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Judge) -> int:
+@stage
+async def repair(settings: RepairSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
     """Write the records of a run.
 
     A record is the input record's fields, `instruction` as it was sent, and the fields of `encode_multi_turn`. Tokens
-    and costs of turn 0 are those of its single-turn run.
+    and costs of turn 0 are those of its single-turn run. That run must have had the same prompts, sampling and engine
+    (`cobalt.rollout.first_turn`), except for a replay, which generates nothing.
 
-    Returns:
-        How many problems failed.
+    Args:
+        settings: What to do.
+        engine: Generates; None: the engine of the settings.
+        judge: Judges; None: the service.
 
     Raises:
         UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
             problems.
         ServiceDown: engine or judge is not running.
     """
-    settings.check()
+    settings = settings.with_input()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
-    recorded: list[int] = []
     chosen = settings.chosen(problems)
+    recorded: list[int] = []
     for problem in chosen:
         if len(problem.public_tests) == 0:
             raise UserError(
@@ -95,43 +85,67 @@ async def run_multi_turn(settings: MultiTurnSettings, engine: Engine, judge: Jud
         recorded.append(len(_recorded_first_turns(settings, problem) or ()))
     # A recorded first turn was sent the instruction that its record has; `_check_first_turn` compares the prompts.
     settings.check_wording([problem for problem, first in zip(chosen, recorded, strict=True) if not first])
-    check_replay(engine, chosen, settings.turns + 1)
-    if all(recorded):
-        samples = recorded_samples(settings.input_file, recorded, settings.generation.n)
-        settings = replace(settings, generation=settings.generation.model_copy(update={"n": samples}))
-    first_turn = await _check_first_turn(settings, engine, [number for number in recorded if number])
-    settings = await decide_samples(settings, engine)
-    counting = CountingEngine(engine, turns=settings.turns + 1, max_tokens=settings.generation.max_tokens)
-    first_turns = dict(zip((problem.id for problem in chosen), recorded, strict=True))
-    rules = RepairSettings(
-        prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
+    samples = number_of_samples(settings.input_file, recorded, settings.num_completions)
+    settings = replace(settings, num_completions=samples)
+    settings.check_earlier()
+    judging = judge or ServeJudge()
+    async with using(engine, settings) as opened:
+        check_replay(opened, chosen, settings.turns + 1)
+        first_turn = await _check_first_turn(settings, opened) if any(recorded) else {}
+        settings = await decide_samples(settings, opened)
+        rules = RepairRules(
+            prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
+        )
+        counting = CountingEngine(opened, turns=rules.programs, max_tokens=settings.max_tokens)
+        first_turns = dict(zip((problem.id for problem in chosen), recorded, strict=True))
+
+        async def work(problem: Problem) -> dict[str, Any]:
+            tests, first = _feedback_tests(settings, problem), _recorded_first_turns(settings, problem)
+            trajectories = await repair_problem(problem, counting, judging, rules, tests=tests, first=first)
+            return dict(problem.record) | {
+                "instruction": first_messages(problem, prompts)[-1]["content"],
+                **encode_multi_turn(trajectories, settings.public_tests),
+            }
+
+        def responses(problem: Problem) -> int:
+            number = first_turns[problem.id]
+            return number * settings.turns if number else samples * rules.programs
+
+        failed = await run_rollout(
+            settings,
+            problems,
+            work,
+            counting,
+            judging,
+            stage="multi_turn",
+            responses=responses,
+            decided={"first_turn": first_turn} if first_turn else {},
+        )
+    return Outcome(failed=failed) if failed else repaired(settings)
+
+
+def repaired(settings: RepairSettings) -> Outcome:
+    """The outcome of a run without failures: the share of first and last programs that pass all public tests."""
+    result = settings.output_file
+    problems = trajectories = first = last = 0
+    cut = CutOff(result)
+    for group in read_trajectories(result, unfinished=True):
+        problems += 1
+        for trajectory in group.trajectories:
+            cut.count(trajectory.turns)
+            rates = trajectory.public_pass_rates
+            trajectories += 1
+            first += rates[0] == 1
+            last += rates[-1] == 1
+    return Outcome(
+        tables=cut.lines(),
+        wrote=f"{result}: {problems} problems, {trajectories} trajectories; all public tests pass in"
+        f" {percent(first, trajectories)} of them at turn 0 and in {percent(last, trajectories)} at the last turn",
+        next=f"cobalt evaluate -i {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}",
     )
 
-    async def work(problem: Problem) -> dict[str, Any]:
-        tests, first = _feedback_tests(settings, problem), _recorded_first_turns(settings, problem)
-        trajectories = await repair(problem, counting, judge, rules, tests=tests, first=first)
-        return dict(problem.record) | {
-            "instruction": first_messages(problem, prompts)[-1]["content"],
-            **encode_multi_turn(trajectories, settings.public_tests),
-        }
 
-    def responses(problem: Problem) -> int:
-        samples = first_turns[problem.id]
-        return samples * settings.turns if samples else settings.generation.n * (settings.turns + 1)
-
-    return await run_rollout(
-        settings,
-        problems,
-        work,
-        counting,
-        judge,
-        stage="multi_turn",
-        responses=responses,
-        decided={"first_turn": first_turn} if first_turn else {},
-    )
-
-
-async def _check_first_turn(settings: MultiTurnSettings, engine: Engine, recorded: Sequence[int]) -> dict[str, Any]:
+async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[str, Any]:
     """Check that recorded first turns were made under the settings of this run.
 
     Returns:
@@ -141,7 +155,7 @@ async def _check_first_turn(settings: MultiTurnSettings, engine: Engine, recorde
         UserError: another setting differs.
         ServiceDown: the engine is not running.
     """
-    if not recorded or isinstance(engine, ReplayEngine):  # a replay generates nothing
+    if isinstance(engine, ReplayEngine):  # which generates nothing
         return {}
     made = first_turn_arguments(settings.input_file)
     if made is None:
@@ -158,7 +172,7 @@ async def _check_first_turn(settings: MultiTurnSettings, engine: Engine, recorde
     return check_continues(settings.input_file, made, now | {"engine": about}, settings.allow)
 
 
-def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:
+def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
     """The tests that feedback comes from.
 
     Raises:
@@ -178,7 +192,7 @@ def _feedback_tests(settings: MultiTurnSettings, problem: Problem) -> TestSuite:
     return tests
 
 
-def _recorded_first_turns(settings: MultiTurnSettings, problem: Problem) -> tuple[Turn, ...] | None:
+def _recorded_first_turns(settings: RepairSettings, problem: Problem) -> tuple[Turn, ...] | None:
     """The cached first turn of a single-turn record, by sample, or None.
 
     Raises:

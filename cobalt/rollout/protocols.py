@@ -27,6 +27,10 @@ from cobalt.stage.errors import UserError
 EVERY_PROBLEM = "all"
 DATE_FIELD = "contest_date"
 
+STOPPED = "stopped"
+PROGRAMS = "programs until then"
+ORACLE = "oracle "
+
 
 @dataclass(frozen=True, slots=True)
 class Mean:
@@ -145,6 +149,30 @@ def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean] | None:
         return best_of_k([row[turn] for row in one.public], [row[turn] for row in one.correct], k)
 
     return _by_turn(known, selected, k)
+
+
+def protocol_figures(
+    outcomes: Sequence[Outcomes], ks: Sequence[int], of_pass_at: Sequence[int] = ()
+) -> dict[str, list[Mean]]:
+    """The measures of one run by name, each by turn; those that the file has no data for are left out.
+
+    The best of k is called an oracle where each problem's hidden tests are all public.
+
+    Args:
+        outcomes: The run's problems.
+        ks: The k of pass@k and of the best of k. Empty: the best is that of all samples.
+        of_pass_at: The k of pass@k where `ks` is empty.
+
+    Raises:
+        UserError: a k is below 1, or a problem has fewer trajectories.
+    """
+    check_k(ks)
+    fewest = min(one.samples for one in outcomes)
+    figures: dict[str, list[Mean] | None] = {f"pass@{k}": pass_at(outcomes, k) for k in ks or of_pass_at}
+    figures |= {STOPPED: stopped(outcomes), PROGRAMS: programs_until_stopped(outcomes)}
+    oracle = ORACLE if all(one.hidden_is_public for one in outcomes) else ""
+    figures |= {f"{oracle}best of {k}": best_of(outcomes, k) for k in (ks or (fewest,)) if k > 1}
+    return {name: rows for name, rows in figures.items() if rows is not None}
 
 
 def by_difficulty(outcomes: Sequence[Outcomes]) -> dict[str, list[Outcomes]]:

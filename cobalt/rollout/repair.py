@@ -17,7 +17,7 @@ from cobalt.rollout.shared import seeded, turn_of
 
 
 @dataclass(frozen=True, slots=True)
-class RepairSettings:
+class RepairRules:
     """How conversations go.
 
     Attributes:
@@ -35,11 +35,11 @@ class RepairSettings:
     truncated_thinking: TruncatedThinking = "keep"
 
 
-async def repair(
+async def repair_problem(
     problem: Problem,
     engine: Engine,
     judge: Judge,
-    settings: RepairSettings,
+    rules: RepairRules,
     *,
     tests: TestSuite | None = None,
     first: Sequence[Turn] | None = None,
@@ -50,7 +50,7 @@ async def repair(
         problem: The problem.
         engine: Generates.
         judge: Judges; programs that samples and turns repeat are sent once.
-        settings: How conversations go.
+        rules: How conversations go.
         tests: The tests that feedback comes from; None: the problem's public tests.
         first: The first turn of each sample, if it is recorded.
 
@@ -61,21 +61,21 @@ async def repair(
         ServiceDown: engine or judge is not running.
         InfrastructureError: engine or judge failed.
     """
-    opening = first_messages(problem, settings.prompts)
+    opening = first_messages(problem, rules.prompts)
     if first is None:
         call = Call(problem.id, turn=0)
-        first = [turn_of(item) for item in await engine.generate(opening, seeded(settings.generation, call), call)]
+        first = [turn_of(item) for item in await engine.generate(opening, seeded(rules.generation, call), call)]
     remembering = RememberingJudge(judge)
-    one = settings.generation.model_copy(update={"n": 1})
+    one = rules.generation.model_copy(update={"n": 1})
 
     async def converse(sample: int, turn: Turn) -> Trajectory:
         episode = Episode(
             opening,
             problem.public_tests if tests is None else tests,
-            settings.prompts,
-            turns=settings.programs,
-            enable_thinking=settings.enable_thinking,
-            truncated_thinking=settings.truncated_thinking,
+            rules.prompts,
+            turns=rules.programs,
+            enable_thinking=rules.enable_thinking,
+            truncated_thinking=rules.truncated_thinking,
         )
         turns: list[Turn] = []
         while not episode.done:

@@ -1,16 +1,21 @@
-"""What single-turn and multi-turn rollouts share: settings, seeds of calls, and the run over all problems of a file."""
+"""What single turn and multi turn share: settings, seeds of calls, the run over all problems of a file, and its end."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode import check_wording, load_prompts
+from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, load_prompts
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
+from cobalt.problems import hub
 from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.stage.errors import UserError
@@ -18,7 +23,9 @@ from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.records import RecordFile
-from cobalt.stage.run import check_concurrency, each
+from cobalt.stage.run import Flag, OptionalFile, Output, check_concurrency, each
+from cobalt.stage.serve_state import Services
+from cobalt.stage.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
@@ -26,42 +33,104 @@ Samples = Literal["auto", "seeded", "unseeded"]
 """Whether each sample has a seed of its own; "auto": `decide_samples` says."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSettings:
-    """Settings of a rollout.
+def sampling(**values: Any) -> GenerationSettings:
+    """Sampling settings by the names of `GenerationSettings`.
 
-    Attributes:
-        input_file: Problems, or what `run_multi_turn` takes.
-        output_file: Result; resumed when it exists.
-        generation: Sampling; its `seed` is the run's seed.
-        prompts: Prompt set, by name or folder. None: `paper`, and problems may have an `instruction` in other words.
-        concurrency: Problems worked on at a time.
-        samples: Whether each sample has a seed of its own, which follows from the run's seed.
-        limit: Work on the first so many problems alone. None: on all.
-        ids: Work on the problems with these ids alone, as text. Empty: on all.
+    Raises:
+        UserError: a value out of range; its flag is named.
     """
+    if values["n"] < 1:
+        raise UserError(f"num_completions is {values['n']}: it must be 1 or more")
+    return read_settings(GenerationSettings, values, {}, "")
 
-    input_file: Path
-    output_file: Path
-    generation: GenerationSettings
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """Settings of single turn and of multi turn; names and defaults are the paper's where it has them."""
+
+    input_file: Annotated[Path, Flag(None, "-i")]
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip), or a data set of the Hub as
+    owner/name:split, such as osunlp/TACO-Cobalt:validation."""
+    output_file: Output
+    """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
+    num_completions: Annotated[int, Flag(None, "-n")] = 16
+    """Samples for each problem. If the input has a first turn, multi turn continues each of its samples; leave this
+    flag out then, because a different number is refused."""
+    temperature: float = 0.6
+    """Sampling temperature."""
+    top_p: float = 0.95
+    """Nucleus sampling probability."""
+    max_tokens: int = 8192
+    """Maximum number of tokens in one response."""
+    enable_thinking: bool = False
+    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
+    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
+    6,000 characters (paper), or drop them, which leaves an empty message."""
+    chat_template_thinking: TemplateThinking = "default"
+    """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
     prompts: str | None = None
-    concurrency: int = 64
-    samples: Samples = "auto"
+    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
+    feedback.jinja. Refused if problems have the field instruction in other words."""
     limit: int | None = None
+    """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
     ids: tuple[str, ...] = ()
+    """Work on the problems with these ids alone; of them the first, with a limit."""
+    seed: int = 0
+    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
+    concurrency: int = 64
+    """Problems worked on at a time."""
+    samples: Samples = "auto"
+    """seeded: each sample has a seed of its own, which follows from --seed, so that the same command gives the same
+    records. unseeded: none has, which is faster on GPUs. auto: seeded if the engine runs on a CPU, unseeded on GPUs;
+    an existing result goes on as it began."""
+    replay_file: OptionalFile = None
+    """Judge the responses recorded in this file instead of generating responses with vLLM."""
 
     def __post_init__(self) -> None:
+        """Raise UserError if a setting is out of its range."""
         check_concurrency(self.concurrency)
+        _ = self.generation
 
-    def check(self) -> None:
-        """Look at the files before anything slow begins.
+    @property
+    def generation(self) -> GenerationSettings:
+        """How responses are drawn; its `seed` is the run's seed, None without one.
 
         Raises:
-            UserError: an input cannot be read, or the result cannot be written or was made with other settings.
+            UserError: a value out of range; it is named.
+        """
+        return sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            n=self.num_completions,
+            chat_template_thinking=self.chat_template_thinking,
+            seed=None if self.samples == "unseeded" else self.seed,
+        )
+
+    def services(self) -> Services:
+        """The services that the run needs."""
+        return "judge and engine" if self.replay_file is None else "judge"
+
+    def opened(self) -> AbstractAsyncContextManager[Engine]:
+        """The engine of the run: the vLLM service, or the replay of `replay_file`."""
+        from cobalt.engine.vllm_client import ServeEngine
+
+        return nullcontext(
+            ReplayEngine(self.replay_file, self.num_completions) if self.replay_file is not None else ServeEngine()
+        )
+
+    def with_input(self) -> Self:
+        """The settings with a file as input, where that is a data set of the Hub.
+
+        Raises:
+            UserError: the prompt set or the input cannot be read, or the result would replace the input.
         """
         load_prompts(self.prompts)
-        check_files([self.input_file], [self.output_file])
-        self.check_earlier()
+        settings = replace(self, input_file=hub.input_file(self.input_file))
+        check_files([settings.input_file], [settings.output_file])
+        return settings
 
     def decisive(self) -> dict[str, Any]:
         """What decides the records, as the manifest has it; without the services."""
@@ -78,7 +147,7 @@ class RolloutSettings:
         """
         given = self.decisive() | dict(services or {})
         recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
-        if self.samples == "unseeded" or (self.samples == "auto" and recorded.get("seed") is None):
+        if self.samples == "auto" and recorded.get("seed") is None:
             given["generation"] |= {"seed": None}  # see `decide_samples`
         check_made_with(self.output_file, given)
 
@@ -133,9 +202,7 @@ async def decide_samples(settings: Settings, engine: Engine) -> Settings:
             samples = "unseeded" if recorded["generation"].get("seed") is None else "seeded"
         else:
             samples = "unseeded" if (await engine.describe()).get("device") == "gpu" else "seeded"
-    if samples == "seeded":
-        return settings
-    return replace(settings, generation=settings.generation.model_copy(update={"seed": None}))
+    return settings if samples == settings.samples else replace(settings, samples=samples)
 
 
 def check_replay(engine: Engine, problems: Sequence[Problem], turns: int) -> None:
@@ -233,6 +300,11 @@ async def run_rollout(
     return failed
 
 
+def using(engine: Engine | None, settings: RolloutSettings) -> AbstractAsyncContextManager[Engine]:
+    """The engine that is given, or that of the settings, as a context."""
+    return settings.opened() if engine is None else nullcontext(engine)
+
+
 def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:
     """The run's settings with the seed of one call; a run without a seed stays without."""
     if generation.seed is None:
@@ -250,3 +322,42 @@ def turn_of(completion: Completion) -> Turn:
         cost=completion.cost,
         error=completion.message,
     )
+
+
+class CutOff:
+    """The share of a result's responses that ended at a token limit."""
+
+    def __init__(self, result: Path) -> None:
+        """Read the limit of a result from its manifest; without one no limit is known."""
+        self._limit: int | None = (recorded_arguments(result) or {}).get("generation", {}).get("max_tokens")
+        self._ends: Counter[str] = Counter()
+
+    def count(self, turns: Iterable[Turn]) -> None:
+        """Count responses."""
+        for turn in turns:
+            if turn.finish_reason != "length":
+                self._ends["other"] += 1
+            elif self._limit is None or (turn.completion_tokens or 0) >= self._limit:
+                self._ends["max_tokens"] += 1
+            else:
+                self._ends["context"] += 1
+
+    def lines(self) -> list[str]:
+        """A line for each limit that cut responses off, with what to do."""
+        limit, total = f" {self._limit}" if self._limit else "", self._ends.total()
+        advice = {
+            "max_tokens": f"were cut off by --max_tokens{limit}, and a program that was not complete fails: give a"
+            " larger --max_tokens, with another -o",
+            "context": "were cut off at the longest context of the model or engine (max_model_len): give one with a"
+            " longer context, or fewer --turns, with another -o",
+        }
+        return [
+            f"{percent(self._ends[end], total)} of the responses ({self._ends[end]} of {total}) {words}"
+            for end, words in advice.items()
+            if self._ends[end]
+        ]
+
+
+def percent(part: int, whole: int) -> str:
+    """A share in words."""
+    return f"{100 * part / whole:.1f} %" if whole else "none"

@@ -1,47 +1,73 @@
 """Single turn: draw n programs for each problem and judge each on all of its tests."""
 
 import asyncio
+import dataclasses
 import logging
-from dataclasses import dataclass
+import shlex
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Call, Engine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.episode import judge_response
-from cobalt.episode.record import encode_single_turn
-from cobalt.judge import Judge, RememberingJudge
+from cobalt.episode.record import decode_first_turns, decode_passing, encode_single_turn
+from cobalt.judge import Judge, RememberingJudge, ServeJudge
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.shared import (
+    CutOff,
     RolloutSettings,
     check_replay,
     decide_samples,
+    percent,
     run_rollout,
     seeded,
     turn_of,
+    using,
 )
+from cobalt.stage.records import iterate_records
+from cobalt.stage.run import Outcome, quoted, stage
 
 logger = logging.getLogger(__name__)
 
+_OF_LATER_TURNS = (
+    "prompts",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "api_base",
+    "chat_template_thinking",
+    "seed",
+)
+"""Settings that multi turn must have the same values of."""
 
-@dataclass(frozen=True, slots=True)
-class SingleTurnSettings(RolloutSettings):
-    """Settings of one single-turn run; its input are problems."""
+
+@dataclass(frozen=True)
+class SampleSettings(RolloutSettings):
+    """Draw n programs for each problem from the vLLM service and judge each on all of its tests.
+
+    Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
+    """
 
 
-async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: Judge) -> int:
+@stage
+async def sample(settings: SampleSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
     """Write the records of a run.
 
     A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
 
-    Returns:
-        How many problems failed.
+    Args:
+        settings: What to do.
+        engine: Generates; None: the engine of the settings.
+        judge: Judges; None: the service.
 
     Raises:
         UserError: bad input, a result that other settings made, or a replay that holds none of the problems.
         ServiceDown: engine or judge is not running.
     """
-    settings.check()
+    settings = settings.with_input()
+    settings.check_earlier()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
@@ -52,21 +78,53 @@ async def run_single_turn(settings: SingleTurnSettings, engine: Engine, judge: J
             "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them",
             *(without, len(chosen)),
         )
-    check_replay(engine, chosen, 1)
-    settings = await decide_samples(settings, engine)
-    counting = CountingEngine(engine, turns=1, max_tokens=settings.generation.max_tokens)
+    judging = judge or ServeJudge()
+    async with using(engine, settings) as opened:
+        check_replay(opened, chosen, 1)
+        settings = await decide_samples(settings, opened)
+        generation = settings.generation
+        counting = CountingEngine(opened, turns=1, max_tokens=generation.max_tokens)
 
-    async def work(problem: Problem) -> dict[str, Any]:
-        messages = first_messages(problem, prompts)
-        call = Call(problem.id, turn=0)
-        turns = list(map(turn_of, await counting.generate(messages, seeded(settings.generation, call), call)))
-        remembering = RememberingJudge(judge)  # the samples of a problem repeat programs
-        results = await asyncio.gather(*(judge_response(remembering, turn.response, problem.tests) for turn in turns))
-        return dict(problem.record) | {
-            "instruction": messages[-1]["content"],
-            **encode_single_turn(turns, results),
-        }
+        async def work(problem: Problem) -> dict[str, Any]:
+            messages = first_messages(problem, prompts)
+            call = Call(problem.id, turn=0)
+            turns = list(map(turn_of, await counting.generate(messages, seeded(generation, call), call)))
+            remembering = RememberingJudge(judging)  # the samples of a problem repeat programs
+            results = await asyncio.gather(
+                *(judge_response(remembering, turn.response, problem.tests) for turn in turns)
+            )
+            return dict(problem.record) | {
+                "instruction": messages[-1]["content"],
+                **encode_single_turn(turns, results),
+            }
 
-    return await run_rollout(
-        settings, problems, work, counting, judge, stage="single_turn", responses=lambda _: settings.generation.n
+        failed = await run_rollout(
+            settings, problems, work, counting, judging, stage="single_turn", responses=lambda _: generation.n
+        )
+    return Outcome(failed=failed) if failed else sampled(settings)
+
+
+def sampled(settings: SampleSettings) -> Outcome:
+    """The outcome of a run without failures: the share of programs that pass all tests."""
+    result = settings.output_file
+    programs = passed = problems = 0
+    cut = CutOff(result)
+    for record in iterate_records(result, unfinished=True):
+        rows = decode_passing(record, len(Problem.parse(record).tests))
+        problems += 1
+        cut.count(decode_first_turns(record) or ())
+        programs += len(rows)
+        passed += sum(map(all, rows))
+    repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
+    for flag in dataclasses.fields(settings):
+        value = getattr(settings, flag.name)
+        # Without --model the repair would be done by the running engine.
+        if flag.name == "model_name" or (flag.name in _OF_LATER_TURNS and value != flag.default):
+            repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
+    return Outcome(
+        tables=cut.lines(),
+        wrote=f"{result}: {problems} problems, {programs} programs, of which {percent(passed, programs)} pass all"
+        " tests",
+        next=f"{shlex.join(repair)}, or for pass@k of these programs: cobalt evaluate -i {quoted(result)}"
+        f" -o {quoted(result.with_name('evaluation.jsonl'))}",
     )

@@ -27,7 +27,7 @@ import tyro
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
-from cobalt.stage.manifest import companion_path, open_manifest, write_summary
+from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
 from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record, sort_records
 from cobalt.stage.tally import Summary
