@@ -28,7 +28,7 @@ from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import iterate_records
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import READ, Flag, Outcome, WrittenInto, quoted, stage, whole
+from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, with_first
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class VerlRowsSettings:
         "data/taco_verified_filtered_dev.jsonl"
     )
     """What the validation rows are made from (JSONL)."""
-    local_dir: Annotated[Path, Flag("output_dir", "-o", "--local_dir"), WrittenInto(tuple(RESULTS.values()))]
+    local_dir: Annotated[Path, Flag("output_dir", "-o", "--local_dir")]
     """Folder for the two parquet files."""
     model_name: Annotated[str | None, Flag("model", "--model_name")] = None
     """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
@@ -62,6 +62,11 @@ class VerlRowsSettings:
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
     data_source: str = "taco_cobalt"
     """veRL's name for where the rows are from."""
+
+    @property
+    def results(self) -> list[Path]:
+        """The files that the stage writes."""
+        return [self.local_dir / name for name in RESULTS.values()]
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""

@@ -43,13 +43,6 @@ READ, WRITTEN = "read", "written"
 """Marks in the annotation of a field that names a file: the stage reads it, or writes it."""
 
 
-@dataclass(frozen=True)
-class WrittenInto:
-    """Mark in the annotation of a field that names a folder: the stage writes files of these names into it."""
-
-    names: tuple[str, ...]
-
-
 Input = Annotated[Path, tyro.conf.arg(aliases=["-i"]), READ]
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
 
@@ -101,16 +94,13 @@ def quoted(path: Path) -> str:
 
 
 def marked(settings: Any, mark: str) -> list[Path]:
-    """The files in fields of settings that carry a mark, `READ` or `WRITTEN`; `WrittenInto` counts as the latter."""
+    """The files in fields of settings that carry a mark, `READ` or `WRITTEN`."""
     hints = get_type_hints(type(settings), include_extras=True)
     paths: list[Path] = []
     for one in dataclasses.fields(settings):
         value = getattr(settings, one.name)
-        for metadata in getattr(hints[one.name], "__metadata__", ()):
-            if metadata == mark:
-                paths += value if isinstance(value, tuple) else [value] if value is not None else []
-            elif mark == WRITTEN and isinstance(metadata, WrittenInto):
-                paths += [value / name for name in metadata.names]
+        if mark in getattr(hints[one.name], "__metadata__", ()):
+            paths += value if isinstance(value, tuple) else [value] if value is not None else []
     return paths
 
 
