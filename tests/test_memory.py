@@ -146,7 +146,7 @@ def test_what_does_not_fit_fits_with_the_overrides_that_are_named(models, make, 
 
 @pytest.mark.parametrize(
     ("gib", "overrides", "refused"),
-    [(80, (), None), (60, (), "warned"), (24, ("trainer.n_gpus_per_node=1",), "fsdp_config"), (3, (), "larger GPUs")],
+    [(80, (), None), (50, (), "warned"), (24, ("trainer.n_gpus_per_node=1",), "fsdp_config"), (3, (), "larger GPUs")],
 )
 def test_a_run_is_printed_warned_of_or_refused(models, tmp_path, caplog, gib, overrides, refused):
     caplog.set_level(logging.INFO)
@@ -161,11 +161,9 @@ def test_a_run_is_printed_warned_of_or_refused(models, tmp_path, caplog, gib, ov
     assert any(record.levelno == logging.WARNING for record in caplog.records) == (refused is not None)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda model: online(model, scale="pocket"), lambda model: offline_config(model, scale="pocket")]
-)
+@pytest.mark.parametrize("make", [online, offline_config])
 def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tmp_path, monkeypatch, make):
-    config = make(models / "small")
+    config = make(models / "small", scale="pocket")
     assert set(by_name(config)) == {"host memory", "disk"}
     check_memory(config, tmp_path, 100)
     monkeypatch.setattr(

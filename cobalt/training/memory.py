@@ -90,8 +90,7 @@ class _Run:
         adapters = int(self[f"{self.model}.lora_rank"]) * shape.adapter
         whole, trained = (shape.parameters + adapters) * stored, (adapters or shape.parameters) * stored
         optimizer = str(self[f"{self.actor}optim.optimizer"]).lower()
-        momentum = bool(self[f"{self.actor}optim.override_optimizer_config.momentum"])
-        kinds = {"8bit": 0.5, "sgd": float(momentum), "muon": 1.0}  # numbers for each trained one; Adam's are 2
+        kinds = {"8bit": 0.5, "sgd": 1, "muon": 1}  # numbers for each trained one; SGD's is its momentum, Adam's are 2
         moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
         states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
         disk = Need("disk", self._files({"model": whole, "optimizer": moments}), has.disk)
