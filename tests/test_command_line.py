@@ -393,15 +393,6 @@ def test_a_file_of_other_problems_is_not_replaced_by_the_split_one(tmp_path):
     assert theirs.read_bytes() == before
 
 
-def test_a_split_file_is_the_same_when_it_is_written_again(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 3), square_problem("b")])
-    assert split_problem_file(source, tmp_path / "q.jsonl") == 1
-    before = (tmp_path / "q.jsonl").read_bytes()
-    assert split_problem_file(source, tmp_path / "q.jsonl") == 1
-    assert (tmp_path / "q.jsonl").read_bytes() == before
-    assert [problem.id for problem in load_problems(tmp_path / "q.jsonl")] == ["a", "b"]
-
-
 def test_split_gives_own_problems_both_kinds_of_tests_counts_them_and_names_a_next_command(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9), own("b", 8), square_problem("c")])
     result = tmp_path / "q.jsonl"

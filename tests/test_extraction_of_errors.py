@@ -238,17 +238,6 @@ async def test_problems_that_are_not_perturbed_are_refused(tmp_path, problem, me
         await extract(tmp_path, GOOD, problems=[problem])
 
 
-async def test_a_file_of_another_kind_is_not_replaced(tmp_path):
-    data = write_lines(tmp_path / "data.jsonl", [perturbed_problem()])
-    run = write_lines(tmp_path / "run.jsonl", [GOOD])
-    other = write_lines(tmp_path / "other.jsonl", [{"id": 1}])
-    for output, message in ((run, "is an input of this command"), (other, "other.jsonl exists")):
-        before = output.read_bytes()
-        with pytest.raises(UserError, match=message):
-            await extract_events(ExtractionSettings(data, run, output), NoJudge())
-        assert output.read_bytes() == before
-
-
 @pytest.mark.sandbox
 async def test_a_perturbed_run_goes_from_problems_to_events(tmp_path):
     numbers = {"inputs": ["2\n", "3\n", "5\n", "7\n"], "outputs": ["4\n", "9\n", "25\n", "49\n"]}

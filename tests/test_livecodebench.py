@@ -297,16 +297,6 @@ def test_date_windows_include_their_first_and_last_day(tmp_path, settings, kept)
     assert counts["outside the dates"] == 3 - len(kept)
 
 
-def test_the_same_command_makes_a_damaged_result_whole_again(tmp_path):
-    rows = [stdin_row(str(number)) for number in range(5)]
-    prepare(tmp_path, rows)
-    output = tmp_path / "out.jsonl"
-    whole = output.read_bytes()
-    output.write_bytes(whole[: len(whole) // 2])
-    prepare(tmp_path, rows)
-    assert output.read_bytes() == whole
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -347,29 +337,6 @@ def test_integers_beyond_pythons_limit_are_tests_like_others(tmp_path):
     assert (problem.hidden_tests.inputs, problem.hidden_tests.outputs) == ((f"[{long}]\n-{long}\n",), (long,))
 
 
-@pytest.mark.parametrize("left", ["", "a kill in the middle"])
-def test_after_a_damaged_line_is_corrected_the_same_command_makes_the_whole_result(tmp_path, left):
-    rows = [stdin_row(str(number)) for number in range(5)]
-    source = write_lines(tmp_path / "test6.jsonl", rows)
-    source.write_text(source.read_text()[:-9])
-    with pytest.raises(UserError, match="line 5: "):
-        livecodebench(LiveCodeBenchSettings(tmp_path / "out.jsonl", source))
-    assert not (tmp_path / "out.jsonl").exists()
-    if left:
-        (tmp_path / "out.jsonl.part").write_text('{"id": "0"}\n{"id"')
-    counts, problems = prepare(tmp_path, rows)
-    assert [problem.id for problem in problems] == ["0", "1", "2", "3", "4"]
-    assert counts["kept"] == 5
-
-
-def test_a_finished_result_is_not_replaced_by_one_of_other_rows(tmp_path):
-    prepare(tmp_path, [stdin_row()])
-    whole = (tmp_path / "out.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"content of input test6\.jsonl differs"):
-        prepare(tmp_path, [stdin_row("other")])
-    assert (tmp_path / "out.jsonl").read_bytes() == whole
-
-
 @pytest.mark.slow
 def test_the_script_says_what_is_wrong_in_one_sentence(tmp_path):
     source = write_lines(tmp_path / "test6.jsonl", [stdin_row()])
@@ -384,4 +351,3 @@ def test_the_script_says_what_is_wrong_in_one_sentence(tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert "kept" in finished.stdout
     assert json.loads((tmp_path / "out.run.json").read_text())["summary"]["problems"]["kept"] == 1
-    assert_user_error(run(SCRIPT, *output, "-i", source, "--paper_mode"), "paper_mode was False, now True")

@@ -171,7 +171,6 @@ def test_the_script_converts_a_file_and_names_what_is_wrong(tmp_path):
     assert_user_error(run(SCRIPT, "-i", good, "--split", "train"), "--output_file")
     assert run(SCRIPT, "-i", good, "-o", output).returncode == 0
     assert len(load_problems(output)) == 3
-    assert_user_error(run(SCRIPT, "-i", good, "-o", output, "--shots", "3"), "shots was 0, now 3")
 
 
 @pytest.mark.parametrize(

@@ -94,16 +94,13 @@ def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_wri
     assert not list(tmp_path.glob("o.*"))
 
 
-def test_the_seed_decides_and_a_cut_result_is_completed_to_the_same_bytes(tmp_path):
+def test_the_seed_decides(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(20)])
     results = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         asyncio.run(perturb(PerturbationSettings(source, tmp_path / name, seed=seed)))
         results[name] = (tmp_path / name).read_bytes()
     assert results["a"] == results["b"] != results["c"]
-    (tmp_path / "a").write_bytes(results["a"][: len(results["a"]) // 2])
-    asyncio.run(perturb(PerturbationSettings(source, tmp_path / "a", seed=1)))
-    assert (tmp_path / "a").read_bytes() == results["a"]
 
 
 @pytest.mark.sandbox
@@ -159,7 +156,6 @@ def test_bad_input_gets_one_sentence(tmp_path):
     finished = run(SCRIPT, "-i", good, *out)
     assert finished.returncode == 0, finished.stderr
     assert "perturbed" in finished.stdout
-    assert_user_error(run(SCRIPT, "-i", good, *out, "--seed", "1"), "seed was 42, now 1")
 
 
 def test_assertions_have_no_outputs_to_swap(tmp_path):

@@ -231,28 +231,6 @@ async def run_items(count, work, path, *, concurrency=1, arguments=None):
         )
 
 
-async def test_one_failing_problem_is_recorded_and_retried_and_the_others_finish(tmp_path):
-    output = tmp_path / "r.jsonl"
-    broken = {3}
-
-    async def work(item):
-        if item in broken:
-            raise InfrastructureError("replica died")
-        return {"id": item}
-
-    async def run():
-        return await run_items(6, work, output, concurrency=2)
-
-    assert await run() == 1
-    assert {record["id"] for record in read_records(output)} == {0, 1, 2, 4, 5}
-    [failure] = [json.loads(line) for line in errors_path(output).read_text().splitlines()]
-    assert failure == {"id": 3, "error": "InfrastructureError: replica died"}
-    broken.clear()
-    assert await run() == 0
-    assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3, 4, 5]
-    assert not errors_path(output).exists()
-
-
 async def test_a_defect_of_the_code_ends_the_run_and_is_not_a_failed_problem(tmp_path):
     output = tmp_path / "r.jsonl"
 
@@ -302,20 +280,6 @@ async def test_losing_a_service_ends_the_run_and_keeps_what_is_finished(tmp_path
     assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3]
 
 
-async def test_an_interrupt_keeps_what_is_finished(tmp_path):
-    output = tmp_path / "r.jsonl"
-
-    async def work(item):
-        if item == 2:
-            await asyncio.Event().wait()
-        return {"id": item}
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await run_items(6, work, output, concurrency=1)
-    assert [record["id"] for record in read_records(output)] == [0, 1]
-
-
 async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
     output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
     write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
@@ -325,20 +289,6 @@ async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
 
     with pytest.raises(UserError, match="id 9"):
         await run_items(2, work, output, concurrency=1)
-
-
-async def test_a_second_writer_leaves_the_first_ones_result_and_manifest_alone(tmp_path):
-    output = tmp_path / "r.jsonl"
-
-    async def work(item):
-        if item == 1:
-            with pytest.raises(UserError, match="another process"):
-                await run_items(2, work, output, arguments={"temperature": 9})
-        return {"id": item}
-
-    assert await run_items(2, work, output, arguments={"temperature": 1}) == 0
-    assert json.loads((tmp_path / "r.run.json").read_text())["arguments"] == {"temperature": 1}
-    assert await run_items(2, work, output, arguments={"temperature": 1}) == 0
 
 
 def test_seeds_differ_by_call_and_depend_on_nothing_else():

@@ -173,14 +173,6 @@ def test_row_groups_stay_small_in_rows_and_in_bytes(tmp_path, policy, monkeypatc
     assert [row["extra_info"]["index"] for row in table] == list(range(8))
 
 
-def test_the_same_command_gives_the_same_bytes(tmp_path, policy):
-    run = single_turn(tmp_path, policy, [square_problem(0)], [square_problem(2)])
-    convert_single_turn(run)
-    before = (run.local_dir / "train.parquet").read_bytes()
-    convert_single_turn(run)
-    assert (run.local_dir / "train.parquet").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("train", "validation", "limit", "message"),
     [
