@@ -188,14 +188,8 @@ def world(tmp_path_factory, policy):
     folder = tmp_path_factory.mktemp("online")
     tokenizer = AutoTokenizer.from_pretrained(policy)
     tokenizer.save_pretrained(folder / "model")
-    sizes = dict(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=64,
-    )
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "head_dim": 64}
     Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=20000, **sizes).save_pretrained(folder / "model")
     for name, rules in (
         ("episodes", {"episodes": True, "enable_thinking": True, "truncated_thinking": "drop"}),

@@ -48,14 +48,8 @@ def world(tmp_path_factory):
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="~", pad_token="~")
     fast.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     fast.save_pretrained(folder / "model")
-    sizes = dict(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=64,
-    )
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "head_dim": 64}
     Qwen3Config(vocab_size=len(fast), max_position_embeddings=MODEL_LENGTH, **sizes).save_pretrained(folder / "model")
     for split in ("train", "validation"):
         write_rows(folder / f"{split}.parquet", [row(index, split) for index in range(40)])
