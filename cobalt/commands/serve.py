@@ -98,7 +98,7 @@ def explanation(state: ServeState, name: str, *, token: bool) -> str:
             f"judge   {http}/evaluator",
             *(engine if name else []),
             "",
-            "In another terminal, `cobalt sample`, `repair` and `evaluate` use these services by themselves.",
+            "In another terminal, `cobalt sample`, `repair`, `evaluate` and `select` use these services by themselves.",
             "For any other command:  cobalt attach -- COMMAND",
             'For a whole terminal:   eval "$(cobalt attach)"        which sets',
             "",

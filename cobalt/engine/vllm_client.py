@@ -3,6 +3,7 @@
 Ray is imported when the first call is made. This module starts neither Ray nor the service.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,11 @@ class ServeEngine:
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
+        response = getattr(self._handle, method).remote(*arguments)
         try:
-            return await getattr(self._handle, method).remote(*arguments)
+            return await response
+        except asyncio.CancelledError:  # otherwise the engine goes on generating for nobody
+            response.cancel()
+            raise
         except (RayError, RayServeException) as error:
             raise InfrastructureError(f"the engine service failed: {reason(error)}") from error

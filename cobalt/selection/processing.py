@@ -154,11 +154,13 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
             )
         result.write_lines(rows.shuffled(settings.seed))
     made = quoted(settings.output_file)
+    first_turns = "no trajectory was kept: every prompt is a problem alone, as in single-turn training"
     train, validation = ("FILE", made) if settings.is_test else (made, "FILE")
     other = "the training problems, without --is_test" if settings.is_test else "other problems, with --is_test"
     return Outcome(
         summary=result.summary,
         title=f"Contextual prompts: {settings.output_file}",
+        tables=() if result.summary["trajectories"]["kept"] else [first_turns],
         wrote=str(settings.output_file),
         next=f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
         f" --model {shlex.quote(model)}, where FILE has prompts of {other}",

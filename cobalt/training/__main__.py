@@ -81,7 +81,9 @@ def main(arguments: Arguments) -> int:
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     findings = check(config)
     findings.raise_errors()
-    findings.notes += [attention, choose_thinking(config)]
+    rate = config.actor_rollout_ref.actor.optim.lr
+    chosen = f"scale: profile {settings.scale}, learning rate {rate:g} (docs/training.md says for which models)"
+    findings.notes += [chosen, attention, choose_thinking(config)]
     stops = arguments.dry_run or arguments.print_config
     if stops:
         dry_run(settings.output_dir, config)
