@@ -9,6 +9,7 @@ import ast
 import importlib
 import json
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -175,6 +177,13 @@ def parsed_by_its_own_parser(words: list[str]) -> bool:
     return True
 
 
+def settings_of(module: str) -> type:
+    """The class of the flags of a command: a stage (`module:function`), or a module with `Arguments`."""
+    if ":" in module:
+        return next(iter(get_type_hints(pkgutil.resolve_name(module)).values()))
+    return importlib.import_module(module).Arguments
+
+
 def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
     """The class of a command's arguments, and the arguments; None for a script with another parser."""
     if words[0] == "cobalt":
@@ -183,15 +192,15 @@ def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
             patch.setattr(cobalt_program, "run_command", lambda module, rest, **_: found.append((module, rest)))
             cobalt_program.main(words[1:])
         ((module, rest),) = found
-        return importlib.import_module(module).Arguments, rest
+        return settings_of(module), rest
     if words[1] == "-m":
         module = importlib.import_module(RUN.get(words[2], words[2]))
         if hasattr(module, "__path__"):
             module = importlib.import_module(f"{words[2]}.__main__")
         return getattr(module, "Arguments", None), words[3:]
     source = (ROOT / words[1]).read_text()
-    if wrapped := re.search(r'^    run_command\("([\w.]+)"\)$', source, re.MULTILINE):
-        return importlib.import_module(wrapped[1]).Arguments, words[2:]
+    if wrapped := re.search(r'^    run_command\("([\w.:]+)"\)$', source, re.MULTILINE):
+        return settings_of(wrapped[1]), words[2:]
     if re.search(r"^    run_script\(Arguments, ", source, re.MULTILINE):
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend((ROOT / words[1]).parent)  # scripts of benchmarks/ import each other
