@@ -135,7 +135,7 @@ def test_training_steps_have_rewards_updates_and_validation(ft):
 def test_its_processes_say_what_they_do(ft):
     said = phases_of(ft)
     assert said[0].startswith("(TaskRunner pid="), said
-    assert any("(ReportingWorker pid=" in line and "micro-batch" in line for line in said), said
+    assert any("(WorkerDict pid=" in line and "micro-batch" in line for line in said), said
 
 
 def phases_of(run):
