@@ -38,6 +38,7 @@ def run_command(
         if stage:
             function = getattr(command, stage)
             cli.run_stage(function, command_line, program=program, example=example, prepare=prepare)
+            return
     except ModuleNotFoundError as error:
         _refuse_incomplete(error)
         raise
