@@ -190,7 +190,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
         ([authors_file(SQUARE, sample_first=True)], "the axes of its fields"),
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
-        ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates'"),
+        ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates"),
         ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
         ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates' must be a list of lists"),
         ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
