@@ -192,7 +192,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
         ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates"),
         ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
-        ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates' must be a list of lists"),
+        ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates"),
         ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([THREE, THREE], "id 3 is already used"),
