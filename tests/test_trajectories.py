@@ -193,7 +193,7 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates"),
         ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
         ([THREE | {"public_pass_rates": [0, 1]}], "'public_pass_rates"),
-        ([THREE | {"conversations": [[{"role": "user"}]]}], "without a known role and a text"),
+        ([THREE | {"conversations": [[{"role": "user"}]]}], "record 3: field 'conversations"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([THREE, THREE], "id 3 is already used"),
         ([without(THREE, "public_test_cases")], "record 3: .*field 'public_test_cases'"),
