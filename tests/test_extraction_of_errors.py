@@ -211,9 +211,9 @@ GOOD = recorded((A, result("--++")), (B, result("+-++")))
         (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
         (GOOD | {"id": 7}, "run.jsonl: record 7 .*data.jsonl"),
         (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
-        (GOOD | {"public_exec_results": [[1], [2]]}, "record 0: field 'public_exec_results"),
-        (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results"),
-        (GOOD | {"raw_responses": [[A], [3]]}, "record 0: field 'raw_responses"),
+        (GOOD | {"public_exec_results": [[1], [2]]}, "record 0: field 'public_exec_results.0.0'"),
+        (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results'"),
+        (GOOD | {"raw_responses": [[A], [3]]}, "record 0: field 'raw_responses.1.0'"),
     ],
 )
 async def test_records_of_another_kind_are_refused(tmp_path, record, message):

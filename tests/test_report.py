@@ -216,7 +216,7 @@ def test_a_malformed_usage_field_is_named(tmp_path):
     folder = make_run(tmp_path / "a", EARLY)
     records = [record | {"completion_tokens": [[1]]} for record in read_records(folder / "evaluation.jsonl")]
     write_lines(folder / "evaluation.jsonl", records)
-    with pytest.raises(UserError, match="record 0: field 'completion_tokens"):
+    with pytest.raises(UserError, match="record 0: field 'completion_tokens'"):
         read_run("a", folder)
 
 

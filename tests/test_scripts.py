@@ -116,10 +116,10 @@ def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"responses": ["a", "b"], "finish_reasons": ["stop"]}, "'finish_reasons'"),
-        ({"responses": ["a"], "finish_reasons": ["tired"]}, "problem 1: field 'finish_reasons"),
-        ({"responses": ["a"], "completion_tokens": 3}, "'completion_tokens'"),
-        ({"responses": [1]}, "field 'responses"),
+        ({"responses": ["a", "b"], "finish_reasons": ["stop"]}, "'finish_reasons' must have one entry for each"),
+        ({"responses": ["a"], "finish_reasons": ["tired"]}, "problem 1: field 'finish_reasons.0'"),
+        ({"responses": ["a"], "completion_tokens": 3}, "problem 1: field 'completion_tokens'"),
+        ({"responses": [1]}, "problem 1: field 'responses.0'"),
     ],
 )
 def test_a_malformed_first_turn_is_named(tmp_path, fields, message):
@@ -137,8 +137,8 @@ def test_a_replay_with_too_few_responses_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("responses", "flags", "message"),
     [
-        ([["a", "b"], ["a"]], [], "record 1: field 'raw_responses"),
-        ([["a"], [7]], [], "record 1: field 'raw_responses"),
+        ([["a", "b"], ["a"]], [], "record 1: field 'raw_responses'"),
+        ([["a"], [7]], [], "record 1: field 'raw_responses.1.0'"),
         ([["a"]], ["--concurrency", "0"], "concurrency is 0"),
     ],
 )
@@ -214,7 +214,7 @@ def test_recorded_responses_that_are_not_strings_are_refused(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": [1]}])
     finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
-    assert_user_error(finished, "record 1: field 'responses")
+    assert_user_error(finished, "record 1: field 'responses.0'")
 
 
 def test_a_plot_of_another_kind_is_refused_before_the_work(tmp_path):

@@ -411,7 +411,7 @@ def test_recorded_attempts_choose_the_public_tests(tmp_path):
     [
         ({}, "has no 'exec_results'"),
         ({"exec_results": [{"passing": [True]}]}, "one 'passing' entry for each test"),
-        ({"exec_results": [3]}, "field 'exec_results"),
+        ({"exec_results": [3]}, "field 'exec_results.0'"),
         ({"test_cases": 3}, "field 'test_cases'"),
     ],
 )

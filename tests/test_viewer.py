@@ -198,12 +198,12 @@ def test_long_tests_are_cut_and_say_so():
     ("fields", "message"),
     [
         ({"all_pass_rates": None}, "run eval_multi_turn.py first"),
-        ({"all_pass_rates": [[0.5, "1"]]}, "field 'all_pass_rates"),
-        ({"all_pass_rates": [[0.5, 2]]}, "field 'all_pass_rates"),
-        ({"raw_responses": [["a"]]}, "field 'raw_responses"),
-        ({"raw_responses": [[1], [2]]}, "field 'raw_responses"),
-        ({"completion_tokens": [[1]]}, "field 'completion_tokens"),
-        ({"hidden_verdicts": [[["passed"], ["tired"]]]}, "field 'hidden_verdicts"),
+        ({"all_pass_rates": [[0.5, "1"]]}, "field 'all_pass_rates.0.1'"),
+        ({"all_pass_rates": [[0.5, 2]]}, "field 'all_pass_rates.0.1'"),
+        ({"raw_responses": [["a"]]}, "field 'raw_responses'"),
+        ({"raw_responses": [[1], [2]]}, "field 'raw_responses.0.0'"),
+        ({"completion_tokens": [[1]]}, "field 'completion_tokens'"),
+        ({"hidden_verdicts": [[["passed"], ["tired"]]]}, "field 'hidden_verdicts.0.1.0'"),
         ({"public_exec_results": [[{}], [{}]]}, "an execution result needs the lists"),
     ],
 )
