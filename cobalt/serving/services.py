@@ -401,7 +401,7 @@ def _refusal(apps: list[str]) -> str:
     ]
     reasons = [line for line in said if re.match(r"(Value error, |[\w.]*(Error|Exception): )", line)]
     # The sentences of this project's own errors need no type before them.
-    return re.sub(r"^cobalt\.errors\.\w+: ", "", reasons[-1]) if reasons else ""
+    return re.sub(r"^cobalt\.[\w.]+: ", "", reasons[-1]) if reasons else ""
 
 
 def _restore_sigterm(handler: Any) -> None:
