@@ -24,17 +24,7 @@ from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import GroupSettings
-from cobalt.datasets.offline.writing import (
-    EVALUATED,
-    READ,
-    Counts,
-    JudgedProblem,
-    deciding,
-    groups_made,
-    split_problems,
-    token_counter,
-    write_groups,
-)
+from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import PromptSet, load_prompts, opening_messages
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
@@ -144,11 +134,11 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
     check_files([path for path in settings.input_paths if not path.is_dir()], settings.results)
     prompts = load_prompts(settings.prompts)
-    counter = token_counter(settings)
-    arguments = deciding(settings, "codenet", prompts.digests, counter)
+    writer = GroupWriter(settings, "codenet")
+    arguments = writer.arguments("codenet", prompts.digests)
     arguments |= {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
-    run = _Run(settings, prompts, Counts())
+    run = _Run(settings, prompts, writer)
     with (
         whole(settings.results, arguments, settings.evaluation_files) as result,
         tempfile.TemporaryDirectory(prefix="codenet-") as scratch,
@@ -157,9 +147,9 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
         statements = {name: _statement(page) for name, page in sorted(files.pages.items())}
         splits = split_problems(settings, {name: found.text for name, found in statements.items()})
         problems = _problems(run, files, statements, splits)
-        write_groups(result, settings, "codenet", problems, splits, counter, run.counts)
+        writer.write(result, problems, splits)
         _check_content(run)
-        summary = run.counts.summary() | {"pages": _pages(statements.values())}
+        summary = writer.summary() | {"pages": _pages(statements.values())}
         result.summary = summary | {"content": run.hex_content}
     return groups_made(summary, "CodeNet", settings.output_dir)
 
@@ -170,7 +160,7 @@ class _Run:
 
     settings: CodeNetSettings
     prompts: PromptSet
-    counts: Counts
+    counts: GroupWriter
     content: int = 0
 
     @property

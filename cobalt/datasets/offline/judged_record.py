@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.datasets.offline.groups import Status
+from cobalt.datasets.offline.contrast import Candidate
 from cobalt.episode import Message
 from cobalt.problems.problem import Problem, TestSuite
 
@@ -19,26 +19,11 @@ _PROBLEM_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedProgram:
-    """A program of a record.
+class Dropped:
+    """A program that cannot be used: why, as a key of the counts, and where it stands in the record."""
 
-    Attributes:
-        code: The program; "" for a response without one.
-        status: What became of it; means nothing if the program is dropped.
-        origin: Where it stands in the record.
-        text: The response as it was written; None: the program alone is the response.
-        context: See `OfflineResponse`.
-        reward: Its reward; None: that of its status.
-        dropped: Why it cannot be used, a key of the counts; None: it can.
-    """
-
-    code: str
-    status: Status
+    reason: str
     origin: str
-    text: str | None = None
-    context: tuple[Message, ...] = ()
-    reward: float | None = None
-    dropped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +34,20 @@ class JudgedRecord:
         statement: The problem's statement.
         tests: All its tests; None if the record has none.
         messages: The prompt.
-        programs: The programs.
+        programs: The programs, in the order of the record.
         problem: The record's fields that are about the problem; None if the record has no tests.
     """
 
     statement: str
     tests: TestSuite | None
     messages: Sequence[Message]
-    programs: Sequence[JudgedProgram]
+    programs: Sequence[Candidate | Dropped]
     problem: Mapping[str, Any] | None
 
 
-def judged_record(problem: Problem, messages: Sequence[Message], programs: Sequence[JudgedProgram]) -> JudgedRecord:
+def judged_record(
+    problem: Problem, messages: Sequence[Message], programs: Sequence[Candidate | Dropped]
+) -> JudgedRecord:
     """The record of a problem with tests."""
     without_results = {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
     return JudgedRecord(problem.question, problem.tests, messages, programs, without_results)
