@@ -456,12 +456,6 @@ def test_problems_of_an_empty_evaluation_file_are_not_passed_over(tmp_path):
         convert(RECORDED / "evaluation.jsonl", tmp_path, evaluation_files=(tmp_path / "empty.jsonl",))
 
 
-def test_of_later_turns_the_most_programs_are_those_of_one_turn(tmp_path):
-    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
-    with pytest.raises(UserError, match=r"takes 5 .* more than 4,"):
-        convert(file, tmp_path, responses="turns", group_size=5)
-
-
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
     file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])])
     _, groups = convert(file, tmp_path, responses="turns", model_name=str(policy))

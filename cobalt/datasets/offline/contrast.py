@@ -1,8 +1,6 @@
 """Choose programs of a problem and put them into groups: with contrast, or at random.
 
-Programs of different turns of a conversation are never in one group. Every program ends in exactly one count. The order
-is seeded: all programs are shuffled, and the first that fit are taken, so that looking at more programs than are needed
-would not change the result.
+Every program ends in exactly one count. The order is seeded: all are shuffled, and the first that fit are taken.
 """
 
 import random
@@ -81,11 +79,9 @@ def make_groups(
 ) -> tuple[list[tuple[OfflineResponse, ...]], Counter[str]]:
     """Groups of one problem's programs, each program in at most one, and what became of each candidate.
 
-    A group has as many responses as `settings.group_size` says, all of the same turn of a conversation. With the
-    contrast "required" it gets one accepted program and one that is not; its other places are drawn from what is left
-    of both kinds. With "any" all places are drawn from all programs. Copies and near duplicates are looked for among
-    the programs of a turn, with their contexts. Near duplicates are looked for among the accepted and among the others,
-    not between the two: a wrong program that resembles a right one is the contrast that training wants.
+    A group has responses of one turn. With the contrast "required" it gets one accepted program and one that is not,
+    and the rest is drawn from what is left of both kinds. Near duplicates are looked for among the accepted and among
+    the others, not between the two: a wrong program that resembles a right one is the contrast that training wants.
 
     Args:
         problem_id: Decides the seeded choice, with the settings' seed.

@@ -86,7 +86,6 @@ class GroupWriter:
         self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
         self.groups: Counter[str] = Counter()
         self._settings, self._source = settings, source
-        self._most_of_a_turn = 0
         self._counter: PromptTokenCounter | None = None
         if settings.model_name is not None:
             self._counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
@@ -163,8 +162,6 @@ class GroupWriter:
                 self.programs[LONG_PROMPT] += len(problem.candidates)
                 return []
             fits = partial(self._fits, self._counter, problem.messages, alone)
-        of_turns = Counter(len(candidate.context) for candidate in problem.candidates)
-        self._most_of_a_turn = max(self._most_of_a_turn, *of_turns.values(), 0)
         made, became = make_groups(problem.id, problem.candidates, self._settings, fits, problem.refuse)
         for what, number in became.items():
             if what.startswith("dropped"):
@@ -198,13 +195,8 @@ class GroupWriter:
         if +self.groups:
             share = "a smaller --validation_share" if empty == TRAIN else "--validation_share 0, a larger one"
             raise UserError(f"{what}): give {share} or another --seed")
-        why = f"; programs: {tally(self.programs)})"
-        if self._most_of_a_turn:
-            why += (
-                f": a group takes {self._settings.group_size} different programs (group_size), and no problem has more"
-                f" than {self._most_of_a_turn}, copies included"
-            )
-        raise UserError(what + why)
+        size = f"a group takes {self._settings.group_size} different programs of one turn (group_size)"
+        raise UserError(f"{what}; programs: {tally(self.programs)}): {size}")
 
 
 def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
