@@ -213,22 +213,14 @@ def _check_size(what: str, size: int, largest: int) -> None:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether there is a folder.
-
-    Raises:
-        UserError: there is a link.
-    """
+    """Whether there is a folder; a link to one is refused."""
     if path.is_symlink():
         raise UserError(f"{path} is a link, and links in a data set are not followed: name the folder itself as input")
     return path.is_dir()
 
 
 def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
-    """The files of problems in a folder, by problem.
-
-    Raises:
-        UserError: the folder or a file is a link or no regular file, or a file is too large.
-    """
+    """The files of problems in a folder, by problem; anything but regular files of a usual size is refused."""
     files = {}
     for file in sorted(folder.glob(f"p*.{suffix}")) if _is_folder(folder) else []:
         if re.fullmatch(_PROBLEM, file.stem):
@@ -241,11 +233,7 @@ def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
 
 
 def _root(path: Path) -> Path:
-    """The data set's own folder: the path, or the only folder in it that looks like one.
-
-    Raises:
-        UserError: several folders in it look like one.
-    """
+    """The data set's own folder: the path, or the only folder in it that looks like one."""
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path

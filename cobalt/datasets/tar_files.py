@@ -62,7 +62,8 @@ def tar_files(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     reached = ""
     with _read(archive, reached, partial(tarfile.open, archive, tarinfo=_Member, encoding="utf-8")) as source:
         while (member := _read(archive, reached, source.next)) is not None:
-            source.members.clear()  # which would grow with the archive
+            source.members.clear()  # these would grow with the archive
+            source.pax_headers.clear()
             reached = f" at or after {member.name[:200]!r}"
             if member.size < 0:  # of an extended header
                 raise UserError(f"{archive} is a damaged tar archive{reached} (its size is negative): get it again")

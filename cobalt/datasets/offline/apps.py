@@ -9,7 +9,7 @@ from typing import Any
 
 from cobalt.datasets.offline.contrast import Candidate, plain
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, Dropped, JudgedRecord, judged_record
+from cobalt.datasets.offline.results import UNKNOWN_RESULT, Dropped, JudgedRecord, judged_record
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import PromptSet, opening_messages
 from cobalt.problems.problem import Problem, has_tests

@@ -20,17 +20,9 @@ from typing import Any
 
 from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
-from cobalt.datasets.offline.judged_record import Dropped, JudgedRecord
-from cobalt.datasets.offline.results import read_multi_turn, read_single_turn
+from cobalt.datasets.offline.results import Dropped, JudgedRecord, read_multi_turn, read_single_turn
 from cobalt.datasets.offline.settings import JudgedSettings
-from cobalt.datasets.offline.writing import (
-    EVALUATED,
-    READ,
-    GroupWriter,
-    JudgedProblem,
-    groups_made,
-    split_problems,
-)
+from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.thinking import CLOSE, OPEN
@@ -59,7 +51,9 @@ def judged_groups(settings: JudgedSettings) -> Outcome:
     prompts = load_prompts(settings.prompts)
     writers = _writer_names(settings.input_files)
     firsts = {path: _first_record(path) for path in settings.input_files}
-    if settings.responses != "as_written" and all(_kind(first) == "apps" for first in firsts.values()):
+    if settings.responses != "as_written" and all(
+        _reader(first) is read_recorded_programs for first in firsts.values()
+    ):
         raise UserError(
             f"{', '.join(map(str, firsts))}: responses is {settings.responses}, which is read only of results of"
             " models: leave --responses out"
@@ -127,15 +121,7 @@ def _check_prompts(path: Path, first: Mapping[str, Any], asked: str, prompts: Pr
 
 
 def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
-    """The statement of each problem by its id, which is a string in groups; the first file's.
-
-    Args:
-        paths: The files.
-        own_prompts: Every record must bring its own prompt.
-
-    Raises:
-        UserError: a record has no statement or no prompt, or two have ids that are equal as strings.
-    """
+    """The statement of each problem by its id, which is a string in groups; `own_prompts`: each has its own prompt."""
     statements: dict[str, str] = {}
     for records in _read_together(paths):
         for path, own in zip(paths, records, strict=True):
@@ -158,12 +144,7 @@ def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
 
 
 def _read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
-    """The records of each problem, one of each file: finished results have the order of their common input.
-
-    Raises:
-        UserError: a file cannot be read, or the files do not have the same ids in the same order; the message names
-            the file and the id.
-    """
+    """The records of each problem, one of each file: finished results have the order of their common input."""
     for records in zip_longest(*map(iterate_records, paths)):
         first = next(record for record in records if record is not None)
         for path, record in zip(paths, records, strict=True):
@@ -175,11 +156,7 @@ def _read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _writer_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each file: its own, with as many folders before it as tell the files apart.
-
-    Raises:
-        UserError: a file is given twice.
-    """
+    """A name for each file: its own, with as many folders before it as tell the files apart."""
     parts = [path.resolve().parts for path in paths]
     if len(set(parts)) < len(parts):
         raise UserError(f"{', '.join(map(str, paths))}: a file is given twice: name each file once")
@@ -196,7 +173,7 @@ def _problems(
         reads: list[JudgedRecord] = []
         for path, record in zip(settings.input_files, records, strict=True):
             try:
-                reads.append(_READERS[_kind(record)](record, settings, prompts))
+                reads.append(_reader(record)(record, settings, prompts))
                 _check_agreement(reads[0], reads[-1], settings.input_files[0])
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
@@ -231,14 +208,8 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
         raise UserError(f"its prompt is not that in {path}: give results of one prompt set, or --responses programs")
 
 
-def _kind(record: Mapping[str, Any]) -> str:
+def _reader(record: Mapping[str, Any]) -> Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]:
+    """What reads a record of this kind."""
     if record.get("raw_responses") is not None or _has_prompt(record):
-        return "multi_turn"
-    return "apps" if record.get("exec_results") is None else "single_turn"
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]] = {
-    "single_turn": read_single_turn,
-    "multi_turn": read_multi_turn,
-    "apps": read_recorded_programs,
-}
+        return read_multi_turn
+    return read_recorded_programs if record.get("exec_results") is None else read_single_turn

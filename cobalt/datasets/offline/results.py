@@ -1,4 +1,4 @@
-"""The judged responses of this project's results: single-turn ones, and evaluated multi-turn ones.
+"""What a record of judged programs holds, and the readers of this project's results: single-turn and multi-turn ones.
 
 Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
 as it was written has a context: the messages between the problem and the response that the model saw, in which its
@@ -8,18 +8,11 @@ tests and the best pass rate of the programs in the context. Nothing is judged h
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.judged_record import (
-    NO_PROGRAM,
-    NOT_FINISHED,
-    UNKNOWN_RESULT,
-    Dropped,
-    JudgedRecord,
-    judged_record,
-)
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import Message, PromptSet, first_messages, opening_messages
 from cobalt.episode.record import (
@@ -31,21 +24,54 @@ from cobalt.episode.record import (
 )
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import VerdictKind
-from cobalt.problems.problem import Problem
+from cobalt.problems.problem import Problem, TestSuite
 from cobalt.reward import RewardSettings, compute_reward
 from cobalt.selection.scores import score_trajectory
 from cobalt.stage.errors import UserError
 
-_STATUSES = {
-    VerdictKind.WRONG_ANSWER: Status.WRONG_ANSWER,
-    VerdictKind.RUNTIME_ERROR: Status.RUNTIME_ERROR,
-    VerdictKind.COMPILE_ERROR: Status.COMPILE_ERROR,
-    VerdictKind.TIME_LIMIT: Status.TIME_LIMIT,
-    VerdictKind.WALL_LIMIT: Status.TIME_LIMIT,
-    VerdictKind.MEMORY_LIMIT: Status.MEMORY_LIMIT,
-    VerdictKind.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
-    VerdictKind.NO_CODE: Status.NO_CODE,
-}
+# What becomes of a program, besides the counts of the other modules.
+UNKNOWN_RESULT = "dropped: the result does not say whether the program is right"
+NOT_FINISHED = "dropped: the response was cut off, or the engine failed"
+NO_PROGRAM = "dropped: the response has no program"
+
+_PROBLEM_FIELDS = (
+    "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A program that cannot be used: why, as a key of the counts, and where it stands in the record."""
+
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRecord:
+    """A problem with its judged programs.
+
+    Attributes:
+        statement: The problem's statement.
+        tests: All its tests; None if the record has none.
+        messages: The prompt.
+        programs: The programs, in the order of the record.
+        problem: The record's fields that are about the problem; None if the record has no tests.
+    """
+
+    statement: str
+    tests: TestSuite | None
+    messages: Sequence[Message]
+    programs: Sequence[Candidate | Dropped]
+    problem: Mapping[str, Any] | None
+
+
+def judged_record(
+    problem: Problem, messages: Sequence[Message], programs: Sequence[Candidate | Dropped]
+) -> JudgedRecord:
+    """The record of a problem with tests."""
+    without_results = {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
+    return JudgedRecord(problem.question, problem.tests, messages, programs, without_results)
 
 
 def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
@@ -134,7 +160,10 @@ def _program(
         return Dropped(NO_PROGRAM, origin)
     if not kinds or failed is VerdictKind.NOT_RUN:
         return Dropped(UNKNOWN_RESULT, origin)
-    status = Status.ACCEPTED if failed is None else _STATUSES.get(failed, Status.WRONG_ANSWER)
+    if failed is None:
+        status = Status.ACCEPTED
+    else:
+        status = Status.TIME_LIMIT if failed is VerdictKind.WALL_LIMIT else Status(failed.value)
     reward = settings.rewards.of(status)
     if settings.rewards_from == "recorded":
         rules = RewardSettings(require_thinking=settings.require_thinking == "true")
