@@ -29,7 +29,7 @@ class _Member(tarfile.TarInfo):
     """A member whose header is refused if it is damaged, too large, or that of a sparse file."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> "_Member":
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
@@ -62,8 +62,8 @@ def tar_files(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     reached = ""
     with _read(archive, reached, partial(tarfile.open, archive, tarinfo=_Member, encoding="utf-8")) as source:
         while (member := _read(archive, reached, source.next)) is not None:
-            source.members.clear()  # these would grow with the archive
-            source.pax_headers.clear()
+            source.pax_headers = {}  # as the members, it would grow with the archive
+            source.members.clear()  # type: ignore[attr-defined]
             reached = f" at or after {member.name[:200]!r}"
             if member.size < 0:  # of an extended header
                 raise UserError(f"{archive} is a damaged tar archive{reached} (its size is negative): get it again")

@@ -34,6 +34,7 @@ def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, 
         isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
     ):
         raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
+    codes: list[tuple[str, Status | None, str]]
     codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
     codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
     programs = [
