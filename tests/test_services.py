@@ -16,7 +16,7 @@ import httpx
 import pytest
 from support import ROOT, alive, belongs_here, square_problem, write_lines
 
-from cobalt.pocket.dataset import draw_records
+from cobalt.pocket.dataset import draw_problems, to_records
 from cobalt.stage.records import read_records
 
 pytestmark = pytest.mark.services
@@ -86,7 +86,7 @@ def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(service
 
 
 def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(services, tmp_path):
-    problems = write_lines(tmp_path / "problems.jsonl", draw_records("dev", 4, seed=0))
+    problems = write_lines(tmp_path / "problems.jsonl", to_records("dev", draw_problems("dev", 4, seed=0)))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | services | {"PATH": path}
     flags = ["-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
