@@ -64,7 +64,7 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # counts, so that the program is killed first, however large the compiler is.
 _PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"0"
 _EMFILE = 24
-_SIGKILL = 9  # as in `signal`, which loads half a dozen modules
+_SIGKILL, _SIGCONT, _SIGSTOP = 9, 18, 19  # as in `signal`, which loads half a dozen modules
 
 # The compiler imports these modules for a program that mentions them, so that each test's own import costs nothing.
 # It does not import them for other programs, because every additional page makes each test more expensive. No module
@@ -483,9 +483,18 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     if not options["isolated"]:
         return usage.measure(_PROC, [child], most, kernel=False)
     # Every process in this namespace belongs to the test, except the first one, the zygote and this process.
-    pids = usage.processes(_PROC, (1, os.getppid(), os.getpid()))
+    others = (1, os.getppid(), os.getpid())
     stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
+    pids = usage.processes(_PROC, others)
     ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
+    if options["kernel"] and len(pids) > 1 and not set(pids).issuperset(usage.processes(_PROC, others)):
+        # A process that has started meanwhile may hold the memory of one that ended uncounted. The kernel gives the
+        # signal to all processes at once, so that none starts another after it. The zygote stops, too, and only waits.
+        os.kill(-1, _SIGSTOP)
+        try:
+            memory = usage.measure(_PROC, usage.processes(_PROC, others), most - stored, kernel=True)[1]
+        finally:
+            os.kill(-1, _SIGCONT)
     return ticks, memory + stored, runnable
 
 
