@@ -25,8 +25,7 @@ from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting, protoc
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import companion_path
-from cobalt.stage.records import RecordFile
-from cobalt.stage.run import Input, Outcome, Output, check_concurrency, each, quoted, stage
+from cobalt.stage.run import Each, Input, Outcome, Output, check_concurrency, quoted, stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,19 +135,12 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     async def work(group: ProblemTrajectories) -> dict[str, Any]:
         return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
 
-    async def described() -> dict[str, Any]:
-        return {"judge": dict(await judging.describe())}
-
     result = settings.output_file
-    with RecordFile(result) as output:
-        failed = await each(
+    with Each(result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging}) as output:
+        failed = await output.make(
             read_trajectories(settings.input_file),
             lambda group: group.problem.id,
             work,
-            output,
-            arguments={"stage": "evaluation"},
-            described=described,
-            inputs=[settings.input_file],
             concurrency=settings.concurrency,
             description="hidden tests",
         )

@@ -16,7 +16,14 @@ from cobalt.stage.manifest import changed_settings, is_named, made_by, manifest_
 
 logger = logging.getLogger(__name__)
 
-_WITHOUT_EFFECT = ("generation.n", "generation.seed", "prompts.feedback.jinja", "engine.seed", "engine.private")
+_WITHOUT_EFFECT = (
+    "generation.n",
+    "generation.seed",
+    "prompts.feedback.jinja",
+    "engine.seed",
+    "engine.private",
+    "engine.device",
+)
 """Settings that decide no response, or none of a first turn; the number of samples has a check of its own."""
 
 

@@ -32,6 +32,8 @@ class RepairSettings(RolloutSettings):
     Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
 
+    stage = "multi_turn"
+
     turns: int = 8
     """Turns after the first one; the paper has 2 to collect trajectories and 8 to evaluate."""
     public_tests: PublicTests = "benign"
@@ -74,30 +76,25 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
-    recorded: list[int] = []
-    for problem in chosen:
-        if len(problem.public_tests) == 0:
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'), and"
-                " feedback comes from them: cobalt split makes public and hidden tests of a problem's own"
-            )
-        _feedback_tests(settings, problem)
-        recorded.append(len(_recorded_first_turns(settings, problem) or ()))
+    recorded = {problem.id: _recorded_samples(settings, problem) for problem in chosen}
     # A recorded first turn was sent the instruction that its record has; `_check_first_turn` compares the prompts.
-    settings.check_wording([problem for problem, first in zip(chosen, recorded, strict=True) if not first])
-    samples = number_of_samples(settings.input_file, recorded, settings.num_completions)
+    settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
+    samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
     settings.check_earlier()
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, settings.turns + 1)
-        first_turn = await _check_first_turn(settings, opened) if any(recorded) else {}
+        first_turn = await _check_first_turn(settings, opened) if any(recorded.values()) else {}
         settings = await decide_samples(settings, opened)
         rules = RepairRules(
             prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
         )
-        counting = CountingEngine(opened, turns=rules.programs, max_tokens=settings.max_tokens)
-        first_turns = dict(zip((problem.id for problem in chosen), recorded, strict=True))
+        planned = {
+            identifier: number * settings.turns if number else samples * rules.programs
+            for identifier, number in recorded.items()
+        }
+        counting = CountingEngine(opened, planned)
 
         async def work(problem: Problem) -> dict[str, Any]:
             tests, first = _feedback_tests(settings, problem), _recorded_first_turns(settings, problem)
@@ -107,20 +104,8 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
                 **encode_multi_turn(trajectories, settings.public_tests),
             }
 
-        def responses(problem: Problem) -> int:
-            number = first_turns[problem.id]
-            return number * settings.turns if number else samples * rules.programs
-
-        failed = await run_rollout(
-            settings,
-            problems,
-            work,
-            counting,
-            judging,
-            stage="multi_turn",
-            responses=responses,
-            decided={"first_turn": first_turn} if first_turn else {},
-        )
+        decided = {"first_turn": first_turn} if first_turn else {}
+        failed = await run_rollout(settings, problems, work, counting, judging, decided)
     return Outcome(failed=failed) if failed else repaired(settings)
 
 
@@ -167,9 +152,7 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
     }
     # First what can be checked without the engine.
     check_continues(settings.input_file, made, now, settings.allow)
-    about = dict(await engine.describe())
-    about.pop("device", None)
-    return check_continues(settings.input_file, made, now | {"engine": about}, settings.allow)
+    return check_continues(settings.input_file, made, now | {"engine": dict(await engine.describe())}, settings.allow)
 
 
 def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
@@ -190,6 +173,21 @@ def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
             " run preproc/run_perturbation.py first"
         )
     return tests
+
+
+def _recorded_samples(settings: RepairSettings, problem: Problem) -> int:
+    """The number of samples of a problem that have a recorded first turn.
+
+    Raises:
+        UserError: the problem has no tests that feedback comes from, or the recorded turn is malformed.
+    """
+    if len(problem.public_tests) == 0:
+        raise UserError(
+            f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'), and"
+            " feedback comes from them: cobalt split makes public and hidden tests of a problem's own"
+        )
+    _feedback_tests(settings, problem)
+    return len(_recorded_first_turns(settings, problem) or ())
 
 
 def _recorded_first_turns(settings: RepairSettings, problem: Problem) -> tuple[Turn, ...] | None:

@@ -50,6 +50,8 @@ class SampleSettings(RolloutSettings):
     Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
 
+    stage = "single_turn"
+
 
 @stage
 async def sample(settings: SampleSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
@@ -83,7 +85,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
         check_replay(opened, chosen, 1)
         settings = await decide_samples(settings, opened)
         generation = settings.generation
-        counting = CountingEngine(opened, turns=1, max_tokens=generation.max_tokens)
+        counting = CountingEngine(opened, {problem.id: generation.n for problem in chosen})
 
         async def work(problem: Problem) -> dict[str, Any]:
             messages = first_messages(problem, prompts)
@@ -98,9 +100,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
                 **encode_single_turn(turns, results),
             }
 
-        failed = await run_rollout(
-            settings, problems, work, counting, judging, stage="single_turn", responses=lambda _: generation.n
-        )
+        failed = await run_rollout(settings, problems, work, counting, judging)
     return Outcome(failed=failed) if failed else sampled(settings)
 
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -135,7 +135,7 @@ class RecordFile:
                     self._handle.truncate(size)
                 raise UserError(f"cannot write {self.path}: {error.strerror}") from None
 
-    def __enter__(self) -> "RecordFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
