@@ -18,9 +18,9 @@ from cobalt.judge import Judge
 from cobalt.problems import hub
 from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
-from cobalt.stage.manifest import check_made_with, recorded_arguments
+from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.run import Each, Flag, OptionalFile, Output, check_concurrency
 from cobalt.stage.serve_state import Services
@@ -137,21 +137,6 @@ class RolloutSettings:
         """What decides the records, as the manifest has it; without the services."""
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
-    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
-        """Compare the settings with those of an existing result, before services are asked or started.
-
-        Args:
-            services: What is known of engine and judge, as the manifest has it.
-
-        Raises:
-            UserError: the result was made with other settings; they are named.
-        """
-        given = self.decisive() | dict(services or {})
-        recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
-        if self.samples == "auto" and recorded.get("seed") is None:
-            given["generation"] |= {"seed": None}  # see `decide_samples`
-        check_made_with(self.output_file, given)
-
     @property
     def choice(self) -> dict[str, Any]:
         """How the problems are chosen, for the manifest; {} for all problems."""
@@ -176,10 +161,8 @@ class RolloutSettings:
             return
         prompts = load_prompts(self.prompts)
         for problem in problems:
-            try:
+            with naming(str(self.input_file)):
                 check_wording(problem, prompts)
-            except UserError as error:
-                raise UserError(f"{self.input_file}: {error}") from None
 
 
 Settings = TypeVar("Settings", bound=RolloutSettings)

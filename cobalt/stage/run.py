@@ -29,7 +29,7 @@ from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
 from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record, sort_records
+from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record, sort_records
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -176,12 +176,9 @@ def whole(
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
-        if lines and path.suffix in (".gz", ".parquet"):
-            raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+        (check_record_path if lines else check_result_path)(path)
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
-        else:
-            check_result_path(path)
     with ExitStack() as stack:
         made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
         if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
@@ -193,7 +190,8 @@ def whole(
             if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
                 open_manifest(path, arguments, inputs)
-            write_summary(path, made.summary)
+            if made.summary:
+                write_summary(path, made.summary)
 
 
 def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
@@ -266,8 +264,8 @@ class Each(RecordFile):
             UserError: as for `RecordFile`.
         """
         super().__init__(path)
-        self._arguments, self._inputs, self._services = dict(arguments), inputs, services or {}
-        self._circumstances = circumstances
+        self._arguments, self._inputs = arguments, inputs
+        self._services, self._circumstances = services or {}, circumstances
         self._order: list[RecordId] = []
         self._failures: list[dict[str, Any]] = []
 
@@ -310,7 +308,12 @@ class Each(RecordFile):
         """
         pending = self._pending(items, identify, only)
         first = list(islice(pending, 1))
-        await self._open_manifest(complete=not first)
+        services = self._services if first else {}
+        described = {name: dict(await service.describe()) for name, service in services.items()}
+        arguments = {**self._arguments, **described}
+        open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
+        if self.done:
+            logger.info("%s holds %d problems; resuming", self.path, len(self.done))
         total = len(only | self.done) if only is not None else len(items) if isinstance(items, Sized) else None
         options = {"total": total, "initial": len(self.done), "desc": description, "unit": "problem"}
         with track(**options, disable=description is None) as progress:
@@ -340,14 +343,6 @@ class Each(RecordFile):
             self._order.append(identifier)
             if identifier not in self.done and (only is None or identifier in only):
                 yield item
-
-    async def _open_manifest(self, *, complete: bool) -> None:
-        if not complete:
-            for name, service in self._services.items():
-                self._arguments[name] = dict(await service.describe())
-        open_manifest(self.path, self._arguments, self._inputs, complete=complete, circumstances=self._circumstances)
-        if self.done:
-            logger.info("%s holds %d problems; resuming", self.path, len(self.done))
 
     def _end(self) -> None:
         unknown = self.done - set(self._order)
