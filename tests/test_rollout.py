@@ -16,8 +16,8 @@ from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.stage.records import RecordFile, read_records
-from cobalt.stage.run import each, errors_path
+from cobalt.stage.records import read_records
+from cobalt.stage.run import Each, errors_path
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
@@ -218,17 +218,8 @@ def test_a_run_that_is_not_evaluated_has_no_metrics():
 
 async def run_items(count, work, path, *, concurrency=1, arguments=None):
     """Run the items 0 to count-1, each its own id."""
-    with RecordFile(path) as output:
-        return await each(
-            range(count),
-            lambda item: item,
-            work,
-            output,
-            arguments=arguments or {},
-            inputs=[],
-            concurrency=concurrency,
-            description="test",
-        )
+    with Each(path, arguments or {}) as output:
+        return await output.make(range(count), int, work, concurrency=concurrency, description="test")
 
 
 async def test_a_defect_of_the_code_ends_the_run_and_is_not_a_failed_problem(tmp_path):
@@ -261,9 +252,8 @@ async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
         finished += 1
         return {"id": item}
 
-    with RecordFile(tmp_path / "r.jsonl") as output:
-        options = {"arguments": {}, "inputs": [], "concurrency": 3, "description": "test"}
-        assert await each(items(), lambda item: item, work, output, **options) == 0
+    with Each(tmp_path / "r.jsonl", {}) as output:
+        assert await output.make(items(), int, work, concurrency=3) == 0
     assert finished == 20
 
 
@@ -358,11 +348,6 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
     assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
 
 
-class UnreachableEngine:
-    async def describe(self):
-        pytest.fail("the engine was asked")
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -373,12 +358,12 @@ class UnreachableEngine:
         ({"samples": "unseeded"}, r"generation\.seed"),
     ],
 )
-async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
+async def test_a_run_of_other_settings_is_refused(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
     assert (await repair(run, DeviceEngine("cpu", failing=[1]), PassingJudge())).failed == 1
     with pytest.raises(UserError, match=named):
-        await repair(replace(run, **changed), UnreachableEngine(), PassingJudge())
+        await repair(replace(run, **changed), DeviceEngine("cpu"), PassingJudge())
 
 
 async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):

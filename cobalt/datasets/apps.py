@@ -25,9 +25,8 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import write_summary
-from cobalt.stage.records import RecordFile
 from cobalt.stage.rows import decode_json
-from cobalt.stage.run import OptionalInput, Outcome, Output, each, finished, problems_made, stage
+from cobalt.stage.run import Each, OptionalInput, Outcome, Output, problems_made, stage
 from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
@@ -123,16 +122,13 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
             "prompts": prompts.digests,
             "judge": dict(await local.describe()),
         }
-        with RecordFile(settings.output_file) as output:
-            summary = finished(settings.output_file, arguments, inputs)
+        with Each(settings.output_file, arguments, inputs) as result:
+            summary = result.summary()
             if summary is None:
-                failed = await each(
+                failed = await result.make(
                     _tasks(settings, tally),
                     lambda task: task.id,
                     record,
-                    output,
-                    arguments=arguments,
-                    inputs=inputs,
                     concurrency=programs_at_a_time(),
                     description=settings.data_set,
                 )

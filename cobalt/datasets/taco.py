@@ -34,8 +34,8 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, iterate_records
-from cobalt.stage.run import OptionalFile, OptionalInput, Outcome, each, finished, quoted, stage, whole
+from cobalt.stage.records import iterate_records
+from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, finished, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "likaixin/TACO-verified"
@@ -146,21 +146,17 @@ async def _judge_rows(settings: TacoSettings, judge: Judge) -> Outcome:
     }
     if settings.authors_order:
         arguments["authors_order"] = True
-    with RecordFile(rows_file) as output:
-        counts = finished(rows_file, arguments, inputs)
+    with Each(rows_file, arguments, inputs) as result:
+        counts = result.summary()
         if counts is None:
-            if settings.input_file and not output.done:
+            if settings.input_file and not result.done:
                 await asyncio.to_thread(_check_rows, settings.input_file)
-            failed = await each(
+            failed = await result.make(
                 _rows(settings),
                 lambda row: row.number,
                 partial(_record, settings, judge),
-                output,
-                arguments=arguments,
-                inputs=inputs,
                 concurrency=programs_at_a_time(),
-                description="TACO rows",
-                unit="row",
+                description="TACO",
             )
             if failed:
                 return Outcome(failed=failed)

@@ -17,8 +17,7 @@ from pydantic.dataclasses import dataclass
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, tally
 from cobalt.stage.manifest import write_summary
-from cobalt.stage.records import RecordFile
-from cobalt.stage.run import Input, OptionalFile, Outcome, Output, each, quoted, stage
+from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, quoted, stage
 
 _NAMED_IDS = 10  # most unknown ids that an error message lists
 
@@ -75,17 +74,9 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
         problem, modified, perturbed = item
         return dict(problem.record) | {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
 
-    with RecordFile(settings.output_file) as output:
-        await each(
-            pairs(),
-            lambda item: item[0].id,
-            record,
-            output,
-            arguments={"stage": "perturbation", "seed": settings.seed},
-            inputs=[settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])],
-            concurrency=1,
-            description=None,
-        )
+    inputs = [settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])]
+    with Each(settings.output_file, {"stage": "perturbation", "seed": settings.seed}, inputs) as result:
+        await result.make(pairs(), lambda item: item[0].id, record, concurrency=1)
     if counts["perturbed"] == 0:
         raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
     write_summary(settings.output_file, {"problems": counts})

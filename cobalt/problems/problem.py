@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.rows import TooManyValues, decode_json, parse_json, read_rows
+from cobalt.stage.json_measure import TooManyValues
+from cobalt.stage.rows import decode_json, parse_json, read_rows
 
 ProblemId = str | int
 

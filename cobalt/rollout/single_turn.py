@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 import shlex
 from typing import Any
 
@@ -29,8 +28,6 @@ from cobalt.rollout.shared import (
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Outcome, quoted, stage
 
-logger = logging.getLogger(__name__)
-
 _OF_LATER_TURNS = (
     "prompts",
     "max_tokens",
@@ -50,6 +47,8 @@ class SampleSettings(RolloutSettings):
     Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
 
+    stage = "single_turn"
+
 
 @stage
 async def sample(settings: SampleSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
@@ -67,23 +66,16 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
         ServiceDown: engine or judge is not running.
     """
     settings = settings.with_input()
-    settings.check_earlier()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     settings.check_wording(chosen)
-    without = sum(not problem.public_tests for problem in chosen)
-    if without:
-        logger.info(
-            "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them",
-            *(without, len(chosen)),
-        )
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, 1)
         settings = await decide_samples(settings, opened)
         generation = settings.generation
-        counting = CountingEngine(opened, turns=1, max_tokens=generation.max_tokens)
+        counting = CountingEngine(opened, {problem.id: generation.n for problem in chosen})
 
         async def work(problem: Problem) -> dict[str, Any]:
             messages = first_messages(problem, prompts)
@@ -98,9 +90,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
                 **encode_single_turn(turns, results),
             }
 
-        failed = await run_rollout(
-            settings, problems, work, counting, judging, stage="single_turn", responses=lambda _: generation.n
-        )
+        failed = await run_rollout(settings, problems, work, counting, judging)
     return Outcome(failed=failed) if failed else sampled(settings)
 
 

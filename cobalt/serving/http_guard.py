@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.rows import MOST_LEVELS, JsonMeasure, TooManyValues, decode_json
+from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
+from cobalt.stage.rows import decode_json
 
 # Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
