@@ -4,7 +4,7 @@ The names in `__all__` are for others to build on; each is imported when it is f
 those before it in the list of `docs/architecture.md`.
 """
 
-import importlib.util
+import importlib
 import sys
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
@@ -59,22 +59,19 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"cobalt.{_MODULES[name]}"), name)
 
 
-_RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
-"""What `python -m` runs under a name that is public and is not the module's path."""
-
-
-class _Public:
+class _Moved:
     """A finder at the end of `sys.meta_path`, where only modules arrive that no other finder knows."""
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name not in _RUN or sys.argv[:1] != ["-m"]:  # as Python has it while it looks for the module to run
+        if not name.startswith("cobalt."):
             return None
-        module = importlib.util.find_spec(_RUN[name])
-        return module and importlib.util.spec_from_file_location(name, module.origin)
+        from cobalt.commands.moved import find
+
+        return find(name)
 
 
-sys.meta_path.append(_Public)
+sys.meta_path.append(_Moved)
 
 if sys.argv[:1] == ["-m"]:  # `python -m cobalt.X` is about to import X, which may lack the packages that it imports
     from cobalt.stage.entry import end_in_one_sentence

@@ -24,12 +24,12 @@ import yaml
 from support import ROOT
 
 from cobalt.commands import main as cobalt_program
+from cobalt.commands.moved import RUN
 from cobalt.judge import LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.stage import cli
 
-RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "verl").glob("*.md"), *(ROOT / "tests").glob("*.md")]
 )

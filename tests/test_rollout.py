@@ -348,6 +348,11 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
     assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
 
 
+class UnreachableEngine:
+    async def describe(self):
+        pytest.fail("the engine was asked")
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -358,12 +363,12 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
         ({"samples": "unseeded"}, r"generation\.seed"),
     ],
 )
-async def test_a_run_of_other_settings_is_refused(tmp_path, changed, named):
+async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
     assert (await repair(run, DeviceEngine("cpu", failing=[1]), PassingJudge())).failed == 1
     with pytest.raises(UserError, match=named):
-        await repair(replace(run, **changed), DeviceEngine("cpu"), PassingJudge())
+        await repair(replace(run, **changed), UnreachableEngine(), PassingJudge())
 
 
 async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):

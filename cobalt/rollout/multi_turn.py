@@ -84,6 +84,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
     samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
+    settings.check_earlier()
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, settings.turns + 1)
@@ -96,7 +97,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
             identifier: number * settings.turns if number else samples * rules.programs
             for identifier, number in recorded.items()
         }
-        counting = CountingEngine(opened, planned)
+        counting = CountingEngine(opened, planned, turns=rules.programs, max_tokens=settings.max_tokens)
 
         async def work(problem: Problem) -> dict[str, Any]:
             tests, first = _feedback_tests(settings, problem), decode_first_turns(problem.record)

@@ -20,7 +20,7 @@ from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
-from cobalt.stage.manifest import recorded_arguments
+from cobalt.stage.manifest import check_made_with, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.run import Each, Flag, OptionalFile, Output, check_concurrency
 from cobalt.stage.serve_state import Services
@@ -136,6 +136,18 @@ class RolloutSettings:
     def decisive(self) -> dict[str, Any]:
         """What decides the records, as the manifest has it; without the services."""
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
+
+    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
+        """Compare the settings, and what is known of the services, with an existing result's, before services start.
+
+        Raises:
+            UserError: the result was made with other settings; they are named.
+        """
+        given = self.decisive() | dict(services or {})
+        recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
+        if self.samples == "auto" and recorded.get("seed") is None:
+            given["generation"] |= {"seed": None}  # see `decide_samples`
+        check_made_with(self.output_file, given)
 
     @property
     def choice(self) -> dict[str, Any]:

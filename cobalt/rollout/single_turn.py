@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import shlex
 from typing import Any
 
@@ -27,6 +28,8 @@ from cobalt.rollout.shared import (
 )
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Outcome, quoted, stage
+
+logger = logging.getLogger(__name__)
 
 _OF_LATER_TURNS = (
     "prompts",
@@ -66,16 +69,23 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
         ServiceDown: engine or judge is not running.
     """
     settings = settings.with_input()
+    settings.check_earlier()
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     settings.check_wording(chosen)
+    without = sum(not problem.public_tests for problem in chosen)
+    if without:
+        words = "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them"
+        logger.info(words, without, len(chosen))
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, 1)
         settings = await decide_samples(settings, opened)
         generation = settings.generation
-        counting = CountingEngine(opened, {problem.id: generation.n for problem in chosen})
+        counting = CountingEngine(
+            opened, {problem.id: generation.n for problem in chosen}, turns=1, max_tokens=generation.max_tokens
+        )
 
         async def work(problem: Problem) -> dict[str, Any]:
             messages = first_messages(problem, prompts)

@@ -99,20 +99,41 @@ def open_manifest(
         sources = [one for path in read for one in made_by(path)]
         _write(path, made_from | {"sources": sources} | _circumstances(circumstances))
         return
+    content = _compared(result, made_from, only_given=complete)
+    if not complete:
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances)]})
+
+
+def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
+    """Check that a result may be resumed, as far as its arguments are known before services are; nothing is written.
+
+    Raises:
+        UserError: the result exists without a manifest, or was made with other values of these arguments.
+    """
+    if result.exists() and result.stat().st_size > 0:
+        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_given=True)
+
+
+def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
+    """The manifest of a result that exists, which was made with the same.
+
+    Raises:
+        UserError: there is none, or it has other arguments or inputs.
+    """
+    path = manifest_path(result)
     if not path.exists():
         raise UserError(
             f"{result} exists without its manifest {path.name}, which says what made it: name another output file,"
             " or move this one away"
         )
     content = _read(path)
-    differences = _differences(content, made_from, only_given=complete)
+    differences = _differences(content, made_from, only_given=only_given)
     if differences:
         raise UserError(
             f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
             " or give the same settings to resume"
         )
-    if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances)]})
+    return content
 
 
 def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
@@ -250,6 +271,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
         for name, (old, new) in changed_settings(before["arguments"], given).items()
         if name in given or not only_given
     ]
+    if "inputs" not in now:
+        return phrases
     old, new = _numbered(before.get("inputs", {})), _numbered(now["inputs"])
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
