@@ -200,7 +200,7 @@ def test_a_server_that_is_not_ray_is_named_within_a_time_limit(silent_server, mo
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.2)
     started = time.monotonic()
-    with pytest.raises(ServiceDown, match=f"{silent_server} is not a Ray cluster"):
+    with pytest.raises(ServiceDown, match=silent_server):
         cluster.join("nothing works", "start it")
     assert time.monotonic() - started < 30
 

@@ -71,7 +71,7 @@ def lacks_chat_template(folder: Path) -> bool:
 def _check_on_hub(model: str) -> None:
     from httpx import HTTPError
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         cached = try_to_load_from_cache(model, "config.json")
@@ -87,10 +87,12 @@ def _check_on_hub(model: str) -> None:
         raise UserError(f"{absent}, and HF_HUB_OFFLINE is set: {advice}")
     try:
         get_hf_file_metadata(hf_hub_url(model, "config.json"), token=os.environ.get("HF_TOKEN"), timeout=_HUB_SECONDS)
-    except RepositoryNotFoundError:  # or one that is given only to those who have accepted its conditions
+    except GatedRepoError:
         raise UserError(
-            f"{absent}, and the Hub has none of this name for you: {advice}, or accept the model's conditions on its"
-            " page and run `hf auth login` or set HF_TOKEN"
+            f"the Hub gives {model} only to those who have accepted its conditions: accept them on its page, and run"
+            " `hf auth login` or set HF_TOKEN"
         ) from None
+    except RepositoryNotFoundError:
+        raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
     except (HTTPError, OSError) as error:
-        raise InfrastructureError(f"{absent}, and the Hub does not give it ({error}): {advice}") from None
+        raise InfrastructureError(f"{absent}, and the Hub does not answer ({error}): {advice}") from None

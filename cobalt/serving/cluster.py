@@ -332,7 +332,7 @@ def join(failure: str = "the Ray cluster cannot be used", advice: str = _ADVICE)
             if address is not None:
                 bring_token(address)
         except InfrastructureError:
-            raise ServiceDown(f"{failure}, because what answers at {origin} is not a Ray cluster: {advice}") from None
+            raise ServiceDown(f"{failure}, because no Ray cluster answers at {origin}: {advice}") from None
         try:
             connect(address or "auto")
         except (ConnectionError, AuthenticationError, RuntimeError) as error:
