@@ -83,7 +83,8 @@ class ApiFlags:
             "AWS_REGION_NAME": self.aws_region_name,
         }
         credentials = read_credentials(keys, self.key_file)
-        with nullcontext() if result is None else CallLog(result) as log:
+        log = None if result is None else CallLog(result)
+        with log or nullcontext():
             async with LiteLLMEngine(self, credentials, log, response_format=response_format) as engine:
                 yield engine
             if log is not None and engine.spent:
