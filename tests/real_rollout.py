@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
 from cobalt.training.launch import worker_python
 

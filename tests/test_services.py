@@ -509,9 +509,7 @@ import json, os, sys
 from cobalt.serving import cluster
 path = cluster.token_path()
 address = os.environ["RAY_ADDRESS"]
-refused = [cluster.refuses_token(address)]
-os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
-refused.append(cluster.refuses_token(address))
+refused = [cluster.asks_for_token(address, token) for token in (path.read_text(), "0123456789abcdef0123456789abcdef")]
 print(json.dumps([cluster.asks_for_token(address), path.stat().st_mode & 0o777, *refused]))
 """
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
@@ -539,7 +537,7 @@ def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
 def test_services_put_the_environment_of_their_process_back():
     code = """
 import json, os
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 before = dict(os.environ)
 with running_services() as variables:
     inside = dict(os.environ)

@@ -93,14 +93,16 @@ def main(arguments: Arguments) -> int:
     from cobalt.problems.problem import load_problems
     from cobalt.serving import services
 
-    sampling, _ = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is refused before all else
+    sampling, repair = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is found before all else
     beside = services.Arguments(
         command=[sys.executable, "-m", "cobalt.commands.try_steps", for_steps(arguments)],
         model=arguments.model,
         judge=arguments.judge,
         engine=arguments.engine,
     )
-    services.check(beside)
+    described = services.check(beside)
+    for settings in (sampling, repair):
+        settings.check_earlier(described)
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)

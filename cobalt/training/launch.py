@@ -18,7 +18,7 @@ from typing import Any
 
 from cobalt.serving import cluster
 from cobalt.serving.judge_service_settings import ServiceSettings
-from cobalt.serving.services import IMPORT_ENVIRONMENT, running_services
+from cobalt.serving.private_ray import IMPORT_ENVIRONMENT, running_services
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
