@@ -312,7 +312,7 @@ def test_a_checkpoint_that_runs_code_is_refused_and_does_not_run(tmp_path, devic
     for at in range(2):
         weights = {"a": shard, "z": Malicious(trap) if at == rank else torch.ones(2)}
         torch.save(weights, checkpoint / f"model_world_size_2_rank_{at}.pt")
-    with pytest.raises(UserError, match=rf"model_world_size_2_rank_{rank}\.pt") as refused:
+    with pytest.raises(UserError, match="more than weights") as refused:
         export(run, 2, tmp_path / "model")
     assert "\n" not in str(refused.value)
     assert not trap.exists() and not (tmp_path / "model").exists()

@@ -57,13 +57,12 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int:
+def launch(settings: TrainingSettings, config: Any) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
 
     Args:
         settings: What to train, on what.
         config: The checked configuration that `compose` made of the settings.
-        hang_limit: Seconds without progress after which the run counts as hung (`cobalt.training.watching`).
 
     Returns:
         The exit code of veRL's driver.
@@ -96,7 +95,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         ):
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            code = watch(command, environment, output, hang_limit)
+            code = watch(command, environment, output, settings.hang_limit)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"

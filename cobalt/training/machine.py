@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,32 +39,16 @@ _RANK_BYTES = 64 * 2**20
 """Shared memory for the messages of NCCL and of the engine between processes, for each GPU."""
 
 
+_GPUS = """
+import torch
+print(*(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())))
+"""
+
+
 def visible_gpus() -> list[int]:
-    """Bytes of each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves; 0 where the driver does not say."""
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    sizes: dict[str, int] = {}
-    names: list[tuple[str, str]] = []
-    for line in listed.splitlines():
-        index, uuid, size = (field.strip() for field in line.split(","))
-        sizes[uuid] = int(size) * 2**20 if size.isdecimal() else 0
-        names.append((index, uuid))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return list(sizes.values())
-    found: list[int] = []
-    for name in (part.strip() for part in chosen.split(",")):
-        if name.startswith("MIG-"):  # a slice, whose size this query does not list
-            found.append(0)
-            continue
-        full = [uuid for index, uuid in names if name and (name == index or uuid.startswith(name))]
-        if len(full) != 1:  # CUDA ignores what follows a name that it does not know
-            break
-        found.append(sizes[full[0]])
-    return found
+    """Bytes of each GPU that torch sees on this machine, in a process of its own, because asking takes GPU memory."""
+    asked = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True, check=False)
+    return [int(size) for size in asked.stdout.split()]
 
 
 def check_gpus(config: Any) -> None:
@@ -72,13 +57,11 @@ def check_gpus(config: Any) -> None:
     Raises:
         UserError: it has fewer.
     """
-    wanted, found = gpus_of(config), len(visible_gpus())
-    if found < wanted:
-        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        place = "this machine has" if chosen is None else f"CUDA_VISIBLE_DEVICES={chosen} leaves"
+    wanted, seen = gpus_of(config), len(visible_gpus())
+    if seen < wanted:
         raise UserError(
-            f"the configuration asks for {wanted} GPUs, and {place} {found}: set trainer.n_gpus_per_node, or"
-            " RAY_ADDRESS to a cluster that has them"
+            f"the configuration asks for {wanted} GPUs, and torch sees {seen} on this machine: set"
+            " trainer.n_gpus_per_node or CUDA_VISIBLE_DEVICES, or RAY_ADDRESS to a cluster that has them"
         )
 
 
@@ -196,7 +179,7 @@ def room(config: Any, output: Path) -> Room:
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
-    gpu = float(min(filter(None, gpus), default=0)) or (stated or math.inf) * 2**30
+    gpu = float(min(gpus, default=(stated or math.inf) * 2**30))
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
     disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)

@@ -36,10 +36,6 @@ _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _BUCKET = f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
-_OTHERWISE = {
-    "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
-    "host memory": "take a machine with more memory, more nodes (trainer.nnodes), or a smaller model",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +53,10 @@ class Need:
 
 
 class _Run:
-    """A run of either trainer: its configuration, with `changed` in place of some settings."""
+    """A run of either trainer."""
 
-    def __init__(self, config: Any, steps: int | None, changed: Mapping[str, Any]) -> None:
-        self.config, self.steps, self.changed = config, steps, changed
+    def __init__(self, config: Any, steps: int | None) -> None:
+        self.config, self.steps = config, steps
         self.on_cpu, self.online = trains_on_cpu(config), "actor_rollout_ref" in config
         self.actor = f"{_ACTOR}." if self.online else ""
         self.engine = f"{_ACTOR}.fsdp_config" if self.online else "engine"
@@ -80,7 +76,7 @@ class _Run:
     def __getitem__(self, key: str) -> Any:
         from omegaconf import OmegaConf
 
-        return self.changed[key] if key in self.changed else OmegaConf.select(self.config, key)
+        return OmegaConf.select(self.config, key)
 
     def needs(self, has: Room) -> list[Need]:
         """See `estimate`."""
@@ -170,60 +166,40 @@ class _Run:
         export = _FILES + self.shape.parameters * (4 if self.on_cpu else 2)
         return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
 
-    def smaller(self) -> Iterator[dict[str, Any]]:
-        """Settings that may make the run fit: micro-batches, off-loading, vLLM's share, lengths, weight bucket."""
-        least = self.longest if self.by_tokens else 1
-        for keys in filter(None, (self.scored, [self.update])):
-            size = int(self[keys[0]] or 1)
-            while size > least:
-                size = max(least, size // 2) if self.by_tokens or size % 2 == 0 else 1  # it must divide the batch
-                yield dict.fromkeys(keys, size)
-        yield from ({key: not self[key]} for key in (f"{self.engine}.{name}" for name in _OFFLOADS))
-        yield from ({f"{_ROLLOUT}.gpu_memory_utilization": share} for share in (0.9, 0.8, 0.6, 0.4) if self.online)
-        answer = int(self[self.answer])
-        for size in (answer // 2, answer // 4, answer // 8):
-            limits = [*self.scored, self.update] if self.by_tokens else []
-            yield dict.fromkeys(limits, self.longest - answer + size) | {self.answer: size}
-        if self.online:
-            yield {_BUCKET: ceil(4 * self.shape.largest / 2**20)}
+    def advice(self, name: str) -> str:
+        """Settings that make a need smaller, by its name."""
+        offload = " and ".join(f"{self.engine}.{option}=true" for option in _OFFLOADS[:2])
+        share = f"{_ROLLOUT}.gpu_memory_utilization"
+        return {
+            "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
+            "host memory": f"lower {self.update} (on a CPU), take a machine with more memory, or a smaller model",
+            "GPU, update": f"lower {self.update}, set {self.engine}.offload_policy=true, or take more or larger GPUs",
+            "GPU, log-probs": f"lower {' and '.join(self.scored)}, or set {offload}",
+            "vLLM's share": f"raise {share}, or lower {_ROLLOUT}.max_num_batched_tokens",
+            "GPU, sampling": f"lower {share}, or set {offload}",
+            "GPU, sending weights": f"lower {_BUCKET}, or set {offload}",
+        }[name]
 
 
-def estimate(config: Any, has: Room, steps: int | None = None, changed: Mapping[str, Any] | None = None) -> list[Need]:
+def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
     """The peaks of a run: of a GPU in each phase, of vLLM's share of it, of a node's memory, of the disk.
 
     Args:
         config: The composed configuration of either trainer.
         has: What there is.
         steps: Of the whole run; None: not known, and no checkpoint is counted.
-        changed: Other values of some of its settings.
 
     Raises:
         UserError: the sizes of the model are not known (`shape_of`).
     """
-    return _Run(config, steps, changed or {}).needs(has)
-
-
-def remedy(config: Any, has: Room, steps: int | None = None) -> dict[str, Any]:
-    """Settings with which a run fits, the first that do by the order of `_Run.smaller`; none if there are none."""
-
-    def excess(changed: Mapping[str, Any]) -> float:
-        return sum(max(0.0, need.total - need.limit) for need in estimate(config, has, steps, changed))
-
-    chosen = dict[str, Any]()
-    for step in _Run(config, steps, {}).smaller():
-        if excess(chosen | step) < excess(chosen):
-            chosen |= step
-    for key in list(chosen):
-        rest = {name: value for name, value in chosen.items() if name != key}
-        chosen = chosen if excess(rest) else rest
-    return {} if excess(chosen) else chosen
+    return _Run(config, steps).needs(has)
 
 
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate as a table; warn of a run that does not fit, and refuse it above `REFUSED`.
 
     Raises:
-        UserError: it is refused, without `force`; the message names settings with which it fits, if there are any.
+        UserError: it is refused, without `force`; the message names the settings that decide what it needs most.
     """
     has = room(config, output)
     try:
@@ -241,10 +217,8 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     logger.info("%s", "\n".join(rows))
     if worst.total <= worst.limit:
         return
-    settings = " ".join(f"{key}={str(value).lower()}" for key, value in remedy(config, has, steps).items())
-    other = _OTHERWISE.get(worst.name, "take more or larger GPUs, or a smaller model")
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
-    advice = f"{short}: {f'set {settings}' if settings else other}"
+    advice = f"{short}: {_Run(config, steps).advice(worst.name)}"
     if worst.total > REFUSED * worst.limit and not force:
         raise UserError(f"{advice}; --force goes on all the same")
     logger.warning("%s; the run goes on", advice)
