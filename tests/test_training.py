@@ -192,7 +192,6 @@ def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, 
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
         (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "micro-batches by length"),
-        (["actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true"], "veRL needs both alike"),
         (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
         *(
             (

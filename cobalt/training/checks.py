@@ -100,13 +100,7 @@ class Findings:
 
 
 def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], steps: int | None) -> bool:
-    """Show what a run will do and need; whether the flags ask for nothing else.
-
-    Args:
-        settings: The flags of either trainer.
-        config: The checked configuration.
-        notes: Sentences about the run.
-        steps: Of the whole run; None: not known.
+    """Show what a run of either trainer will do and need; whether the flags ask for nothing else.
 
     Raises:
         UserError: memory or disk are far too small (`cobalt.training.memory.check_memory`).
@@ -235,9 +229,6 @@ def _episode_errors(config: Any) -> Iterator[str]:
     except UserError as error:
         yield str(error)
         return
-    loop = str(config.actor_rollout_ref.rollout.agent.default_agent_loop)
-    if episodes is None and loop.endswith("multi_turn"):
-        yield f"the agent loop {loop} needs cobalt.multi_turn: leave it as the rollout sets it"
     estimator = config.algorithm.adv_estimator
     if episodes is not None and estimator not in _BY_COMPARISON:
         yield (
@@ -287,11 +278,6 @@ def _batch_errors(config: Any) -> Iterator[str]:
 def _dynamic_batch_errors(config: Any) -> Iterator[str]:
     """Micro-batches with a limit of tokens in place of a number of samples (`use_dynamic_bsz`)."""
     actor, rollout, ref = (config.actor_rollout_ref[part] for part in ("actor", "rollout", "ref"))
-    if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
-        yield (
-            f"actor.use_dynamic_bsz is {actor.use_dynamic_bsz}, rollout.log_prob_use_dynamic_bsz"
-            f" {rollout.log_prob_use_dynamic_bsz}: veRL needs both alike, so leave the latter alone"
-        )
     if actor.use_dynamic_bsz and config.cobalt.loss_agg == "micro_batch":
         yield (
             "cobalt.loss_agg=micro_batch weighs a token by its micro-batch, and actor_rollout_ref.actor.use_dynamic_bsz"

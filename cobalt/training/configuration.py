@@ -102,8 +102,6 @@ def compose(settings: TrainingSettings) -> Any:
     """
     from omegaconf import OmegaConf
 
-    for folder, name in settings.choices.items():
-        check_choice(folder, name)
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
@@ -197,7 +195,8 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
                 raise UserError(_unknown_setting(unknown[1], hydra_compose(name, [search, *choices]))) from None
             OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+        reason = str(error).partition("Config search path")[0]
+        raise UserError(f"the configuration cannot be composed: {' '.join(reason.split())}") from None
     return config
 
 
@@ -255,17 +254,6 @@ def whole_number_errors(config: Any, least: Mapping[str, int], optional: Collect
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
     """Overrides that set keys to paths, whatever characters these have."""
     return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]
-
-
-def check_choice(folder: str, name: str) -> None:
-    """Check that a folder of `cobalt_verl/config` has a file of this name.
-
-    Raises:
-        UserError: it has not; the message lists those that it has.
-    """
-    there = sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml"))
-    if name not in there:
-        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (cobalt_verl/config/{folder})")
 
 
 def _installed(package: str) -> Path:

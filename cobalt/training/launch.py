@@ -112,23 +112,19 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
     whole: Any = OmegaConf.to_container(config, resolve=True)
     chosen = {name: whole[name] for name in ("actor_rollout_ref", "algorithm", "data", "reward")}
-    for section, name in (("data", "train_files"), ("data", "val_files"), ("reward", "custom_reward_function")):
-        value = chosen[section].pop(name)
-        if name == "custom_reward_function":
-            rules = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
-            if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
-                del rules["require_thinking"]
-            chosen[section]["settings"] = rules
-    decided = {
-        "stage": "train",
-        "choices": settings.choices,
-        "model": settings.model,
-        "loss_agg": whole["cobalt"]["loss_agg"],
+    for name in ("train_files", "val_files"):
+        del chosen["data"][name]
+    rules = chosen["reward"].pop("custom_reward_function")["reward_kwargs"]
+    rules.pop("judge_attempts", None)
+    if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
+        del rules["require_thinking"]
+    chosen["reward"]["settings"] = rules
+    own = {
+        name: whole["cobalt"][name]
+        for name in ("loss_agg", "multi_turn", "judge_every_turn")
+        if name in whole["cobalt"]
     }
-    for name in ("multi_turn", "judge_every_turn"):
-        if name in whole["cobalt"]:
-            decided[name] = whole["cobalt"][name]
-    return decided | chosen
+    return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
 
 
 def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:

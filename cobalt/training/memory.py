@@ -5,7 +5,7 @@ takes (`tests/test_memory.py`). What an allocator loses in fragments is not coun
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
@@ -116,7 +116,9 @@ class _Run:
             if self.scored:
                 scores = self._pass(max(int(self[key] or 1) for key in self.scored), backward=False)
                 needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, has.gpu))
-            needs += self._sampling(resting | ({"weights": 0} if no_weights else {}), has.gpu)
+            share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * has.gpu
+            engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
+            needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), has.gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
             host["loading"] = max(0, whole - host["optimizer"])
@@ -140,22 +142,6 @@ class _Run:
             kept = inputs + max(0, (1.5 if backward else 0.5) * layer - logits)
         return {"activations": kept, "logits": logits}
 
-    def _sampling(self, resting: dict[str, float], gpu: float) -> Iterator[Need]:
-        """What a GPU has while the engine samples, the engine of its share, and what it has while weights are sent."""
-        shape, parallel = self.shape, int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
-        share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
-        engine = {
-            "weights": shape.parameters * self.served / parallel,
-            "keys and values of a sample": self.longest * shape.cached * self.served / parallel,
-            "a batch": int(self[f"{_ROLLOUT}.max_num_batched_tokens"]) * shape.inside * self.served / 2 / parallel,
-            "logits": int(self[f"{_ROLLOUT}.max_num_seqs"]) * shape.vocabulary * (self.served + 12),  # 3 in 32 bits
-            "CUDA": _CUDA,
-        }
-        yield Need("vLLM's share", engine, share)
-        yield Need("GPU, sampling", {"CUDA": _CUDA, "vLLM": 0 if share == inf else share} | resting, gpu)
-        sent = {"vLLM": engine["weights"], "bucket": int(self[_BUCKET]) * 2**20, "a matrix": 4 * shape.largest}
-        yield Need("GPU, sending weights", {"CUDA": 2 * _CUDA} | resting | sent, gpu)
-
     def _files(self, tensors: Mapping[str, float]) -> dict[str, float]:
         every, contents = int(self["trainer.save_freq"]), self[f"{self.actor}checkpoint.save_contents"]
         keep = self["cobalt.keep_checkpoints" if self.online else "trainer.max_ckpt_to_keep"]
@@ -169,20 +155,17 @@ class _Run:
     def advice(self, name: str) -> str:
         """Settings that make a need smaller, by its name."""
         offload = " and ".join(f"{self.engine}.{option}=true" for option in _OFFLOADS[:2])
-        share = f"{_ROLLOUT}.gpu_memory_utilization"
         return {
             "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
             "host memory": f"lower {self.update} (on a CPU), take a machine with more memory, or a smaller model",
             "GPU, update": f"lower {self.update}, set {self.engine}.offload_policy=true, or take more or larger GPUs",
             "GPU, log-probs": f"lower {' and '.join(self.scored)}, or set {offload}",
-            "vLLM's share": f"raise {share}, or lower {_ROLLOUT}.max_num_batched_tokens",
-            "GPU, sampling": f"lower {share}, or set {offload}",
-            "GPU, sending weights": f"lower {_BUCKET}, or set {offload}",
+            "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {offload}",
         }[name]
 
 
 def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
-    """The peaks of a run: of a GPU in each phase, of vLLM's share of it, of a node's memory, of the disk.
+    """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk.
 
     Args:
         config: The composed configuration of either trainer.

@@ -25,7 +25,6 @@ from cobalt.training import checkpoints, run_folder
 from cobalt.training.checks import stops_after_plan
 from cobalt.training.configuration import (
     RunSettings,
-    check_choice,
     check_flags,
     compose_file,
     path_overrides,
@@ -86,7 +85,6 @@ def compose(arguments: Arguments) -> Any:
     Raises:
         UserError: there is no such scale, or a setting is wrong.
     """
-    check_choice("offline_scale", arguments.scale)
     validation = arguments.data_dir.resolve() / "validation.jsonl"
     paths: dict[str, Path | str] = {
         "data.train_files": arguments.data_dir.resolve() / "train.jsonl",

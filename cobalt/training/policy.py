@@ -43,7 +43,6 @@ class Shape:
         layers: How many there are.
         hidden: Of a token between two layers.
         inside: Of a token within a layer, for the backward pass.
-        cached: Keys and values of a token.
         vocabulary: Logits of a token.
     """
 
@@ -54,7 +53,6 @@ class Shape:
     layers: int
     hidden: int
     inside: int
-    cached: int
     vocabulary: int
 
 
@@ -87,6 +85,5 @@ def shape_of(path: str) -> Shape:
         layers=layers,
         hidden=hidden,
         inside=8 * hidden + 4 * inner + 3 * (query + key),
-        cached=2 * layers * key,
         vocabulary=vocabulary,
     )
