@@ -14,9 +14,10 @@ Arguments = TrainingSettings
 
 def main(settings: TrainingSettings) -> int:
     """Run, and return the exit code."""
-    from cobalt.training.checks import check, stops_after_plan
+    from cobalt.training.checks import check
     from cobalt.training.configuration import check_flags, compose
     from cobalt.training.launch import dry_run, launch
+    from cobalt.training.plan import stops_after_plan
     from cobalt.training.templates import choose_thinking
 
     check_flags(settings)

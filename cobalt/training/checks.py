@@ -5,11 +5,9 @@ wrong, or would stop it after its first samples. It notes what it cannot check (
 machine). What veRL refuses as a run starts is left to veRL.
 """
 
-import logging
 import os
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,11 @@ from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter, load_
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError
-from cobalt.training.configuration import RunSettings, trains_on_cpu, whole_number_errors
+from cobalt.training.configuration import trains_on_cpu, whole_number_errors
 from cobalt.training.episodes import episode_settings
-from cobalt.training.memory import check_memory
+from cobalt.training.plan import planned_steps
 from cobalt.training.policy import architecture
 from cobalt.training.templates import REQUIRE_THINKING, template_errors
-
-logger = logging.getLogger(__name__)
 
 _FIELDS = {
     "data_source": "data_source",
@@ -99,26 +95,6 @@ class Findings:
             raise UserError("; ".join(self.errors))
 
 
-def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], steps: int | None) -> bool:
-    """Show what a run of either trainer will do and need; whether the flags ask for nothing else.
-
-    Raises:
-        UserError: memory or disk are far too small (`cobalt.training.memory.check_memory`).
-    """
-    from omegaconf import OmegaConf
-
-    if settings.print_config:
-        sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
-        sys.stdout.flush()
-    for note in notes:
-        logger.info("%s", note)
-    check_memory(config, settings.output_dir, steps, force=settings.force)
-    if settings.dry_run or settings.print_config:
-        logger.info("OK: the dry run found nothing wrong; --print_config prints the whole configuration")
-        return True
-    return False
-
-
 def settings_errors(config: Any) -> list[str]:
     """What is wrong with the settings alone, whatever the data and the policy are."""
     optional = (*_OPTIONAL, _MICRO) if config.actor_rollout_ref.actor.use_dynamic_bsz else _OPTIONAL
@@ -136,19 +112,11 @@ def check(config: Any) -> Findings:
     rows = [_rows(config.data[name], config, counter, findings) for name in ("train_files", "val_files")]
     if None in rows:
         return findings
-    batch, planned = config.data.train_batch_size, config.trainer.total_training_steps
-    steps = rows[0] // batch
-    most = steps * config.trainer.total_epochs
-    if not steps:
-        findings.errors.append(
-            f"{config.data.train_files} has {rows[0]} rows, fewer than data.train_batch_size {batch}"
-        )
-    elif planned is not None and planned > most:
-        findings.errors.append(
-            f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
-            f" {config.trainer.total_epochs}: the run would end before its last step is reached and saved"
-        )
-    findings.steps = most if planned is None else planned
+    steps = rows[0] // config.data.train_batch_size
+    try:
+        findings.steps = planned_steps(config, rows[0], steps * config.trainer.total_epochs)
+    except UserError as error:
+        findings.errors.append(str(error))
     findings.notes.append(
         f"{rows[0]} training rows, {rows[1]} validation rows: {steps} steps an epoch, {findings.steps} in all"
     )

@@ -140,12 +140,8 @@ def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
 def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Iterator[dict[str, str]]:
     """Let Ray start its workers as forks of a process that imports veRL once; yields the variable that says so.
 
-    Nothing on a cluster, whose nodes have no such process, and with GPUs.
-
-    Args:
-        config: The composed configuration of the run.
-        variables: The environment of veRL's processes (`process_environment`).
-        log: Where the process writes.
+    Nothing on a cluster, whose nodes have no such process, and with GPUs. The process has the environment of veRL's
+    processes (`variables`), and writes into the log.
     """
     if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
         yield {}
@@ -194,9 +190,9 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
 
 def _judge_cpus() -> float:
     """CPUs that the replicas of the judge reserve by its settings."""
-    from cobalt.serving import judge_service as service
+    from cobalt.serving.judge_service import reserved_cpus
 
-    return service.reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
+    return reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 
@@ -71,15 +73,11 @@ def gpus_of(config: Any) -> int:
 
 
 def cpus_needed(config: Any, judge: float) -> int:
-    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge, and to start actors.
+    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge's replicas (`judge`).
 
-    Args:
-        config: The composed configuration.
-        judge: CPUs that the judge's replicas reserve.
+    One more is free, on which Ray can start an actor that reserves none.
     """
-    queue = _storage_units(config) + 1
-    # An actor that reserves no CPU is started on a node with a free one.
-    return _CPUS_OF_A_RANK * gpus_of(config) + queue + math.ceil(judge) + 1
+    return _CPUS_OF_A_RANK * gpus_of(config) + _storage_units(config) + 1 + math.ceil(judge) + 1
 
 
 def _storage_units(config: Any) -> int:
@@ -130,12 +128,10 @@ def object_store_bytes(config: Any) -> int:
 
 
 def shared_memory_needed(config: Any) -> int:
-    """Bytes of shared memory that a run takes on this machine."""
-    store = object_store_bytes(config)
-    if not trains_on_cpu(config):  # weights go to the engine through the GPU's own memory
-        return store + int(config.trainer.n_gpus_per_node) * _RANK_BYTES
+    """Bytes of shared memory that a run takes on this machine; on a CPU the weights go to the engine through it."""
     bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
-    return store + 2 * bucket
+    messages = 2 * bucket if trains_on_cpu(config) else int(config.trainer.n_gpus_per_node) * _RANK_BYTES
+    return object_store_bytes(config) + messages
 
 
 def check_shared_memory(config: Any) -> None:
@@ -174,7 +170,7 @@ def room(config: Any, output: Path) -> Room:
         UserError: the setting is not a number above 0.
     """
     stated = config.cobalt.gpu_memory_gib
-    if stated is not None and (not isinstance(stated, int | float) or isinstance(stated, bool) or not stated > 0):
+    if not isinstance(stated, int | float | None):
         raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
@@ -188,7 +184,7 @@ def room(config: Any, output: Path) -> Room:
 
 def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = psutil.virtual_memory().total
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:

@@ -22,7 +22,6 @@ from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import checkpoints, run_folder
-from cobalt.training.checks import stops_after_plan
 from cobalt.training.configuration import (
     RunSettings,
     check_flags,
@@ -34,6 +33,7 @@ from cobalt.training.configuration import (
 )
 from cobalt.training.installed import choose_attention
 from cobalt.training.offline_tokens import TokenGroup, load_groups
+from cobalt.training.plan import planned_steps, stops_after_plan
 from cobalt.training.policy import policy_path
 
 logger = logging.getLogger(__name__)
@@ -155,18 +155,7 @@ def check_data(config: Any) -> tuple[int, list[str]]:
     if config.data.val_files:  # validation looks at all responses
         looked_at = _groups(config, config.data.val_files, tokenizer, OfflineSettings())
         notes.append(f"{config.data.val_files}: {len(looked_at)} groups to look at")
-    if len(groups) < batch:
-        raise UserError(
-            f"{file} has {len(groups)} groups, fewer than data.train_batch_size {batch}: set data.train_batch_size"
-        )
-    most = len(groups) * config.trainer.total_epochs // batch
-    planned = config.trainer.total_training_steps
-    if planned is not None and planned > most:
-        raise UserError(
-            f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
-            f" {config.trainer.total_epochs}"
-        )
-    steps = int(most if planned is None else planned)
+    steps = planned_steps(config, len(groups), len(groups) * config.trainer.total_epochs // batch)
     return steps, [*notes, f"{steps} training steps of {batch} groups"]
 
 
