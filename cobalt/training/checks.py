@@ -109,16 +109,16 @@ def check(config: Any) -> Findings:
     if findings.errors:
         return findings
     counter = _check_policy(config, findings)
-    rows = [_rows(config.data[name], config, counter, findings) for name in ("train_files", "val_files")]
-    if None in rows:
+    train, validation = (_rows(config.data[f"{split}_files"], config, counter, findings) for split in ("train", "val"))
+    if train is None or validation is None:
         return findings
-    steps = rows[0] // config.data.train_batch_size
+    steps = train // config.data.train_batch_size
     try:
-        findings.steps = planned_steps(config, rows[0], steps * config.trainer.total_epochs)
+        findings.steps = planned_steps(config, train, steps * config.trainer.total_epochs)
     except UserError as error:
         findings.errors.append(str(error))
     findings.notes.append(
-        f"{rows[0]} training rows, {rows[1]} validation rows: {steps} steps an epoch, {findings.steps} in all"
+        f"{train} training rows, {validation} validation rows: {steps} steps an epoch, {findings.steps} in all"
     )
     return findings
 

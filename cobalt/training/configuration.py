@@ -204,7 +204,8 @@ def _unknown_setting(key: str, config: Any) -> str:
     """A sentence about an override of a setting that is not there, with the most similar ones that are."""
     from omegaconf import OmegaConf
 
-    names = list(_leaves(OmegaConf.to_container(config)))
+    whole: Any = OmegaConf.to_container(config)
+    names = list(_leaves(whole))
     similar = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
     similar.sort(key=lambda name: not name.endswith(f".{key}"))
     similar = (similar + difflib.get_close_matches(key, names, n=3, cutoff=0.8))[:3]
