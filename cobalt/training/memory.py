@@ -13,7 +13,7 @@ from typing import Any
 
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.machine import Room, object_store_bytes, room
+from cobalt.training.machine import Room, object_store_bytes, room, shared_memory_needed
 from cobalt.training.policy import shape_of
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ _PINNED = 4 / 3  # blocks of pinned memory have sizes that are powers of two
 _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
-_BUCKET = f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
 
 
@@ -96,7 +95,7 @@ class _Run:
             host |= {name: each * value for name, value in (states | work).items()}
             if self.online:
                 host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
-                host["shared memory"] = object_store_bytes(self.config) + 2 * int(self[_BUCKET]) * 2**20
+                host["shared memory"] = shared_memory_needed(self.config)
             return [Need("host memory", host, has.host), disk]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
