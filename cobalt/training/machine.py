@@ -184,7 +184,7 @@ def room(config: Any, output: Path) -> Room:
 
 def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
-    total = psutil.virtual_memory().total
+    total: int = psutil.virtual_memory().total
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:
