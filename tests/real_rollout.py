@@ -46,7 +46,7 @@ def start(model: str, rows: str, result: str) -> int:
 
 def configuration(model: str, rows: str) -> Any:
     """That of a training run of several turns."""
-    return compose(TrainingSettings(Path(rows), model, Path(rows), "episodes", "multi_turn", overrides=OVERRIDES))
+    return compose(TrainingSettings(Path(rows), model, Path(rows), OVERRIDES, data="episodes", rollout="multi_turn"))
 
 
 def generate(model: str, rows: str, result: str) -> None:
