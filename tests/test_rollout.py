@@ -135,7 +135,7 @@ async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
     record = square_problem(0)
     del record["public_test_cases"]
     run = RepairSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", **SETTINGS)
-    with pytest.raises(UserError, match="problem 0 .*'public_test_cases'"):
+    with pytest.raises(UserError, match="problem 0.*'public_test_cases'"):
         await repair(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 
 
