@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,10 +18,9 @@ from provider import answer, failure, serve
 from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
-from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
-from cobalt.engine.litellm_engine import LiteLLMEngine
+from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
@@ -36,7 +36,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 def engine(provider, log=None, **settings):
     defaults = {"model_name": MODEL, "api_base": provider.url, "request_timeout": 5, "attempts": 3}
     credentials = Credentials({"OPENAI_API_KEY": SECRET}, {})
-    return LiteLLMEngine(ApiFlags(**defaults | settings), credentials, log, longest_backoff=0.05)
+    return LiteLLMEngine(LiteLLMSettings(**defaults | settings, longest_backoff=0.05), credentials, log)
 
 
 async def until_asked(provider, count):
@@ -75,7 +75,7 @@ async def test_the_thinking_switch_is_sent_to_an_own_server_only_when_it_is_set(
 
 
 def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_says_so(caplog):
-    named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
+    named = LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
     assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
     assert "chat_template_kwargs" in caplog.text
 
@@ -346,8 +346,9 @@ def elsewhere(monkeypatch, model, provider, log=None, **settings):
     name = model.partition("/")[0].upper()
     monkeypatch.setenv(f"{name}_API_BASE", provider.url.removesuffix("/v1") if name == "OLLAMA_CHAT" else provider.url)
     monkeypatch.setenv("OLLAMA_API_BASE", provider.url.removesuffix("/v1"))
-    flags = ApiFlags(model_name=model, request_timeout=5, attempts=3, reasoning_effort="default", **settings)
-    return LiteLLMEngine(flags, Credentials({f"{name}_API_KEY": SECRET}, {}), log, longest_backoff=0.05)
+    asked = {"model_name": model, "request_timeout": 5, "attempts": 3, "reasoning_effort": "default"} | settings
+    flags = LiteLLMSettings(**asked, longest_backoff=0.05)
+    return LiteLLMEngine(flags, Credentials({f"{name}_API_KEY": SECRET}, {}), log)
 
 
 def test_parts_leave_no_warning_of_another_library():
@@ -744,7 +745,7 @@ def bedrock(monkeypatch, provider, flags=None):
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     if provider:
         monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", provider.url.removesuffix("/v1"))
-    settings = ApiFlags(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
+    settings = LiteLLMSettings(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
     return LiteLLMEngine(settings, Credentials(flags or {}, dict(os.environ)))
 
 
@@ -848,7 +849,7 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
 def test_an_empty_key_is_a_missing_one(monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
     with pytest.raises(UserError, match="there is no key for .* set OPENAI_API_KEY"):
-        LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({}, os.environ))
+        LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({}, os.environ))
 
 
 @pytest.mark.parametrize(
@@ -1048,7 +1049,7 @@ def vllm_server(model, folder):
 @pytest.mark.services
 def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
     with vllm_server(seed_model, tmp_path) as url:
-        settings = ApiFlags(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
+        settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
         sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "chat_template_thinking": "on"})
 
         async def twice():
@@ -1066,7 +1067,7 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         long = [{"role": "user", "content": "1 " * 4000}]
         [too_long] = asyncio.run(LiteLLMEngine(settings, Credentials({}, {})).generate(long, SAMPLING, Call(0, 0)))
         assert too_long.finish_reason == "prompt_too_long"
-        wrong = settings.model_copy(update={"model_name": "other"})
+        wrong = replace(settings, model_name="other")
         with pytest.raises(RequestRefused, match="has no model 'other'"):
             asyncio.run(LiteLLMEngine(wrong, Credentials({}, {})).generate(HELLO, SAMPLING, Call(0, 0)))
 

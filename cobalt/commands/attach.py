@@ -20,7 +20,7 @@ class Arguments:
     """
 
     command: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[-- COMMAND ...]")] = ()
-    """The command, after `--`."""
+    """The command to run, after `--`."""
     pid: int | None = None
     """Process id of the `cobalt serve` to use, where several are running."""
 

@@ -5,54 +5,34 @@ import os
 import shlex
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import tyro
-
+from cobalt.serving import services
 from cobalt.stage.serve_state import ServeState, recorded_state
 
 _HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(services.ServiceFlags):
     """Run the judge and, with --model, a vLLM engine on a private Ray on this machine, until Ctrl-C.
 
     In other terminals, the commands sample, repair, evaluate and select find the two services by themselves; `cobalt
     attach` runs any other command with them.
     """
 
-    model: str | None = None
-    """Model folder or hub name for the engine; without it only the judge runs."""
-    http_port: int | None = None
-    """Port of both apps on 127.0.0.1 (/evaluator, /vllm_actor); a free port by default."""
-    judge: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the judge, as key=value, such as comparison=float; may be given several times. The message about an
-    unknown key lists all keys."""
-    engine: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the engine, as key=value, such as max_model_len=4096; as for --judge."""
-
 
 def main(arguments: Arguments) -> int:
     """Run the services until Ctrl-C, and return the exit code."""
     from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
-    from cobalt.serving import services
     from cobalt.stage.settings import read_settings
 
     command = [sys.executable, "-c", _HOLD]
-    if arguments.model is not None:
-        given = {"model": arguments.model} | services.pairs(arguments.engine)
-        settings = read_settings(VllmSettings, given, os.environ, ENVIRONMENT_PREFIX)
-        command += [arguments.model, settings.served_model_name or "", "token" if settings.token else ""]
-    return services.run_beside_services(
-        services.Arguments(
-            command=command,
-            model=arguments.model,
-            http_port=arguments.http_port,
-            judge=arguments.judge,
-            engine=arguments.engine,
-        )
-    )
+    engine = arguments.engine_settings()
+    if engine is not None:
+        settings = read_settings(VllmSettings, engine, os.environ, ENVIRONMENT_PREFIX)
+        command += [engine["model"], settings.served_model_name or "", "token" if settings.token else ""]
+    return services.run_beside_services(services.Arguments(command, **vars(arguments)))
 
 
 def hold(model: str | None = None, served_name: str = "", token: str = "") -> None:

@@ -15,19 +15,13 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.episode import TruncatedThinking
 from cobalt.rollout.multi_turn import RepairSettings
+from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings
 from cobalt.stage.run import Flag
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Run everything on a file of problems: draw programs, let the model repair them, measure them on hidden tests.
-
-    A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
-    `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
-    Starts the judge and an engine on this machine, and stops them at the end. Running the same command again continues.
-    """
-
+class _Files:
     problems: tyro.conf.Positional[Path]
     """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
     model: str
@@ -36,23 +30,23 @@ class Arguments:
     """Folder of the results."""
     num_completions: Annotated[int, Flag(None, "-n")] = 4
     """Samples for each problem."""
+
+
+@dataclass(frozen=True)
+class Arguments(SamplingFlags, _Files):
+    """Run everything on a file of problems: draw programs, let the model repair them, measure them on hidden tests.
+
+    A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
+    `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
+    Starts the judge and an engine on this machine, and stops them at the end. Running the same command again continues.
+    """
+
     turns: int = 3
     """Turns of repair after the first program."""
     public_tests: int = 4
     """Number of tests that become public in a problem without a split; at least one test stays hidden."""
     limit: int | None = None
     """Work on the first so many problems alone."""
-    ids: tuple[str, ...] = ()
-    """Work on the problems with these ids alone; of them the first, with a limit."""
-    prompts: str | None = None
-    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
-    feedback.jinja. Refused if problems have the field instruction in other words."""
-    max_tokens: int = 8192
-    """Maximum number of tokens in one response."""
-    temperature: float = 0.6
-    """Sampling temperature."""
-    top_p: float = 0.95
-    """Nucleus sampling probability."""
     enable_thinking: bool = False
     """Show later turns only the answer of each response, without the thinking."""
     truncated_thinking: TruncatedThinking = "keep"

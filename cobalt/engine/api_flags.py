@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +75,7 @@ class ApiFlags:
         """
         from cobalt.engine.call_log import CallLog
         from cobalt.engine.credentials import read_credentials
-        from cobalt.engine.litellm_engine import LiteLLMEngine
+        from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
 
         keys = {
             "OPENAI_API_KEY": self.openai_api_key,
@@ -83,9 +84,11 @@ class ApiFlags:
             "AWS_REGION_NAME": self.aws_region_name,
         }
         credentials = read_credentials(keys, self.key_file)
+        flags = {flag.name: getattr(self, flag.name) for flag in fields(ApiFlags)}
+        settings = LiteLLMSettings(**flags, response_format=response_format)
         log = None if result is None else CallLog(result)
         with log or nullcontext():
-            async with LiteLLMEngine(self, credentials, log, response_format=response_format) as engine:
+            async with LiteLLMEngine(settings, credentials, log) as engine:
                 yield engine
             if log is not None and engine.spent:
                 logger.info("%s: $%.4f spent in all", log.path, engine.spent)

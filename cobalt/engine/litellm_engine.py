@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from cobalt.engine.api_flags import ApiFlags
@@ -35,6 +36,16 @@ _Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage;
 _OF_BAD_ANSWERS = (AttributeError, KeyError, TypeError, ValueError)  # what LiteLLM lets through
 
 
+@dataclass(frozen=True)
+class LiteLLMSettings(ApiFlags):
+    """The flags, and what code sets beside them."""
+
+    response_format: Mapping[str, Any] | None = None
+    """JSON schema of the answers, for models that support it; None: free text."""
+    longest_backoff: float = 60.0
+    """Longest pause between two attempts, in seconds, unless the provider asks for a longer one."""
+
+
 class LiteLLMEngine:
     """An engine for one model of one provider; use it as an asynchronous context manager.
 
@@ -44,12 +55,9 @@ class LiteLLMEngine:
 
     def __init__(
         self,
-        settings: ApiFlags,
+        settings: LiteLLMSettings,
         credentials: Credentials,
         log: CallLog | None = None,
-        *,
-        response_format: Mapping[str, Any] | None = None,
-        longest_backoff: float = 60.0,
     ) -> None:
         """Check everything that can be checked without a request.
 
@@ -57,8 +65,6 @@ class LiteLLMEngine:
             settings: Model and limits.
             credentials: The keys.
             log: The log of paid answers; None: no log.
-            response_format: JSON schema of the answers, for models that support it; None: free text.
-            longest_backoff: Longest pause between two attempts, in seconds, unless the provider asks for a longer one.
 
         Raises:
             UserError: LiteLLM is not installed, the model is unknown, the key is missing, the URL is bad, a number is
@@ -71,8 +77,6 @@ class LiteLLMEngine:
         self._settings = settings
         self._credentials = credentials
         self._log = log
-        self._schema = response_format
-        self._longest_backoff = longest_backoff
         self._spent = 0.0  # used without a log only
         self._pacer = Pacer(settings.requests_per_minute)
         self._slots = asyncio.Semaphore(settings.concurrent_requests)
@@ -126,7 +130,7 @@ class LiteLLMEngine:
             "model_name": settings.model_name,
             "reasoning_effort": settings.reasoning_effort,
             "api_base": settings.api_base,
-            "response_format": self._schema,
+            "response_format": self._settings.response_format,
             "provider": self._provider,
         }
         return {key: value for key, value in decisive.items() if value is not None}
@@ -189,7 +193,7 @@ class LiteLLMEngine:
         attempts = retrying(
             self._settings.attempts,
             first_pause=0.5,
-            longest_pause=self._longest_backoff,
+            longest_pause=self._settings.longest_backoff,
             retry=lambda error: isinstance(error, ProviderFailure),
         )
         answer: _Answer = await attempts(self._attempt, conversation, parameters)
@@ -322,7 +326,7 @@ class LiteLLMEngine:
         prompt_tokens = int(usage.get("prompt_tokens") or 0)
         completion_tokens = int(usage.get("completion_tokens") or 0)
         # LiteLLM makes some providers' calls of tools into the JSON that was asked for.
-        text, reason, message = read_answer(response, body, as_sent=self._schema is None)
+        text, reason, message = read_answer(response, body, as_sent=self._settings.response_format is None)
         completion = Completion(
             text=text,
             finish_reason=reason,
@@ -372,9 +376,10 @@ class LiteLLMEngine:
         return self._taken[name]
 
     def _response_format(self) -> dict[str, Any] | None:
-        if self._schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
+        schema = self._settings.response_format
+        if schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
             return None
-        return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": self._schema}}
+        return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
 
     def _key(self, conversation: Sequence[Message], parameters: Mapping[str, Any], call: Call) -> str:
         content = [self._provider, self._settings.api_base, self._model, parameters, list(conversation), list(call)]

@@ -15,7 +15,7 @@ from cobalt.stage.run import Outcome
 from cobalt.stage.serve_state import Services
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Api(ApiFlags, RolloutSettings):
     temperature: float = 1.0
     """Sampling temperature."""

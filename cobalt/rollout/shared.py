@@ -43,12 +43,25 @@ def sampling(**values: Any) -> GenerationSettings:
     return read_settings(GenerationSettings, values, {}, "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SamplingFlags:
+    """How responses are drawn, and for which problems; names and defaults are the paper's."""
+
+    temperature: float = 0.6
+    """Sampling temperature."""
+    top_p: float = 0.95
+    """Nucleus sampling probability."""
+    max_tokens: int = 8192
+    """Maximum number of tokens in one response."""
+    prompts: str | None = None
+    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
+    feedback.jinja. Refused if problems have the field instruction in other words."""
+    ids: tuple[str, ...] = ()
+    """Work on the problems with these ids alone; of them the first, with a limit."""
+
+
 @dataclass(frozen=True)
-class RolloutSettings:
-    """Settings of single turn and of multi turn; names and defaults are the paper's where it has them."""
-
-    stage: ClassVar[str]  # its name in the manifest
-
+class _Files:
     input_file: Annotated[Path, Flag(None, "-i")]
     """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip), or a data set of the Hub as
     owner/name:split, such as osunlp/TACO-Cobalt:validation."""
@@ -57,12 +70,14 @@ class RolloutSettings:
     num_completions: Annotated[int, Flag(None, "-n")] = 16
     """Samples for each problem. If the input has a first turn, multi turn continues each of its samples; leave this
     flag out then, because a different number is refused."""
-    temperature: float = 0.6
-    """Sampling temperature."""
-    top_p: float = 0.95
-    """Nucleus sampling probability."""
-    max_tokens: int = 8192
-    """Maximum number of tokens in one response."""
+
+
+@dataclass(frozen=True)
+class RolloutSettings(SamplingFlags, _Files):
+    """Settings of single turn and of multi turn; names and defaults are the paper's where it has them."""
+
+    stage: ClassVar[str]  # its name in the manifest
+
     enable_thinking: bool = False
     """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
     this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
@@ -71,13 +86,8 @@ class RolloutSettings:
     6,000 characters (paper), or drop them, which leaves an empty message."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
-    prompts: str | None = None
-    """Prompt set: paper (the default), pocket, program, or a folder with system.jinja, first_turn.jinja and
-    feedback.jinja. Refused if problems have the field instruction in other words."""
     limit: int | None = None
     """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
-    ids: tuple[str, ...] = ()
-    """Work on the problems with these ids alone; of them the first, with a limit."""
     seed: int = 0
     """Seed of the run; if each sample is seeded, the same seed gives the same records."""
     concurrency: int = 64

@@ -36,12 +36,10 @@ from cobalt.stage.errors import InfrastructureError, UserError
 _SECONDS_TO_END = 60.0  # time for a command whose Ray has died to write its finished results
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Run a command with a private Ray Serve that has the judge (app `evaluator`) and a vLLM engine (`vllm_actor`)."""
+@dataclass(frozen=True, kw_only=True)
+class ServiceFlags:
+    """The services that a command starts, and their settings."""
 
-    command: Annotated[list[str], tyro.conf.Positional]
-    """The command, after `--`."""
     model: str | None = None
     """Model folder or hub name for the engine; without it only the judge runs."""
     http_port: int | None = None
@@ -55,6 +53,14 @@ class Arguments:
     def engine_settings(self) -> dict[str, Any] | None:
         """The settings of the engine, with its model; None: there is no engine."""
         return None if self.model is None else {"model": self.model} | pairs(self.engine)
+
+
+@dataclass(frozen=True)
+class Arguments(ServiceFlags):
+    """Run a command with a private Ray Serve that has the judge (app `evaluator`) and a vLLM engine (`vllm_actor`)."""
+
+    command: Annotated[list[str], tyro.conf.Positional]
+    """The command, after `--`."""
 
 
 def run_beside_services(arguments: Arguments) -> int:
