@@ -144,25 +144,30 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     Raises:
         InfrastructureError: the judge failed.
     """
+    suite = await _suite_or_reason(task, judge)
+    if isinstance(suite, TestSuite):
+        return suite
+    logger.warning("%s is left out: %s", task.id, suite)
+    return None
+
+
+async def _suite_or_reason(task: Task, judge: LocalJudge) -> TestSuite | str:
+    """The suite of a task's check, or why there is none."""
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(_program_of(recorder), request, judge.settings)
     if isinstance(run, str):
-        return _refused(task, f"its check refuses its reference ({run})")
+        return f"its check refuses its reference ({run})"
     if run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
         reason = last_line(run.stderr.decode("utf-8", "replace")) or run.end
-        return _refused(task, f"its check refuses its reference ({reason})")
+        return f"its check refuses its reference ({reason})"
     calls = decoded(run.stdout)  # not a list where the reference or the check wrote as well
     if not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-        return _refused(task, "no call of its function by its check could be recorded")
+        return "no call of its function by its check could be recorded"
     suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
     result = await judge.judge(task.reference, suite)
     if not result.all_passed:
-        return _refused(task, f"the judge refuses its reference ({result.verdicts[0].kind})")
+        return f"the judge refuses its reference ({result.verdicts[0].kind})"
     return suite
-
-
-def _refused(task: Task, why: str) -> None:
-    logger.warning("%s is left out: %s", task.id, why)
 
 
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:
