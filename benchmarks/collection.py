@@ -25,7 +25,7 @@ from cobalt.episode.record import read_trajectories
 from cobalt.judge import ServeJudge
 from cobalt.problems.problem import load_problems
 from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 from cobalt.stage.cli import run_script
 
 
@@ -51,7 +51,7 @@ def main(arguments: Arguments) -> int:
         (folder / "warm.jsonl").write_text("".join(lines[:8]))
         (folder / "problems.jsonl").write_text("".join(lines[: arguments.problems]))
         model = str((arguments.pocket / "model").resolve())
-        with running_services(model=model, engine={"dtype": "float32"}):
+        with running_services(engine={"model": model, "dtype": "float32"}):
             asyncio.run(_collect(folder / "warm.jsonl", folder / "w.jsonl", arguments.turns))
             started = time.perf_counter()
             asyncio.run(_collect(folder / "problems.jsonl", folder / "m.jsonl", arguments.turns))

@@ -34,7 +34,7 @@ from cobalt.judge import JudgeSettings, LocalJudge, ServeJudge
 from cobalt.judge.measure import PROGRAM, Measurement, measure
 from cobalt.judge.sandbox.isolation import bwrap_command, interpreter_inside
 from cobalt.problems.problem import TestSuite
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 from cobalt.stage.cli import run_script
 
 TESTS = 20

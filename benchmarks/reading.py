@@ -24,6 +24,7 @@ from synthetic import write_evaluation
 
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
+from cobalt.report.runs import read_run
 from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.stage.cli import run_script
@@ -73,7 +74,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _report(evaluation: Path) -> None:
-    write_report({"run": evaluation}, evaluation.with_name("report"))
+    write_report([read_run("run", evaluation)], evaluation.with_name("report"))
 
 
 def _evaluate(evaluation: Path) -> None:

@@ -176,7 +176,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool, judged: bool = F
     """One run of bare veRL, on a Ray like that of this project's runs."""
     from omegaconf import OmegaConf
 
-    from cobalt.serving.services import running_services
+    from cobalt.serving.private_ray import running_services
 
     run.mkdir(parents=True)
     on_cpu = trains_on_cpu(compose(settings_of(arguments, run)))

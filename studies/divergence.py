@@ -26,7 +26,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import open_manifest
 from cobalt.training.offline_tokens import Row, load_groups
-from cobalt.training.policy import check_weights, policy_path
+from cobalt.training.policy import policy_path
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,6 @@ def divergence(start: str, model: str, groups: Path, max_length: int, thinking: 
     """
     rows = []
     for policy in (start, model):
-        check_weights(policy_path(policy))
         tokenizer = load_tokenizer(str(policy_path(policy)))
         loaded = load_groups(groups, tokenizer, OfflineSettings(), max_length, thinking)
         rows.append([row for group in loaded for row in group.rows])

@@ -13,9 +13,10 @@ import tyro
 
 from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.episode.record import read_trajectories
+from cobalt.report.comparison import check_comparable
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
-from cobalt.report.runs import Run, check_comparable, read_run
+from cobalt.report.runs import Run, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import SampleScore, sample_score
 from cobalt.stage.cli import run_script

@@ -396,7 +396,16 @@ def training(
         (*script, "--output_dir", str(run), *profile, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
-        training=TrainingSettings(data, str(model), run, rows, rollout, estimator, scale, overrides=overrides),
+        training=TrainingSettings(
+            data,
+            str(model),
+            run,
+            overrides,
+            data=rows,
+            rollout=rollout,
+            estimator=estimator,
+            scale=scale,
+        ),
     )
 
 

@@ -14,9 +14,10 @@ import tyro
 
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.events import read_events, tempted_turns
+from cobalt.report.comparison import check_comparable
 from cobalt.report.curves import read_metrics
 from cobalt.report.plots import plot_first_and_last, plot_turns
-from cobalt.report.runs import Run, check_comparable, read_run
+from cobalt.report.runs import Run, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.stage.cli import run_script

@@ -845,25 +845,31 @@ hoard(3, action)
 """,
         (FAT,),
     ),
-    "eats in a chain of short-lived processes": Attack(
+    # No process lives for longer than a measurement takes. The chains end when they have held all of it for 150 links
+    # each, which on a machine of any speed is longer than many intervals between measurements.
+    "eats in chains of short-lived processes": Attack(
         HOARD
         + """
-def action(tell):
-    private(50)
-    tell(50)
-    os.closerange(3, 200)
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        if os.fork(): os._exit(0)
+def next_link():
+    while True:
+        try: return os.fork()
+        except OSError: time.sleep(0.001)
+ours, theirs = os.pipe()
+def chain():
+    size = 0
+    while True:
+        if size < 50:
+            private(1)
+            size += 1
+        os.write(theirs, b"f" if size == 50 else b"g")
+        if next_link(): os._exit(0)
         time.sleep(0.004)
-    time.sleep(60)
 for _ in range(4):
-    if os.fork() == 0: action(lambda size: None)
-end = time.monotonic() + 1.2
-while time.monotonic() < end:
-    try: os.waitpid(-1, os.WNOHANG)
-    except OSError: break
-    time.sleep(0.001)
+    if os.fork() == 0: chain()
+links = 0
+while links < 4 * 150:
+    links += os.read(ours, 4096).count(b"f")
+    while os.waitpid(-1, os.WNOHANG)[0]: pass
 print("hoarded")
 """,
         (FAT,),
@@ -1112,6 +1118,10 @@ SEARCH_FINDS_ITS_OWN = "['arena', 'block', 'heap']"
 # with a runtime error cannot work in the sandbox.
 HONEST: dict[str, Attack] = {
     "asyncio.run": Attack("import asyncio\nasync def main():\n    await asyncio.gather(*(asyncio.sleep(0.01) for _ in range(50)))\n    print('held')\nasyncio.run(main())"),
+    # Its judge stops it now and then, in order to measure it.
+    "short-lived processes beside ones that wait": Attack(
+        "import os, select, time\nours, theirs = os.pipe()\nfor _ in range(3):\n    if os.fork() == 0:\n        os.close(theirs)\n        ready = select.select([ours], [], [])[0]\n        os._exit(0 if ready and os.read(ours, 1) == b'' else 1)\nstatuses = []\nfor number in range(150):\n    child = os.fork()\n    if child == 0:\n        time.sleep(0.004)\n        os._exit(number % 3)\n    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == number % 3)\nos.close(theirs)\nprint('held' if all(statuses) and {os.wait()[1] for _ in range(3)} == {0} else 'wrong')"
+    ),
     "asyncio.to_thread": Attack("import asyncio\nasync def main(): print(await asyncio.to_thread(lambda: 'held'))\nasyncio.run(main())"),
     "asyncio.create_subprocess_exec": Attack(
         "import asyncio, sys\nasync def main():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-S', '-c', 'print(input()[::-1])', stdin=-1, stdout=-1)\n    print((await p.communicate(b'dleh\\n'))[0].decode())\nasyncio.run(main())",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
 from cobalt.training.launch import worker_python
 
@@ -46,7 +46,7 @@ def start(model: str, rows: str, result: str) -> int:
 
 def configuration(model: str, rows: str) -> Any:
     """That of a training run of several turns."""
-    return compose(TrainingSettings(Path(rows), model, Path(rows), "episodes", "multi_turn", overrides=OVERRIDES))
+    return compose(TrainingSettings(Path(rows), model, Path(rows), OVERRIDES, data="episodes", rollout="multi_turn"))
 
 
 def generate(model: str, rows: str, result: str) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+import cobalt.report.write
 from cobalt.episode.record import decode_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
+from cobalt.report.runs import read_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,6 +96,12 @@ def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"fe
         )
         | fields
     )
+
+
+def write_report(runs, folder, window=None, **options):
+    """`cobalt.report.write.write_report` of runs that are read from paths by name."""
+    read = [read_run(name, path, window) for name, path in runs.items()]
+    return cobalt.report.write.write_report(read, folder, **options)
 
 
 def alive(pid):

@@ -36,12 +36,12 @@ class SayingJudge:
 def response(number, status, kind):
     reward = 1.0 if status is Status.ACCEPTED else 0.0
     text = f"```python\n{number}#{kind}\n```" if kind else "nothing"
-    return OfflineResponse(text, status, reward, f"s{number}")
+    return OfflineResponse(text, status, reward, f"s{number}", ())
 
 
 def groups(*pairs, problem="p1"):
     return [
-        OfflineGroup(f"{problem}/{place}", problem, "codenet", ({"role": "user", "content": "?"},), pair)
+        OfflineGroup(f"{problem}/{place}", problem, "codenet", ({"role": "user", "content": "?"},), pair, "required")
         for place, pair in enumerate(pairs)
     ]
 

@@ -15,7 +15,7 @@ import pytest
 from support import ROOT, alive, descendants
 
 from cobalt.serving import cluster
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
 PAYLOAD = {"code": "print(1)", "test_cases": {"inputs": [""], "outputs": ["1"]}}
@@ -304,7 +304,7 @@ def test_training_sends_the_token_by_itself_and_without_it_says_at_once_what_is_
     began = time.monotonic()
     (port,) = free_ports(1)
     nobody = run_python(JOIN, cluster_with_gpus | {"RAY_ADDRESS": f"127.0.0.1:{port}"})
-    assert nobody.stdout.startswith("InfrastructureError"), nobody.stderr[-2000:]
+    assert nobody.stdout.startswith("ServiceDown"), nobody.stderr[-2000:]
     assert time.monotonic() - began < 60
 
 
@@ -426,11 +426,13 @@ def test_every_result_names_an_open_cluster_that_was_allowed(open_cluster):
 
 
 def test_joining_says_what_is_missing_and_does_not_wait_for_ray_to_give_up(monkeypatch):
-    monkeypatch.setattr(cluster, "running_cluster", lambda: None)
-    with pytest.raises(UserError, match=cluster.START_COMMAND):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "running_cluster", lambda any_local: None)
+    with pytest.raises(ServiceDown, match=cluster.START_COMMAND):
         cluster.join()
-    monkeypatch.setattr(cluster, "running_cluster", lambda: "10.77.0.1:6379")
-    monkeypatch.setattr(cluster, "asks_for_token", lambda address: True)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(UserError, match="auth_token"):
-        cluster.join()
+    monkeypatch.setattr(cluster, "running_cluster", lambda any_local: "10.77.0.1:6379")
+    monkeypatch.setattr(cluster, "asks_for_token", lambda address, token=None: True)
+    for mode in ("disabled", "token"):
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        with pytest.raises(UserError, match="auth_token"):
+            cluster.join()

@@ -132,7 +132,7 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_t
             pyarrow.Table.from_pylist([row] * 16), tmp_path / "runs/gpu_smoke/ft_data" / f"{split}.parquet"
         )
     dry_run(planned(), lambda text: None)
-    with pytest.raises(UserError, match="step ft_training: .*share"):
+    with pytest.raises(UserError, match="step ft_training: .*GPUs"):
         dry_run(planned("trainer.n_gpus_per_node=3"), lambda text: None)
 
 
@@ -143,7 +143,7 @@ def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installe
     from cobalt.training import installed, machine
 
     monkeypatch.setattr(machine, "visible_gpus", list)
-    monkeypatch.setattr(installed, "_lacks", lambda package: "is not installed here")
+    monkeypatch.setattr(installed, "_version", lambda package: "" if package == "flash-attn" else "1")
     Qwen3Config(architectures=["Qwen3ForCausalLM"], vocab_size=1000).save_pretrained(tmp_path / "base")
     planned = replace(gpu_smoke.study(None, 0, str(tmp_path / "base")), root=tmp_path)
 

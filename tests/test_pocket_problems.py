@@ -9,7 +9,7 @@ import pytest
 
 from cobalt.episode import load_prompts
 from cobalt.pocket.cases import PUBLIC_TESTS, TESTS, passes
-from cobalt.pocket.dataset import SIZES, draw_problems, draw_records
+from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS
 from cobalt.pocket.problems import STEPS_OF, Split, draw_task, split_of
@@ -20,7 +20,7 @@ COUNT = 45
 
 @pytest.fixture(scope="module")
 def records():
-    return {split: draw_records(split, COUNT, seed=0) for split in SIZES}
+    return {split: to_records(split, draw_problems(split, COUNT, seed=0)) for split in SIZES}
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +65,19 @@ def test_compositions_are_disjoint_and_no_statement_occurs_twice(records):
 
 
 def test_same_seed_same_records_other_seed_others(records):
-    assert draw_records("dev", COUNT, seed=0) == records["dev"]
-    assert draw_records("dev", COUNT, seed=1) != records["dev"]
+    assert to_records("dev", draw_problems("dev", COUNT, seed=0)) == records["dev"]
+    assert to_records("dev", draw_problems("dev", COUNT, seed=1)) != records["dev"]
 
 
 def test_a_larger_set_begins_with_the_smaller_one(records):
-    assert draw_records("test", 10, seed=0) == records["test"][:10]
+    assert to_records("test", draw_problems("test", 10, seed=0)) == records["test"][:10]
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_every_confusion_fails_a_hidden_test(problems, split: Split):
     caught_in_public = total = 0
     for problem in problems[split]:
-        task, cases = problem.task, problem.cases
+        task, cases = problem.task, problem
         for expressions in task.confusions():
             program = task.program(expressions)
 

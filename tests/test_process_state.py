@@ -13,7 +13,7 @@ from cobalt.datasets.livecodebench import LiveCodeBenchSettings
 from cobalt.datasets.taco import TacoSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.credentials import read_credentials
-from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.hacking.perturbation import PerturbationSettings
 from cobalt.rollout.multi_turn import RepairSettings
@@ -101,17 +101,17 @@ def test_variables_are_put_back_whatever_happens(monkeypatch):
 SECRET = "sk-0123456789"
 
 
-def test_keys_of_flags_stay_in_the_arguments_and_out_of_the_manifest(tmp_path, monkeypatch):
+def test_keys_of_flags_stay_in_the_arguments_and_out_of_the_manifest(tmp_path, monkeypatch, caplog):
     flags = [name for name in ApiFlags.__dataclass_fields__ if name.startswith(("openai_", "aws_"))]
     command = ["script.py"]
     for name in flags:
         command += [f"--{name}", SECRET, f"--{name.replace('_', '-')}={SECRET}", "--key_file", "k.txt"]
     monkeypatch.setattr(sys, "argv", [*command])
     variables = {name.upper(): SECRET for name in flags}
-    credentials, warnings = read_credentials(variables, None)
+    credentials = read_credentials(variables, None)
     assert sys.argv == command
     assert credentials.get("OPENAI_API_KEY") == SECRET
-    assert len(warnings) == 1
+    assert len(caplog.records) == 1
     open_manifest(tmp_path / "r.jsonl", {})
     written = json.loads(manifest_path(tmp_path / "r.jsonl").read_text())["command"]
     shown = [argument for argument in written if SECRET in argument]
@@ -125,8 +125,7 @@ def test_an_engine_leaves_the_environment(monkeypatch):
     monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     before = dict(os.environ)
-    credentials, _ = read_credentials({}, None)
-    LiteLLMEngine(LiteLLMSettings(model_name="gpt-5-mini-2025-08-07"), credentials)
+    LiteLLMEngine(ApiFlags(model_name="gpt-5-mini-2025-08-07"), read_credentials({}, None))
     assert dict(os.environ) == before
 
 

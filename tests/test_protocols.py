@@ -9,13 +9,12 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from support import RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines, write_report
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 from test_single_turn_evaluation import HALF, RIGHT, single
 
 from cobalt.report.runs import evaluation_file, read_run
-from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (

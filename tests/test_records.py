@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import RecordFile, read_records, sort_records, write_whole
+from cobalt.stage.records import RecordFile, encode_record, read_records, sort_records
+from cobalt.stage.run import whole
 
 
 def test_records_come_back_in_order_and_ids_zero_and_empty_count_as_done(tmp_path):
@@ -149,8 +151,8 @@ def test_a_result_must_be_a_regular_file(place, message):
 def test_a_result_has_no_name_of_another_form_because_it_could_not_be_read_again(tmp_path, name):
     with pytest.raises(UserError, match="jsonl"):
         RecordFile(tmp_path / name)
-    with pytest.raises(UserError, match="jsonl"):
-        write_whole(tmp_path / name, [{"id": 1}])
+    with pytest.raises(UserError, match="jsonl"), whole(tmp_path / name, {}):
+        pass
     assert not list(tmp_path.iterdir())
 
 
@@ -168,6 +170,11 @@ def test_sorting_cuts_a_torn_line_off(tmp_path):
     path.write_text('{"id": 1}\n{"id": 2}\n{"id"')
     sort_records(path, [1, 2])
     assert path.read_text() == '{"id": 1}\n{"id": 2}\n'
+
+
+def write_whole(path, records):
+    with replacing(path) as handle:
+        handle.writelines(map(encode_record, records))
 
 
 def failing():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem, write_lines
+from support import square_problem, write_lines, write_report
 from test_scripts import assert_user_error
 from test_scripts import run as run_script
 
@@ -20,13 +20,13 @@ from cobalt.episode.record import read_trajectories
 from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.report import __main__ as report_command
+from cobalt.report.comparison import change_between, check_comparable
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
-from cobalt.report.runs import change_between, check_comparable, named_paths, read_run, recorded_model
+from cobalt.report.runs import named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
-from cobalt.report.turns import turn_table
-from cobalt.report.write import write_report
+from cobalt.report.terminal import turn_table
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records

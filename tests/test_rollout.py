@@ -16,8 +16,8 @@ from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.stage.records import RecordFile, read_records
-from cobalt.stage.run import each, errors_path
+from cobalt.stage.records import read_records
+from cobalt.stage.run import Each, errors_path
 
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
 DOUBLE = "<think>double it</think>\n```python\nprint(int(input()) * 2)\n```"  # right for 2 only
@@ -135,7 +135,7 @@ async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
     record = square_problem(0)
     del record["public_test_cases"]
     run = RepairSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", **SETTINGS)
-    with pytest.raises(UserError, match="problem 0 .*'public_test_cases'"):
+    with pytest.raises(UserError, match="problem 0.*'public_test_cases'"):
         await repair(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 
 
@@ -218,17 +218,8 @@ def test_a_run_that_is_not_evaluated_has_no_metrics():
 
 async def run_items(count, work, path, *, concurrency=1, arguments=None):
     """Run the items 0 to count-1, each its own id."""
-    with RecordFile(path) as output:
-        return await each(
-            range(count),
-            lambda item: item,
-            work,
-            output,
-            arguments=arguments or {},
-            inputs=[],
-            concurrency=concurrency,
-            description="test",
-        )
+    with Each(path, arguments or {}) as output:
+        return await output.make(range(count), int, work, concurrency=concurrency, description="test")
 
 
 async def test_a_defect_of_the_code_ends_the_run_and_is_not_a_failed_problem(tmp_path):
@@ -261,9 +252,8 @@ async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
         finished += 1
         return {"id": item}
 
-    with RecordFile(tmp_path / "r.jsonl") as output:
-        options = {"arguments": {}, "inputs": [], "concurrency": 3, "description": "test"}
-        assert await each(items(), lambda item: item, work, output, **options) == 0
+    with Each(tmp_path / "r.jsonl", {}) as output:
+        assert await output.make(items(), int, work, concurrency=3) == 0
     assert finished == 20
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from support import ROOT, alive, belongs_here, square_problem, write_lines
 
-from cobalt.pocket.dataset import draw_records
+from cobalt.pocket.dataset import draw_problems, to_records
 from cobalt.stage.records import read_records
 
 pytestmark = pytest.mark.services
@@ -86,7 +86,7 @@ def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(service
 
 
 def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(services, tmp_path):
-    problems = write_lines(tmp_path / "problems.jsonl", draw_records("dev", 4, seed=0))
+    problems = write_lines(tmp_path / "problems.jsonl", to_records("dev", draw_problems("dev", 4, seed=0)))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | services | {"PATH": path}
     flags = ["-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
@@ -509,9 +509,7 @@ import json, os, sys
 from cobalt.serving import cluster
 path = cluster.token_path()
 address = os.environ["RAY_ADDRESS"]
-refused = [cluster.refuses_token(address)]
-os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
-refused.append(cluster.refuses_token(address))
+refused = [cluster.asks_for_token(address, token) for token in (path.read_text(), "0123456789abcdef0123456789abcdef")]
 print(json.dumps([cluster.asks_for_token(address), path.stat().st_mode & 0o777, *refused]))
 """
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
@@ -539,7 +537,7 @@ def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
 def test_services_put_the_environment_of_their_process_back():
     code = """
 import json, os
-from cobalt.serving.services import running_services
+from cobalt.serving.private_ray import running_services
 before = dict(os.environ)
 with running_services() as variables:
     inside = dict(os.environ)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import ROOT, square_problem, trajectory_record, write_lines
+from support import ROOT, square_problem, trajectory_record, write_lines, write_report
 from test_scripts import assert_user_error, run
 from test_viewer import decoded
 
@@ -13,7 +13,6 @@ from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, Verdict
 from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
-from cobalt.report.write import write_report
 from cobalt.rollout.evaluate_single import SampleScore, SamplesSettings, evaluate_samples, sample_metrics, sample_score
 from cobalt.rollout.metrics import pass_at_k
 from cobalt.rollout.single_turn import SampleSettings, sample

@@ -26,7 +26,7 @@ from cobalt.stage.cli import run_stage
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
-from cobalt.stage.run import WRITTEN, Input, Outcome, Output, each, errors_path, stage, whole
+from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
 
 NUMBERS = range(6)
 HAPPENS = {}
@@ -58,9 +58,8 @@ async def one_by_one(settings: TinySettings) -> Outcome:
             await asyncio.Event().wait()
         return square(number, settings.offset)
 
-    about = {"arguments": settings.arguments(), "inputs": [settings.input_file]}
-    with RecordFile(settings.output_file) as output:
-        failed = await each(NUMBERS, int, work, output, **about, concurrency=1, description=None)
+    with Each(settings.output_file, settings.arguments(), [settings.input_file]) as result:
+        failed = await result.make(NUMBERS, int, work, concurrency=1)
     return Outcome(failed=failed)
 
 

@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig
 
 from cobalt.stage.errors import UserError
-from cobalt.training.checks import _LOSS_AGG
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +125,7 @@ def verl_loss(tokens, mode, micro, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("micro", [1, 2, 4])
-@pytest.mark.parametrize("mode", _LOSS_AGG)
+@pytest.mark.parametrize("mode", ["mini_batch", "micro_batch"])
 def test_each_average_of_the_loss_is_its_definition_in_float64(tokens, mode, micro, ranks):
     ours = verl_loss(tokens, mode, micro, ranks)
     assert ours.dtype == torch.float64
@@ -165,7 +164,7 @@ def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path)
         check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
 
 
-@pytest.mark.parametrize("mode", _LOSS_AGG)
+@pytest.mark.parametrize("mode", ["mini_batch", "micro_batch"])
 def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, monkeypatch):
     from cobalt.training.configuration import TrainingSettings, compose
     from cobalt_verl.losses.loss_agg import micro_batch_loss
@@ -312,7 +311,7 @@ def test_a_checkpoint_that_runs_code_is_refused_and_does_not_run(tmp_path, devic
     for at in range(2):
         weights = {"a": shard, "z": Malicious(trap) if at == rank else torch.ones(2)}
         torch.save(weights, checkpoint / f"model_world_size_2_rank_{at}.pt")
-    with pytest.raises(UserError, match=rf"model_world_size_2_rank_{rank}\.pt") as refused:
+    with pytest.raises(UserError, match="more than weights") as refused:
         export(run, 2, tmp_path / "model")
     assert "\n" not in str(refused.value)
     assert not trap.exists() and not (tmp_path / "model").exists()

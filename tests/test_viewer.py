@@ -217,7 +217,7 @@ def test_malformed_records_are_named(tmp_path, fields, message):
 def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     record = evaluated(0, [[RIGHT]], [[1.0]])
     for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
-        with pytest.raises(UserError, match=f"names sample {sample}, turn {turn}"):
+        with pytest.raises(UserError, match=f"sample {sample}, turn {turn}"):
             problem_data(trajectories_of(record), [HackingEvent(0, sample, turn, "others")], with_responses=True)
     for response in (RIGHT, NO_CODE):
         with pytest.raises(UserError, match="sample 0, turn 0 has another program"):

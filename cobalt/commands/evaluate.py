@@ -8,10 +8,8 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.problems import hub
 from cobalt.report.plots import check_plot_path, plot_turns
-from cobalt.report.protocol_tables import protocols_for_terminal
-from cobalt.report.samples import samples_table
 from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
-from cobalt.report.turns import turn_table
+from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
 from cobalt.rollout.diversity import Names
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples

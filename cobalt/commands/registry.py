@@ -12,7 +12,6 @@ class Command:
         sentence: What the command does.
         module: Module with its `Arguments` and `main`.
         example: A command line, without `cobalt NAME`.
-        script: The script, module or launcher that it equals; "" where there is none.
         api_module: Module that is used if a proprietary model is named by `--model` or `--model_name`; "" for none.
         uses_services: Whether it looks for a running `cobalt serve`; its arguments then say which services they need.
     """
@@ -21,7 +20,6 @@ class Command:
     sentence: str
     module: str
     example: str
-    script: str = ""
     api_module: str = ""
     uses_services: bool = False
 
@@ -41,7 +39,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Run the judge and an engine until Ctrl-C.",
             "cobalt.commands.serve",
             "--model Qwen/Qwen3-0.6B",
-            script="python -m cobalt.services",
         ),
         Command(
             "attach",
@@ -54,7 +51,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Check the judge: doctor, check-recorded, measure.",
             "cobalt.commands.judge",
             "doctor",
-            script="python -m cobalt.judge",
         ),
     ),
     "Inference and evaluation": (
@@ -69,7 +65,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Draw n programs for each problem and judge them.",
             "cobalt.rollout.single_turn:sample",
             "-i problems.jsonl -o runs/mine/single_turn.jsonl -n 16",
-            script="run_single_turn_vllm.py, run_single_turn_litellm.py",
             api_module="cobalt.rollout.api:sample_by_api",
             uses_services=True,
         ),
@@ -78,7 +73,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Let the model repair its programs with feedback from public tests, turn after turn.",
             "cobalt.rollout.multi_turn:repair",
             "-i runs/mine/single_turn.jsonl -o runs/mine/multi_turn.jsonl --turns 8",
-            script="run_multi_turn_vllm.py, run_multi_turn_litellm.py",
             api_module="cobalt.rollout.api:repair_by_api",
             uses_services=True,
         ),
@@ -87,7 +81,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Measure a result on the hidden tests: Pass@1 by turn, or pass@k of a single-turn result.",
             "cobalt.commands.evaluate:evaluate",
             "-i runs/mine/multi_turn.jsonl -o runs/mine/evaluation.jsonl --plot runs/mine/pass_at_1.png",
-            script="eval_multi_turn.py, eval_single_turn.py",
             uses_services=True,
         ),
     ),
@@ -97,7 +90,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Select evaluated trajectories and cut them into contextual prompts.",
             "cobalt.selection.processing:select_prompts",
             "-i runs/mine/evaluation.jsonl -o runs/mine/prompts.jsonl --model Qwen/Qwen3-0.6B",
-            script="preproc/process_multi_turn_taco.py",
             uses_services=True,
         ),
         Command(
@@ -105,21 +97,18 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Make two public tests of each problem impossible, to study reward hacking.",
             "cobalt.hacking.perturbation:perturb",
             "-i runs/mine/single_turn.jsonl -o runs/mine/perturbed.jsonl",
-            script="preproc/run_perturbation.py",
         ),
         Command(
             "train",
             "Train a policy by GRPO on veRL with the judge's rewards.",
             "cobalt.training.__main__",
             "--data partial_trajectories --data_dir runs/rows --model runs/ft/model -o runs/cobalt",
-            script="scripts/train_grpo_single_turn.sh, train_grpo_multi_turn.sh, train_grpo_mt.sh, train_verpo_mt.sh",
         ),
         Command(
             "train offline_rl",
             "Train a policy on judged responses, without sampling or judging any.",
             "cobalt.training.offline",
             "--data_dir data/codenet --model Qwen/Qwen2.5-Coder-0.5B-Instruct --profile paper-0.5b -o runs/offline",
-            script="scripts/train_offline_rl.sh",
         ),
     ),
     "Results": (
@@ -128,14 +117,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Compare evaluated runs: tables (markdown, CSV, LaTeX) and plots.",
             "cobalt.report.__main__",
             "runs/base runs/trained -o report",
-            script="python -m cobalt.report",
         ),
         Command(
             "view",
             "Write one HTML page with every trajectory of a run.",
             "cobalt.report.viewer.__main__",
             "runs/mine -o view.html",
-            script="python -m cobalt.report.viewer",
         ),
     ),
 }

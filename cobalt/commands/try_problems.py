@@ -100,8 +100,7 @@ def main(arguments: Arguments) -> int:
         judge=arguments.judge,
         engine=arguments.engine,
     )
-    services.check(beside)
-    described = services.known_descriptions(beside)
+    described = services.check(beside)
     for settings in (sampling, repair):
         settings.check_earlier(described)
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)

@@ -27,8 +27,8 @@ class Arguments:
 def main(given: Arguments) -> int:
     """Run every step that is not finished, and return the exit code."""
     from cobalt.report.plots import plot_turns
-    from cobalt.report.runs import recorded_model
-    from cobalt.report.turns import turn_table
+    from cobalt.report.runs import read_run
+    from cobalt.report.terminal import turn_table
     from cobalt.report.viewer.page import write_viewer
     from cobalt.report.write import write_report
 
@@ -50,11 +50,12 @@ def main(given: Arguments) -> int:
         return 1
     repaired, measured = outcomes
     plot_turns({arguments.output_dir.name: measured.metrics}, arguments.result("pass_at_1.png"))
-    report = write_report({arguments.output_dir.name: evaluation}, arguments.result("report"))
+    evaluated = read_run(arguments.output_dir.name, evaluation)
+    report = write_report([evaluated], arguments.result("report"))
     page = arguments.result("view.html")
     write_viewer({arguments.output_dir.name: evaluation}, page)
     console = Console(highlight=False)
-    console.print(turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {recorded_model(evaluation)}"))
+    console.print(turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {evaluated.model}"))
     for line in repaired.tables:
         console.print(line, markup=False, soft_wrap=True)
     console.print(

@@ -23,7 +23,7 @@ from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage
+from cobalt.stage.run import Each, OptionalInput, Outcome, Output, problems_made, stage
 from cobalt.stage.tally import Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
@@ -91,7 +91,6 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    inputs = [settings.input_file] if settings.input_file else []
     prompts = load_prompts(settings.prompts)
     tally = Tally()
     async with judge_or_local(judge) as local:
@@ -117,8 +116,8 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
             "prompts": prompts.digests,
             "judge": dict(await local.describe()),
         }
-        count = partial(_summary, tally)
-        made = await judge_each(_tasks(settings, tally), record, count, settings.output_file, arguments, inputs)
+        result = Each(settings.output_file, arguments, [settings.input_file] if settings.input_file else [])
+        made = await judge_each(result, _tasks(settings, tally), record, partial(_summary, tally))
     return made if made.failed else problems_made(made.summary, settings.data_set, settings.output_file)
 
 

@@ -11,7 +11,8 @@ import re
 import tempfile
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -24,24 +25,13 @@ from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import GroupSettings
-from cobalt.datasets.offline.writing import (
-    EVALUATED,
-    READ,
-    Counts,
-    JudgedProblem,
-    deciding,
-    groups_made,
-    split_problems,
-    token_counter,
-    write_groups,
-)
+from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import PromptSet, load_prompts, opening_messages
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import read_summary
 from cobalt.stage.run import Outcome, stage, whole
-from cobalt.stage.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +59,7 @@ _DIGITS = 12
 """Most digits of a time, a memory or a size."""
 _LANGUAGE = "Python"
 # "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
-_PYTHON_2 = re.compile(r"(Python|PyPy) ?2|Python \(2")
-_PYTHON_3 = re.compile(r"(Python|PyPy) ?3|Python \(3")
+_VERSION = re.compile(r"(?:Python \(|(?:Python|PyPy) ?)([23])")
 
 # What becomes of a problem or of a submission, besides the counts of cobalt.datasets.offline; keys of a run's counts.
 NO_PAGE = "dropped: no problem page"
@@ -121,13 +110,13 @@ class Submission:
         id: `sNNNNNNNNN`.
         status: What became of it.
         cpu_time: In milliseconds; 0 for a compile error.
-        names_python_3: Whether its language is certainly Python 3.
+        version: The Python that its language names, 2 or 3; None: it may be either.
     """
 
     id: str
     status: Status
     cpu_time: int
-    names_python_3: bool
+    version: int | None
 
 
 @stage
@@ -144,169 +133,155 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
     check_files([path for path in settings.input_paths if not path.is_dir()], settings.results)
     prompts = load_prompts(settings.prompts)
-    counter = token_counter(settings)
-    arguments = deciding(settings, "codenet", prompts.digests, counter)
+    writer = GroupWriter(settings, "codenet")
+    arguments = writer.arguments("codenet", prompts.digests)
     arguments |= {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
-    run = _Run(settings, prompts, Counts())
+    reader = _Reader(settings, prompts, writer)
     with (
         whole(settings.results, arguments, settings.evaluation_files) as result,
         tempfile.TemporaryDirectory(prefix="codenet-") as scratch,
     ):
         files = find_files(settings.input_paths, Path(scratch))
-        statements = {name: _statement(page) for name, page in sorted(files.pages.items())}
-        splits = split_problems(settings, {name: found.text for name, found in statements.items()})
-        problems = _problems(run, files, statements, splits)
-        write_groups(result, settings, "codenet", problems, splits, counter, run.counts)
-        _check_content(run)
-        summary = run.counts.summary() | {"pages": _pages(statements.values())}
-        result.summary = summary | {"content": run.hex_content}
+        statements = {}
+        for problem, page in sorted(files.pages.items()):
+            with _opened(page) as handle:
+                statements[problem] = read_statement(handle.read())
+        splits = split_problems(settings, {name: one.text for name, one in statements.items()})
+        writer.write(result, reader.problems(files, statements, splits), splits)
+        content = f"{reader.content:064x}"
+        for path in settings.results:  # the data is too large to be read once more for a digest before
+            if (read_summary(path) or {}).get("content", content) != content:
+                raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
+        summary = writer.summary() | {"pages": _pages(statements.values())}
+        result.summary = summary | {"content": content}
     return groups_made(summary, "CodeNet", settings.output_dir)
 
 
-@dataclass(slots=True)
-class _Run:
-    """A run, and a digest of the statements, rows and sources that it has read, whatever the order of the problems."""
-
-    settings: CodeNetSettings
-    prompts: PromptSet
-    counts: Counts
-    content: int = 0
-
-    @property
-    def hex_content(self) -> str:
-        """The digest as the manifest has it."""
-        return f"{self.content:064x}"
-
-
-def _check_content(run: _Run) -> None:
-    """Raise if results that are there were made of other data.
-
-    The data is too large to be read once more for a digest, so this is known only when all of it is read.
-    """
-    for path in run.settings.results:
-        before = (read_summary(path) or {}).get("content")
-        if before not in (None, run.hex_content):
-            raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
-
-
-def _statement(page: Path) -> Statement:
+@contextmanager
+def _opened(path: Path, newline: str | None = None) -> Iterator[IO[str]]:
     try:
-        with _open_text(page) as handle:
-            return read_statement(handle.read())
+        with open(path, encoding="utf-8-sig", errors="replace", newline=newline, opener=open_regular) as handle:
+            yield handle
     except OSError as error:
-        raise UserError(f"cannot read {page}: {error.strerror}") from None
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _open_text(path: Path, newline: str | None = None) -> IO[str]:
-    return open(path, encoding="utf-8-sig", errors="replace", newline=newline, opener=open_regular)
-
-
-def _pages(statements: Iterable[Statement]) -> dict[str, int]:
+def _pages(statements: Collection[Statement]) -> dict[str, int]:
     """How many problem pages there are, and how many of them have what a statement can have."""
-    counts = {"read": 0, "with a statement": 0, "with samples": 0, "with a constraints section": 0, "with figures": 0}
-    for statement in statements:
-        counts["read"] += 1
-        counts["with a statement"] += bool(statement.text)
-        counts["with samples"] += bool(statement.samples)
-        counts["with a constraints section"] += statement.has_constraints
-        counts["with figures"] += bool(statement.figures)
-    return counts
+    return {
+        "read": len(statements),
+        "with a statement": sum(bool(one.text) for one in statements),
+        "with samples": sum(bool(one.samples) for one in statements),
+        "with a constraints section": sum(one.has_constraints for one in statements),
+        "with figures": sum(bool(one.figures) for one in statements),
+    }
 
 
-def _problems(
-    run: _Run, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
-) -> Iterator[JudgedProblem]:
-    """The problems that have a statement, each with its programs; the others are counted."""
-    wanted = []
-    for problem, metadata in sorted(files.metadata.items()):
-        run.counts.problems[READ] += 1
-        why = _why_dropped(run.settings, problem, statements.get(problem), splits)
-        if why is None:
-            wanted.append(problem)
-        else:
-            run.counts.problems.leave_out(why, problem)
-            judged = _submissions(_python_rows(metadata), run.settings, run.counts.programs)
-            run.counts.programs[why] += len(judged)
-    for problem, sources in read_sources(files, wanted):
-        rows = list(_python_rows(files.metadata[problem]))
-        submissions = _submissions(rows, run.settings, run.counts.programs)
-        statement = statements[problem]
-        run.content ^= _digest(problem, statement, rows, sources)
-        instruction = run.prompts.first_turn(statement.text)
-        candidates = _candidates(submissions, sources, run.settings, run.counts.programs)
-        record = _record(problem, statement, instruction) if statement.samples else None
-        refuse = _refusal(submissions) if run.settings.python_2 == "drop" else None
-        yield JudgedProblem(problem, opening_messages(instruction, run.prompts), candidates, record, refuse)
+class _Reader:
+    """Reads a data set's problems with their programs, and counts those that are left out.
 
+    Attributes:
+        content: A digest of the statements, rows and sources that were read, whatever the order of the problems.
+    """
 
-def _why_dropped(
-    settings: CodeNetSettings, problem: str, statement: Statement | None, splits: Mapping[str, str]
-) -> str | None:
-    if statement is None or not statement.text:
-        return NO_PAGE
-    if not statement.samples and settings.without_samples == "drop":
-        return NO_SAMPLE
-    if statement.figures and settings.figures == "drop":
-        return FIGURES
-    return None if problem in splits else EVALUATED
+    def __init__(self, settings: CodeNetSettings, prompts: PromptSet, counts: GroupWriter) -> None:
+        self.content = 0
+        self._settings, self._prompts, self._counts = settings, prompts, counts
+
+    def problems(
+        self, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
+    ) -> Iterator[JudgedProblem]:
+        """The problems that have a statement, each with its programs."""
+        counts, wanted = self._counts, []
+        for problem, metadata in sorted(files.metadata.items()):
+            counts.problems[READ] += 1
+            why = self._why_dropped(statements.get(problem)) or (None if problem in splits else EVALUATED)
+            if why is None:
+                wanted.append(problem)
+            else:
+                counts.problems.leave_out(why, problem)
+                counts.programs[why] += len(self._submissions(_python_rows(metadata)))
+        for problem, sources in read_sources(files, wanted):
+            rows = list(_python_rows(files.metadata[problem]))
+            submissions = self._submissions(rows)
+            statement = statements[problem]
+            self.content ^= _digest(problem, statement, rows, sources)
+            instruction = self._prompts.first_turn(statement.text)
+            candidates = self._candidates(submissions, sources)
+            record = _record(problem, statement, instruction) if statement.samples else None
+            refuse = _refusal(submissions) if self._settings.python_2 == "drop" else None
+            yield JudgedProblem(problem, opening_messages(instruction, self._prompts), candidates, record, refuse)
+
+    def _why_dropped(self, statement: Statement | None) -> str | None:
+        if statement is None or not statement.text:
+            return NO_PAGE
+        if not statement.samples and self._settings.without_samples == "drop":
+            return NO_SAMPLE
+        return FIGURES if statement.figures and self._settings.figures == "drop" else None
+
+    def _submissions(self, rows: Iterable[Mapping[str, str]]) -> list[Submission]:
+        """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted."""
+        counts, submissions = self._counts.programs, []
+        for row in rows:
+            counts[READ] += 1
+            submission = _submission(row)
+            if isinstance(submission, Submission) and submission.version == 2 and self._settings.python_2 == "drop":
+                submission = PYTHON_2
+            if isinstance(submission, Submission):
+                submissions.append(submission)
+                continue
+            counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
+            if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
+                logger.warning("%s: %s: such submissions are left out", row.get("problem_id"), submission)
+        return submissions
+
+    def _candidates(self, submissions: Sequence[Submission], sources: Sources) -> list[Candidate]:
+        """The programs of a problem's submissions, with their rewards."""
+        rewards = self._settings.rewards
+        times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
+        candidates = []
+        for one in submissions:
+            program = _program(sources.get(one.id))
+            if program is None:
+                self._counts.programs.leave_out(BAD_SOURCE if one.id in sources else NO_SOURCE, one.id)
+                continue
+            reward = rewards.of(one.status)
+            if one.status is Status.ACCEPTED:
+                slower = len(times) - bisect_right(times, one.cpu_time)
+                reward += rewards.runtime_bonus * slower / len(times)
+            candidates.append(Candidate(program, one.status, reward, one.id))
+        return candidates
 
 
 def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
     """The problem as the judge and the rollout scripts read it; its tests are its samples."""
     inputs, outputs = zip(*statement.samples, strict=True)
-    tests = TestSuite(inputs, outputs).to_json()
-    return {
-        "id": problem,
-        "question": statement.text,
-        "instruction": instruction,
-        "test_cases": tests,
-        "source": "codenet",
-    }
-
-
-def _submissions(rows: Iterable[Mapping[str, str]], settings: CodeNetSettings, counts: Tally) -> list[Submission]:
-    """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted.
-
-    A field that is empty or negative drops its row. A compile error ran nothing, so its time and memory are not read;
-    AtCoder's rows have no accuracy, so it is not read at all.
-    """
-    found = []
-    for row in rows:
-        counts[READ] += 1
-        submission = _submission(row, settings)
-        if isinstance(submission, Submission):
-            found.append(submission)
-            continue
-        counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
-        if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
-            logger.warning("%s: unknown status %r: such submissions are left out", row.get("problem_id"), row["status"])
-    return found
+    question, tests = statement.text, TestSuite(inputs, outputs).to_json()
+    return {"id": problem, "question": question, "instruction": instruction, "test_cases": tests, "source": "codenet"}
 
 
 def _python_rows(metadata: Path) -> Iterator[dict[str, str]]:
     try:
-        with _open_text(metadata, newline="") as handle:
+        with _opened(metadata, newline="") as handle:
             header = next(csv.reader(handle), [])
             missing = [name for name in _COLUMNS if name not in header]
             if missing:
-                raise UserError(
-                    f"{metadata}: there is no column {', '.join(missing)}: give the metadata as CodeNet has it"
-                )
+                raise UserError(f"{metadata}: it lacks {', '.join(missing)}: give the metadata as CodeNet has it")
             # Most rows are of other languages, and telling them takes less than reading them.
-            rows = csv.reader(line for line in handle if f",{_LANGUAGE}," in line)
-            for row in rows:
+            for row in csv.reader(line for line in handle if f",{_LANGUAGE}," in line):
                 fields = dict(zip(header, row, strict=False))
                 if fields.get("language") == _LANGUAGE:
                     yield fields
-    except OSError as error:
-        raise UserError(f"cannot read {metadata}: {error.strerror}") from None
     except csv.Error as error:
         raise UserError(f"{metadata} is not a CSV file ({error})") from None
 
 
-def _submission(row: Mapping[str, str], settings: CodeNetSettings) -> Submission | str:
-    """The submission of a row, or why the row is left out."""
+def _submission(row: Mapping[str, str]) -> Submission | str:
+    """The submission of a row, or why the row is left out: an empty or negative field, too, leaves it out.
+
+    A compile error ran nothing, so its time and memory are not read; AtCoder's rows have no accuracy.
+    """
     text = {name: row.get(name, "").strip() for name in _COLUMNS}
     measured: tuple[str, ...] = ("cpu_time", "memory", "code_size")
     if text["status"] in NOT_JUDGED:
@@ -319,33 +294,9 @@ def _submission(row: Mapping[str, str], settings: CodeNetSettings) -> Submission
         return EMPTY_FIELD
     if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
         return NEGATIVE_FIELD
-    if settings.python_2 == "drop" and _PYTHON_2.match(text["original_language"]):
-        return PYTHON_2
     time = int(text["cpu_time"]) if "cpu_time" in measured else 0
-    names_python_3 = _PYTHON_3.match(text["original_language"]) is not None
-    return Submission(text["submission_id"], STATUSES[text["status"]], time, names_python_3)
-
-
-def _candidates(
-    submissions: Sequence[Submission], sources: Sources, settings: CodeNetSettings, counts: Tally
-) -> list[Candidate]:
-    """The programs of a problem's submissions, with their rewards."""
-    times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
-    candidates = []
-    for one in submissions:
-        if one.id not in sources:
-            counts.leave_out(NO_SOURCE, one.id)
-            continue
-        program = _program(sources[one.id])
-        if program is None:
-            counts.leave_out(BAD_SOURCE, one.id)
-            continue
-        reward = settings.rewards.of(one.status)
-        if one.status is Status.ACCEPTED:
-            slower = len(times) - bisect_right(times, one.cpu_time)
-            reward += settings.rewards.runtime_bonus * slower / len(times)
-        candidates.append(Candidate(program, one.status, reward, one.id))
-    return candidates
+    version = _VERSION.match(text["original_language"])
+    return Submission(text["submission_id"], STATUSES[text["status"]], time, version and int(version[1]))
 
 
 def _program(source: bytes | None) -> str | None:
@@ -360,7 +311,7 @@ def _program(source: bytes | None) -> str | None:
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:
     """Why a program is left out after all: it may be in Python 2, or its compile error was that of another Python."""
-    python_3 = frozenset(one.id for one in submissions if one.names_python_3)
+    python_3 = frozenset(one.id for one in submissions if one.version == 3)
 
     def refuse(candidate: Candidate) -> str | None:
         if candidate.status is Status.COMPILE_ERROR:

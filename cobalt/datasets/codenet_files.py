@@ -19,7 +19,6 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -36,11 +35,11 @@ LARGEST_PAGE = 1 << 24
 LARGEST_PROBLEM = 1 << 28
 """Bytes of a problem's sources, which are in memory together: 250,000 of the usual size."""
 LARGEST_COPIES = 1 << 32
-"""Bytes of the pages and Python rows that are copied out of the archives; the whole data set has less than 1 GiB."""
+"""Bytes of the pages and Python rows that are copied out of an archive; the whole data set has less than 1 GiB."""
 
-_METADATA = re.compile(r"(?:^|/)metadata/(p[0-9]{1,20})\.csv$")
-_PAGE = re.compile(r"(?:^|/)problem_descriptions/(p[0-9]{1,20})\.html$")
-_SOURCE = re.compile(r"(?:^|/)data/(p[0-9]{1,20})/Python/(s[0-9]{1,20})\.\w+$")
+_PROBLEM = r"p[0-9]{1,20}"
+_SMALL = re.compile(rf"(?:^|/)(metadata/{_PROBLEM}\.csv|problem_descriptions/{_PROBLEM}\.html)$")
+_SOURCE = re.compile(rf"(?:^|/)data/({_PROBLEM})/Python/(s[0-9]{{1,20}})\.\w+$")
 _SOURCE_NAME = re.compile(r"(s[0-9]{1,20})\.\w+")
 
 Sources = Mapping[str, bytes | None]
@@ -78,20 +77,18 @@ def find_files(paths: Collection[Path], scratch: Path) -> CodeNetFiles:
     metadata: dict[str, Path] = {}
     pages: dict[str, Path] = {}
     folders, archives = [], []
-    room = LARGEST_COPIES
     for number, path in enumerate(paths):
-        if path.is_dir():
-            with _reading(path):
+        try:
+            if path.is_dir():
                 root = _root(path)
-                metadata |= _files_of(root / "metadata", "csv", LARGEST_METADATA)
-                pages |= _files_of(root / "problem_descriptions", "html", LARGEST_PAGE)
                 folders += [root] if _is_folder(root / "data") else []
-        else:
-            copies = scratch / str(number)
-            room, holds_sources = _copy_small_files(path, copies, room)
-            metadata |= {file.stem: file for file in sorted(copies.glob("*.csv"))}
-            pages |= {file.stem: file for file in sorted(copies.glob("*.html"))}
-            archives += [path] if holds_sources else []
+            else:
+                root = scratch / str(number)
+                archives += [path] if _copy_small_files(path, root) else []
+            metadata |= _files_of(root / "metadata", "csv", LARGEST_METADATA)
+            pages |= _files_of(root / "problem_descriptions", "html", LARGEST_PAGE)
+        except OSError as error:
+            raise UserError(f"cannot read or copy {error.filename or path}: {error.strerror or error}") from None
     named = ", ".join(map(str, paths))
     if not metadata:
         lacks = f"{named}: there is no metadata/pNNNNN.csv"
@@ -152,14 +149,15 @@ def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
         folder = root / "data" / problem / "Python"
         if _is_folder(folder.parent) and _is_folder(folder):
             sources: dict[str, bytes | None] = {}
-            room = LARGEST_PROBLEM
+            total = 0
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = _SOURCE_NAME.fullmatch(entry.name)
                         if name is not None and entry.is_file(follow_symlinks=False):
                             source = sources[name[1]] = _bytes(entry.path)
-                            room = _room_left(room, source, f"{folder}: the sources")
+                            total += len(source or b"")
+                            _check_size(f"{folder}: the sources", total, LARGEST_PROBLEM)
             except OSError as error:
                 raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
             yield problem, sources
@@ -172,95 +170,60 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _archive_sources(archive: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Sources]]:
-    current, sources, room = "", dict[str, bytes | None](), LARGEST_PROBLEM
+    current, sources, total = "", dict[str, bytes | None](), 0
     for name, size, content in tar_files(archive):
-        found = _SOURCE.search(name)
-        if found is None or found[1] not in wanted:
+        match = _SOURCE.search(name)
+        if match is None or match[1] not in wanted:
             continue
-        if found[1] != current:
+        if match[1] != current:
             if sources:
                 yield current, sources
-            current, sources, room = found[1], {}, LARGEST_PROBLEM
-        source = sources[found[2]] = content() if size <= LARGEST_SOURCE else None
-        room = _room_left(room, source, f"{archive}: the sources of {current}")
+            current, sources, total = match[1], {}, 0
+        source = sources[match[2]] = content() if size <= LARGEST_SOURCE else None
+        total += len(source or b"")
+        _check_size(f"{archive}: the sources of {current}", total, LARGEST_PROBLEM)
     if sources:
         yield current, sources
 
 
-def _copy_small_files(archive: Path, folder: Path, room: int) -> tuple[int, bool]:
-    """Copy the pages and the Python rows of an archive into a folder.
-
-    Returns:
-        Bytes of `room` that are left for other archives, and whether the archive has sources, too.
-    """
-    folder.mkdir(parents=True)
-    holds_sources = False
+def _copy_small_files(archive: Path, folder: Path) -> bool:
+    """Copy the pages and the Python rows of an archive into a folder, and tell whether it has sources, too."""
+    for part in ("metadata", "problem_descriptions"):
+        (folder / part).mkdir(parents=True)
+    holds_sources, total = False, 0
     for name, size, content in tar_files(archive):
         if _SOURCE.search(name):
             holds_sources = True
-        elif found := _METADATA.search(name):
-            _check_size(f"{archive}: {name!r}", size, LARGEST_METADATA)
-            lines = io.BytesIO(content())
-            copy = lines.readline() + b"".join(row for row in lines if b",Python," in row)
-            room = _room_left(room, copy, f"{archive}: metadata and pages")
-            _copy(folder / f"{found[1]}.csv", copy)
-        elif found := _PAGE.search(name):
-            _check_size(f"{archive}: {name!r}", size, LARGEST_PAGE)
+        elif match := _SMALL.search(name):
+            path = folder / match[1]
+            _check_size(f"{archive}: {name!r}", size, LARGEST_METADATA if path.suffix == ".csv" else LARGEST_PAGE)
             copy = content()
-            room = _room_left(room, copy, f"{archive}: metadata and pages")
-            _copy(folder / f"{found[1]}.html", copy)
-    return room, holds_sources
+            if path.suffix == ".csv":
+                lines = io.BytesIO(copy)
+                copy = lines.readline() + b"".join(row for row in lines if b",Python," in row)
+            total += len(copy)
+            _check_size(f"{archive}: metadata and pages", total, LARGEST_COPIES)
+            path.write_bytes(copy)
+    return holds_sources
 
 
 def _check_size(what: str, size: int, largest: int) -> None:
     if size > largest:
-        raise UserError(f"{what} has {size} bytes, and in Project CodeNet no such file has more than {largest}")
-
-
-def _room_left(room: int, content: bytes | None, what: str) -> int:
-    """Bytes of `room` that are left after `content`."""
-    room -= len(content or b"")
-    if room < 0:
-        raise UserError(f"{what} are larger together than in any copy of Project CodeNet")
-    return room
-
-
-def _copy(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}: set TMPDIR to a folder with more room") from None
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what listing a folder raises into a UserError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
+        raise UserError(f"{what}: {size} bytes, and no copy of Project CodeNet has more than {largest} there")
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether there is a folder.
-
-    Raises:
-        UserError: there is a link.
-    """
+    """Whether there is a folder; a link to one is refused."""
     if path.is_symlink():
         raise UserError(f"{path} is a link, and links in a data set are not followed: name the folder itself as input")
     return path.is_dir()
 
 
 def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
-    """The files of problems in a folder, by problem.
-
-    Raises:
-        UserError: the folder or a file is a link or no regular file, or a file is too large.
-    """
+    """The files of problems in a folder, by problem; anything but regular files of a usual size is refused."""
     files = {}
     for file in sorted(folder.glob(f"p*.{suffix}")) if _is_folder(folder) else []:
-        if re.fullmatch(r"p[0-9]{1,20}", file.stem):
+        if re.fullmatch(_PROBLEM, file.stem):
             status = file.lstat()
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{file} is not a regular file: links, pipes and devices in a data set are not read")
@@ -270,11 +233,7 @@ def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
 
 
 def _root(path: Path) -> Path:
-    """The data set's own folder: the path, or the only folder in it that looks like one.
-
-    Raises:
-        UserError: several folders in it look like one.
-    """
+    """The data set's own folder: the path, or the only folder in it that looks like one."""
     parts = ("metadata", "data", "problem_descriptions")
     if any((path / part).is_dir() for part in parts):
         return path

@@ -28,6 +28,7 @@ _VOID = frozenset(
 """Tags that have no content, and so no end."""
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "dir"})
+_CELLS = frozenset({"tr", "td", "th"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
 _BREAKS = frozenset(
     {"p", "div", "section", "blockquote", "center", "hr", "dl", "dt", "dd", "details", "summary", "figure"}
@@ -115,9 +116,10 @@ class _PageParser(HTMLParser):
         self._cell: list[str] | None = None  # paragraphs of the open cell
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        japanese = "lang-ja" in (dict(attrs).get("class") or "")
         if self._skipped:
             self._skipped_depth += tag == self._skipped
-        elif tag in _SKIPPED or (tag not in _VOID and self._both_languages and _is_japanese(attrs)):
+        elif tag in _SKIPPED or (japanese and tag not in _VOID and self._both_languages):
             self._skipped, self._skipped_depth = tag, 1
         elif tag == "br":
             self._parts.append("\n")
@@ -127,11 +129,10 @@ class _PageParser(HTMLParser):
             self._begin("preformatted")
         elif tag in _HEADINGS:
             self._begin("heading", _HEADINGS[tag])
-        elif self._kind == "preformatted":
-            if tag in ("sub", "sup"):
-                self._inline.append((tag, len(self._parts)))
-        elif tag in _INLINE:
+        elif tag in ("sub", "sup") or (tag in _INLINE and self._kind != "preformatted"):
             self._inline.append((tag, len(self._parts)))
+        elif self._kind == "preformatted":
+            return
         elif tag in _LISTS:
             self._end_block()
             self._lists.append(1 if tag == "ol" else None)
@@ -139,14 +140,12 @@ class _PageParser(HTMLParser):
             self._begin_item()
         elif tag == "table":
             self._end_block()
-            self._rows = [] if self._rows is None else self._rows
-        elif tag == "tr":
+            self._rows = self._rows or []
+        elif tag in _CELLS:
             self._end_cell()
-            if self._rows is not None:
+            if self._rows is not None and tag == "tr":
                 self._rows.append([])
-        elif tag in ("td", "th"):
-            self._end_cell()
-            if self._rows is not None:
+            elif self._rows is not None:
                 self._cell = []
         elif tag in _BREAKS:
             self._break(tag)
@@ -164,15 +163,13 @@ class _PageParser(HTMLParser):
             self._end_block()
         elif self._kind == "preformatted":
             return
-        elif tag in _LISTS:
+        elif tag in _LISTS or tag == "li":
             self._end_block()
-            if self._lists:
+            if self._lists and tag != "li":
                 self._lists.pop()
-        elif tag == "li":
-            self._end_block()
         elif tag == "table":
             self.end_table()
-        elif tag in ("td", "th", "tr"):
+        elif tag in _CELLS:
             self._end_cell()
         elif tag in _BREAKS:
             self._break("/" + tag)
@@ -244,10 +241,6 @@ class _PageParser(HTMLParser):
         self._parts[begin:] = [content]
 
 
-def _is_japanese(attrs: Sequence[tuple[str, str | None]]) -> bool:
-    return "lang-ja" in (dict(attrs).get("class") or "")
-
-
 def _script(tag: str, content: str, before: str) -> str:
     r"""A sub- or superscript: `_i`, `^5`, `_{i+1}`; the letters of "1st" stay as they are."""
     core = content.strip().replace("$", "")
@@ -285,9 +278,11 @@ def _preformatted(text: str) -> str:
 def markdown(blocks: Sequence[Block]) -> str:
     """The blocks as markdown, with an empty line between them, but none between the items of a list."""
     text = ""
-    for place, block in enumerate(blocks):
-        together = place > 0 and block.kind == "item" and blocks[place - 1].kind == "item"
+    before = None
+    for block in blocks:
+        together = block.kind == before == "item"
         text += ("\n" if together else "\n\n" if text else "") + _markdown(block)
+        before = block.kind
     return text
 
 
@@ -339,12 +334,12 @@ def find_samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
     for block in blocks:
         title = _title(block)
         if title:
-            found = _role(title)
-            if found == "none" and together and _is_side(title):
-                found = "input" if _INPUT.search(title) else "output"
-            if found != "none" or block.kind == "heading":
-                role = found
-                together = found == "both" or (together and found != "none")
+            named = _role(title)
+            if named == "none" and together and re.fullmatch(r"(the )?(input|output|入力|出力)", title):
+                named = "input" if _INPUT.search(title) else "output"
+            if named != "none" or block.kind == "heading":
+                role = named
+                together = named == "both" or (together and named != "none")
         elif block.kind == "preformatted" and role != "none":
             if role == "input" or (role == "both" and waiting is None):
                 waiting = block.text
@@ -373,7 +368,3 @@ def _role(title: str) -> Role:
         answers = re.search(r"ou[tp]*put (for|of|to|corresponding)|対する出力|対応する出力", title)
         return "output" if answers else "both"
     return "input" if has_input else "output" if has_output else "both"
-
-
-def _is_side(title: str) -> bool:
-    return re.fullmatch(r"(the )?(input|output|入力|出力)", title) is not None

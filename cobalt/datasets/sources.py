@@ -3,7 +3,7 @@
 `cobalt.problems.hub` has the rows of a data set by its name.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -11,9 +11,9 @@ from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import write_summary
-from cobalt.stage.records import RecordFile, RecordId
+from cobalt.stage.records import RecordId
 from cobalt.stage.rows import decode_json, read_rows
-from cobalt.stage.run import Outcome, each, finished
+from cobalt.stage.run import Each, Outcome
 from cobalt.stage.tally import REPEATED, Summary, Tally
 
 _NAMES = {str: "a string", int: "an integer"}
@@ -60,34 +60,25 @@ def read_each(
 
 
 async def judge_each(
+    result: Each,
     items: Iterable[Item],
     work: Callable[[Item], Awaitable[Mapping[str, Any]]],
     count: Callable[[], Summary],
-    output_file: Path,
-    arguments: Mapping[str, Any],
-    inputs: Sequence[Path],
 ) -> Outcome:
-    """Write the record that `work` makes of each item by judging (`cobalt.stage.run.each`), and then the counts.
+    """Write the record that `work` makes of each item by judging (`cobalt.stage.run.Each`), and then the counts.
 
     A result that was begun is continued, and one that is finished is left as it is.
     """
-    with RecordFile(output_file) as output:
-        summary = finished(output_file, arguments, inputs)
+    with result:
+        summary = result.summary()
         if summary is None:
-            failed = await each(
-                items,
-                lambda item: item.id,
-                work,
-                output,
-                arguments=arguments,
-                inputs=inputs,
-                concurrency=programs_at_a_time(),
-                description=str(arguments["stage"]),
+            failed = await result.make(
+                items, lambda item: item.id, work, concurrency=programs_at_a_time(), description=result.path.name
             )
             if failed:
                 return Outcome(failed=failed)
             summary = count()
-            write_summary(output_file, summary)
+            write_summary(result.path, summary)
     return Outcome(summary=summary)
 
 

@@ -32,7 +32,7 @@ from cobalt.problems.problem import ProblemId, TestSuite, suite_of
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import OptionalFile, OptionalInput, Outcome, finished, quoted, stage, whole
+from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, finished, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "likaixin/TACO-verified"
@@ -112,9 +112,9 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
         }
         if settings.authors_order:
             arguments["authors_order"] = True
-        work, count = partial(_record, settings, local), partial(_count, rows_file)
-        inputs = [settings.input_file] if settings.input_file else []
-        rows = await judge_each(_rows(settings), work, count, rows_file, arguments, inputs)
+        result = Each(rows_file, arguments, [settings.input_file] if settings.input_file else [])
+        work = partial(_record, settings, local)
+        rows = await judge_each(result, _rows(settings), work, partial(_count, rows_file))
     if rows.failed:
         return rows
     return Outcome(

@@ -1,15 +1,15 @@
-"""The flags that scripts for proprietary models share, and the engine that they build. `stage.cli` parses flags."""
+"""The settings of proprietary models: the flags of scripts that use one, and the engine that they build."""
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
+from cobalt.stage.errors import UserError
 from cobalt.stage.run import Flag
-from cobalt.stage.settings import read_settings
 
 if TYPE_CHECKING:
     from cobalt.engine.litellm_engine import LiteLLMEngine
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ApiFlags:
-    """Flags of the scripts that use a provider; names and defaults are the paper's where it has them."""
+    """The model of a provider and how requests are made; names and defaults are the paper's where it has them."""
 
     model_name: Annotated[str, Flag("model", "--model_name")] = "gpt-5-mini-2025-08-07"
     """The model's name in LiteLLM; with api_base, its name on the server."""
@@ -52,6 +52,17 @@ class ApiFlags:
     attempts: int = 8
     """How many times a request is made before its failure counts."""
 
+    def check_ranges(self) -> None:
+        """Raise UserError if a number is out of its range; the message names the flag."""
+        for name in ("concurrent_requests", "requests_per_minute", "spend_limit", "request_timeout", "attempts"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"--{name} is {value:g}: it must be above 0")
+        for name in ("prompt_price", "completion_price"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UserError(f"--{name} is {value:g}: it must be 0 or more")
+
     @asynccontextmanager
     async def open_engine(
         self, result: Path | None, response_format: dict[str, Any] | None = None
@@ -63,7 +74,7 @@ class ApiFlags:
         """
         from cobalt.engine.call_log import CallLog
         from cobalt.engine.credentials import read_credentials
-        from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+        from cobalt.engine.litellm_engine import LiteLLMEngine
 
         keys = {
             "OPENAI_API_KEY": self.openai_api_key,
@@ -71,18 +82,10 @@ class ApiFlags:
             "AWS_SECRET_ACCESS_KEY": self.aws_secret_access_key,
             "AWS_REGION_NAME": self.aws_region_name,
         }
-        credentials, warnings = read_credentials(keys, self.key_file)
-        for warning in warnings:
-            logger.warning("%s", warning)
-        names = LiteLLMSettings.model_fields.keys() - {"response_format", "longest_backoff"}
-        values = {name: getattr(self, name) for name in names} | {"response_format": response_format}
-        settings = read_settings(LiteLLMSettings, values, {}, "")
-        if result is None:
-            async with LiteLLMEngine(settings, credentials) as engine:
+        credentials = read_credentials(keys, self.key_file)
+        log = None if result is None else CallLog(result)
+        with log or nullcontext():
+            async with LiteLLMEngine(self, credentials, log, response_format=response_format) as engine:
                 yield engine
-            return
-        with CallLog(result) as log:
-            async with LiteLLMEngine(settings, credentials, log) as engine:
-                yield engine
-            if engine.spent:
+            if log is not None and engine.spent:
                 logger.info("%s: $%.4f spent in all", log.path, engine.spent)

@@ -4,6 +4,7 @@ A key is taken from a flag, a file or the environment, in this order. `Credentia
 that is shown or written. This module sends nothing.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from cobalt.stage.environment import names_a_secret
 from cobalt.stage.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _HIDDEN = "***"
 _PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
@@ -51,32 +54,27 @@ class Credentials:
         return text
 
 
-def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> tuple[Credentials, list[str]]:
-    """Collect keys from flags, a file and the environment.
+def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> Credentials:
+    """Collect keys from flags, a file and the environment; warns of keys that other users can read.
 
     Args:
         flags: Values of flags by variable; empty values count as not set.
         key_file: A text file with one key, or with lines `NAME=value`.
 
-    Returns:
-        The credentials, and warnings for the user.
-
     Raises:
         UserError: the key file cannot be read or is malformed.
     """
-    warnings = []
     given = {} if key_file is None else _read_key_file(key_file)
     if key_file is not None and key_file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        warnings.append(f"{key_file} can be read by other users of this machine: chmod 600 {key_file}")
-    settings = {variable: value for variable, value in flags.items() if value and variable in _PUBLIC}
-    on_command_line = {variable: value for variable, value in flags.items() if value and variable not in _PUBLIC}
-    if on_command_line:
-        names = ", ".join(sorted(on_command_line))
-        warnings.append(
-            f"keys in flags can be seen by other users of this machine (ps): set {names} in the environment,"
-            " or give --key_file"
+        logger.warning("%s can be read by other users of this machine: chmod 600 %s", key_file, key_file)
+    values = {variable: value for variable, value in flags.items() if value}
+    if keys := sorted(values.keys() - set(_PUBLIC)):
+        logger.warning(
+            "keys in flags can be seen by other users of this machine (ps): set %s in the environment, or give"
+            " --key_file",
+            ", ".join(keys),
         )
-    return Credentials(given | settings | on_command_line, os.environ), warnings
+    return Credentials(given | values, os.environ)
 
 
 def _read_key_file(path: Path) -> dict[str, str]:

@@ -10,32 +10,20 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog
 from cobalt.engine.credentials import Credentials
 from cobalt.engine.pacing import Pacer, retry_after
-from cobalt.engine.provider_errors import Cause, ProviderError
-from cobalt.engine.raw_answers import Body, error_inside, is_cut, read_body, text_of, with_plain_content
+from cobalt.engine.provider_access import check_listening, check_url, find_access, find_provider, import_litellm
+from cobalt.engine.provider_errors import Cause, ProviderError, ProviderFailure, TooManyTokens, headers_of
+from cobalt.engine.raw_answers import Body, error_inside, read_answer, read_body, usage_of, with_plain_content
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
-from cobalt.episode.trajectory import FinishReason
-from cobalt.stage.environment import environment_variables
-from cobalt.stage.errors import (
-    CobaltError,
-    InfrastructureError,
-    RequestRefused,
-    ServiceDown,
-    SpendLimitReached,
-    UserError,
-)
+from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
@@ -43,43 +31,8 @@ logger = logging.getLogger(__name__)
 LONGEST_PAUSE = 3600.0
 """If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
-_NO_KEY = "none"  # for servers without keys, because the OpenAI client requires one
-_AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
-
-
-class LiteLLMSettings(BaseModel):
-    """The model, and how requests are made.
-
-    Attributes:
-        model_name: The model's name in LiteLLM (`gpt-5-mini-2025-08-07`, `bedrock/...`), or on the server `api_base`.
-        reasoning_effort: Sent to models that accept it; "default": not sent.
-        api_base: URL of an OpenAI-compatible server, with its `/v1`; None: the provider's own URL.
-        concurrent_requests: Largest number of requests in flight, over all problems and samples.
-        requests_per_minute: Largest number of requests per minute; None: no limit.
-        spend_limit: Most that all calls of a result file may cost, in US dollars; None: no limit. It is checked before
-            each request; requests in flight when it is reached are finished and paid for.
-        prompt_price: US dollars for a million prompt tokens, if LiteLLM's price is missing or wrong.
-        completion_price: The same for completion tokens.
-        request_timeout: Seconds after which a request without an answer counts as failed.
-        attempts: How many times a request is made before its failure is raised.
-        longest_backoff: Longest pause between two attempts, in seconds, unless the provider asks for a longer one.
-        response_format: JSON schema of the answers, for models that support it; None: free text.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    model_name: str = Field(min_length=1)
-    reasoning_effort: str = "medium"
-    api_base: str | None = None
-    concurrent_requests: int = Field(32, ge=1)
-    requests_per_minute: float | None = Field(None, gt=0)
-    spend_limit: float | None = Field(None, gt=0)
-    prompt_price: float | None = Field(None, ge=0)
-    completion_price: float | None = Field(None, ge=0)
-    request_timeout: float = Field(600, gt=0)
-    attempts: int = Field(8, ge=1)
-    longest_backoff: float = Field(60, ge=0)
-    response_format: dict[str, Any] | None = None
+_Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage; None: nothing was charged
+_OF_BAD_ANSWERS = (AttributeError, KeyError, TypeError, ValueError)  # what LiteLLM lets through
 
 
 class LiteLLMEngine:
@@ -89,32 +42,46 @@ class LiteLLMEngine:
     Requests that wait for their turn are not made any more.
     """
 
-    def __init__(self, settings: LiteLLMSettings, credentials: Credentials, log: CallLog | None = None) -> None:
+    def __init__(
+        self,
+        settings: ApiFlags,
+        credentials: Credentials,
+        log: CallLog | None = None,
+        *,
+        response_format: Mapping[str, Any] | None = None,
+        longest_backoff: float = 60.0,
+    ) -> None:
         """Check everything that can be checked without a request.
 
         Args:
             settings: Model and limits.
             credentials: The keys.
             log: The log of paid answers; None: no log.
+            response_format: JSON schema of the answers, for models that support it; None: free text.
+            longest_backoff: Longest pause between two attempts, in seconds, unless the provider asks for a longer one.
 
         Raises:
-            UserError: LiteLLM is not installed, the model is unknown, the key is missing, the URL is bad, or there is a
-                spend limit for a model without a known price.
+            UserError: LiteLLM is not installed, the model is unknown, the key is missing, the URL is bad, a number is
+                out of range, or there is a spend limit for a model without a known price.
         """
-        _check_url(settings.api_base)
-        self._litellm = _import_litellm()
+        if settings.api_base is not None:
+            check_url(settings.api_base)
+        settings.check_ranges()
+        self._litellm = import_litellm()
         self._settings = settings
         self._credentials = credentials
         self._log = log
+        self._schema = response_format
+        self._longest_backoff = longest_backoff
         self._spent = 0.0  # used without a log only
         self._pacer = Pacer(settings.requests_per_minute)
-        self._places = asyncio.Semaphore(settings.concurrent_requests)
+        self._slots = asyncio.Semaphore(settings.concurrent_requests)
         self._ended = False
         self._requests: set[asyncio.Task[Completion]] = set()
         self._reported: frozenset[str] = frozenset()
         self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
-        self._model, self._provider = self._find_provider()
-        self._key_name, self._access = self._find_access()
+        self._model, self._provider = find_provider(self._litellm, settings)
+        self._key_name, self._access = find_access(self._litellm, settings, self._provider, credentials)
         if settings.spend_limit is not None and not self._price_is_known():
             raise UserError(
                 f"spend_limit needs a price, and LiteLLM knows none of {settings.model_name!r}: give --prompt_price and"
@@ -142,10 +109,9 @@ class LiteLLMEngine:
             SpendLimitReached: the spend limit is reached.
             InfrastructureError: the provider failed at every attempt.
         """
-        samples = [call.sample] if call.sample is not None and settings.n == 1 else list(range(settings.n))
-        return list(
-            await asyncio.gather(*(self._one(conversation, settings, call._replace(sample=i)) for i in samples))
-        )
+        samples = [call.sample] if call.sample is not None and settings.n == 1 else range(settings.n)
+        calls = [call._replace(sample=sample) for sample in samples]
+        return list(await asyncio.gather(*(self._one(conversation, settings, one) for one in calls)))
 
     async def describe(self) -> Mapping[str, Any]:
         """Model, provider and the settings that decide answers; see `Engine.describe`.
@@ -153,14 +119,21 @@ class LiteLLMEngine:
         Raises:
             ServiceDown: nothing listens at `api_base`.
         """
-        if self._settings.api_base:
-            await _check_listening(self._settings.api_base)
-        decisive = self._settings.model_dump(include={"model_name", "reasoning_effort", "api_base", "response_format"})
-        return {key: value for key, value in decisive.items() if value is not None} | {"provider": self._provider}
+        settings = self._settings
+        if settings.api_base:
+            await check_listening(settings.api_base)
+        decisive = {
+            "model_name": settings.model_name,
+            "reasoning_effort": settings.reasoning_effort,
+            "api_base": settings.api_base,
+            "response_format": self._schema,
+            "provider": self._provider,
+        }
+        return {key: value for key, value in decisive.items() if value is not None}
 
     @property
     def structured(self) -> bool:
-        """Whether the model's answers follow the settings' `response_format`."""
+        """Whether the model's answers follow the `response_format`."""
         return self._response_format() is not None
 
     @property
@@ -174,14 +147,13 @@ class LiteLLMEngine:
         A parameter that the provider does not accept is left out, and reported once.
         """
         switch = template_arguments(settings.chat_template_thinking)
+        effort = self._settings.reasoning_effort
         wanted: dict[str, Any] = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_tokens": settings.max_tokens,
             "seed": settings.seed,
-            "reasoning_effort": None
-            if self._settings.reasoning_effort == "default"
-            else self._settings.reasoning_effort,
+            "reasoning_effort": None if effort == "default" else effort,
             "response_format": self._response_format(),
             "extra_body": {"chat_template_kwargs": switch} if switch else None,
         }
@@ -210,24 +182,18 @@ class LiteLLMEngine:
         # A task of its own, so that its answer still arrives and is logged if the run ends.
         request = asyncio.create_task(self._request(list(conversation), parameters, key))
         self._requests.add(request)
-        request.add_done_callback(self._forget)
+        request.add_done_callback(self._requests.discard)
         return await asyncio.shield(request)
-
-    def _forget(self, request: asyncio.Task[Completion]) -> None:
-        self._requests.discard(request)
-        if not request.cancelled():
-            request.exception()  # mark the exception as retrieved, because no caller may be waiting for it any more
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
         attempts = retrying(
             self._settings.attempts,
             first_pause=0.5,
-            longest_pause=self._settings.longest_backoff,
+            longest_pause=self._longest_backoff,
             retry=lambda error: isinstance(error, ProviderFailure),
         )
-        completion: Completion
-        usage: dict[str, Any] | None
-        completion, usage = await attempts(self._attempt, conversation, parameters)
+        answer: _Answer = await attempts(self._attempt, conversation, parameters)
+        completion, usage = answer
         if usage is None:
             return completion  # nothing was charged
         if completion.cost is None and self._settings.spend_limit is not None:
@@ -238,37 +204,53 @@ class LiteLLMEngine:
             self._spent += completion.cost or 0.0
         return completion
 
-    async def _attempt(
-        self, conversation: list[Message], parameters: dict[str, Any]
-    ) -> tuple[Completion, dict[str, Any] | None]:
-        async with self._places:
+    async def _attempt(self, conversation: list[Message], parameters: dict[str, Any]) -> _Answer:
+        async with self._slots:
             if self._ended:
                 raise InfrastructureError("the run ended before this request was made")
-            await self._pacer.wait()
             try:
-                return await self._send(conversation, parameters)
-            except TooManyTokens as error:
-                said, shorter = str(error), error.shorter
-            if shorter is not None:
-                await self._pacer.wait()
                 try:
-                    return await self._send(conversation, shorter)
+                    return await self._send(conversation, parameters)
                 except TooManyTokens as error:
-                    said = str(error)
-            raise RequestRefused(
-                f"{self._settings.model_name!r} does not take --max_tokens {parameters.get('max_tokens')}: give a"
-                f" number that leaves room for the prompts ({said})"
-            )
+                    if error.shorter is None:
+                        raise
+                    return await self._send(conversation, error.shorter)
+            except TooManyTokens as error:
+                raise RequestRefused(
+                    f"{self._settings.model_name!r} does not take --max_tokens {parameters.get('max_tokens')}: give a"
+                    f" number that leaves room for the prompts ({error})"
+                ) from None
 
-    async def _send(
-        self, conversation: list[Message], parameters: Mapping[str, Any]
-    ) -> tuple[Completion, dict[str, Any] | None]:
+    async def _send(self, conversation: list[Message], parameters: Mapping[str, Any]) -> _Answer:
+        await self._pacer.wait()
         limit = self._settings.spend_limit
         if limit is not None and self.spent >= limit:
             raise SpendLimitReached(
                 f"the spend limit of ${limit:g} is reached (${self.spent:.4f} spent): what is finished is kept;"
                 " run the same command with a higher --spend_limit to go on"
             )
+        response, body = await self._response(conversation, parameters)
+        if (inside := error_inside(body)) is not None:
+            message = str(inside.get("message") or inside) if isinstance(inside, Mapping) else str(inside)
+            return self._refused(ProviderError.inside(inside), message, {}, parameters), None
+        if not isinstance(response, Exception):
+            return self._completion(response, body)
+        if (plain := with_plain_content(body)) is not None:
+            try:
+                response = self._litellm.utils.convert_to_model_response_object(plain, self._litellm.ModelResponse())
+            except Exception as error:  # noqa: BLE001 - plain exceptions for whatever else is wrong with the answer
+                response = error
+            else:
+                return self._completion(response, body)
+        elif hasattr(response, "status_code"):
+            reported = ProviderError.raised(response)
+            return self._refused(reported, str(response), headers_of(response), parameters), None
+        elif not isinstance(response, _OF_BAD_ANSWERS):
+            raise response
+        raise ProviderFailure(f"the provider's answer is malformed ({self._one_line(str(response))})")
+
+    async def _response(self, conversation: list[Message], parameters: Mapping[str, Any]) -> tuple[Any, Body]:
+        """The response as LiteLLM reads it, or what LiteLLM raised, and the body as the provider sent it."""
         timeout = self._settings.request_timeout
         originals: list[object] = []
 
@@ -276,8 +258,7 @@ class LiteLLMEngine:
             if details.get("log_event_type") == "post_api_call":
                 originals.append(details.get("original_response"))
 
-        failure: Exception | None = None
-        response = None
+        response: Any
         try:
             async with asyncio.timeout(timeout):
                 response = await self._litellm.acompletion(
@@ -294,46 +275,18 @@ class LiteLLMEngine:
                 )
         except TimeoutError:
             raise ProviderFailure(f"the provider gave no answer within {timeout:g} s") from None
-        except Exception as error:  # noqa: BLE001 - sorted below, together with what the provider sent
-            failure = error
-        body = read_body(originals[-1] if originals else None)
-        inside = error_inside(body)
-        if inside is not None:
-            said = self._one_line(str(inside.get("message") or inside) if isinstance(inside, Mapping) else str(inside))
-            return self._refused(ProviderError.inside(inside), said, {}, parameters), None
-        if failure is not None and (plain := with_plain_content(body)) is not None:
-            try:
-                response = self._litellm.utils.convert_to_model_response_object(plain, self._litellm.ModelResponse())
-            except Exception as error:  # noqa: BLE001 - plain exceptions for whatever else is wrong with the answer
-                raise ProviderFailure(f"the provider's answer is malformed ({self._say(error)})") from None
-        elif isinstance(failure, AttributeError | KeyError | TypeError | ValueError):  # let through of a bad answer
-            raise ProviderFailure(f"the provider's answer is malformed ({self._say(failure)})")
-        elif failure is not None:
-            if not hasattr(failure, "status_code"):
-                raise failure
-            return self._refused(self._read(failure), self._say(failure), _headers(failure), parameters), None
-        return self._completion(response, body)
-
-    def _read(self, error: Exception) -> ProviderError:
-        return ProviderError.raised(
-            error,
-            refused_input=isinstance(error, self._litellm.ContentPolicyViolationError),
-            overlong=isinstance(error, self._litellm.ContextWindowExceededError),
-        )
+        except Exception as error:  # noqa: BLE001 - sorted by the caller, together with what the provider sent
+            response = error
+        return response, read_body(originals[-1] if originals else None)
 
     def _refused(
-        self, error: ProviderError, said: str, headers: Mapping[str, str], parameters: Mapping[str, Any]
+        self, error: ProviderError, message: str, headers: Mapping[str, str], parameters: Mapping[str, Any]
     ) -> Completion:
-        """The completion that stands for a request without an answer, for which nothing is charged.
+        """The completion that stands for a request without an answer, for which nothing is charged; or raises.
 
-        Raises:
-            RequestRefused: every request of this run would be refused.
-            ServiceDown: the provider asks for a long pause.
-            TooManyTokens: there is no room for so many tokens.
-            ProviderFailure: another attempt may succeed.
-            InfrastructureError: this request is refused.
+        Those that end the run are RequestRefused and ServiceDown, and a ProviderFailure is worth another attempt.
         """
-        name = self._settings.model_name
+        name, said = self._settings.model_name, self._one_line(message)
         cause, room = error.cause(parameters.get("max_tokens"))
         match cause:
             case Cause.ACCOUNT:
@@ -364,43 +317,21 @@ class LiteLLMEngine:
         raise InfrastructureError(f"the provider refused the request ({error.status}): {said}")
 
     def _completion(self, response: Any, body: Body) -> tuple[Completion, dict[str, Any]]:
-        """Read a response; a response without text becomes a completion with a message.
-
-        Args:
-            response: As LiteLLM reads it.
-            body: As the provider sent it; {} if that is not known.
-        """
-        usage = _plain(getattr(response, "usage", None))
+        """The completion and the usage of a response, as LiteLLM reads it and as the provider sent it."""
+        usage = usage_of(response)
         prompt_tokens = int(usage.get("prompt_tokens") or 0)
         completion_tokens = int(usage.get("completion_tokens") or 0)
-        text, reason, message = "", "error", "the provider sent no choice"
-        if response.choices:
-            choice = response.choices[0]
-            content = choice.message.content
-            readings = [text_of(body), content if isinstance(content, str) else None]
-            if self._settings.response_format is not None:
-                readings.reverse()  # LiteLLM makes some providers' calls of tools into the JSON that was asked for
-            text = next(filter(None, readings), "")
-            reason = "length" if choice.finish_reason == "length" or is_cut(body) else "stop"
-            message = ""
-            if choice.finish_reason == "content_filter":
-                reason, message = "error", "the provider's content filter ended the answer"
-            elif not text:
-                fields = getattr(choice.message, "provider_specific_fields", None) or {}
-                refusal = fields.get("refusal")
-                message = f"the model refused: {refusal}" if refusal else "the provider sent no text"
-        finish_reason: FinishReason = reason  # type: ignore[assignment]
-        return (
-            Completion(
-                text=text,
-                finish_reason=finish_reason,
-                prompt_tokens=prompt_tokens,
-                completion_tokens=completion_tokens,
-                cost=self._cost(response, prompt_tokens, completion_tokens) if usage else None,
-                message=self._credentials.scrub(message),
-            ),
-            usage,
+        # LiteLLM makes some providers' calls of tools into the JSON that was asked for.
+        text, reason, message = read_answer(response, body, as_sent=self._schema is None)
+        completion = Completion(
+            text=text,
+            finish_reason=reason,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cost=self._cost(response, prompt_tokens, completion_tokens) if usage else None,
+            message=self._credentials.scrub(message),
         )
+        return completion, usage
 
     def _cost(self, response: Any, prompt_tokens: int, completion_tokens: int) -> float | None:
         """The price of a response in US dollars; None if no price is known."""
@@ -441,145 +372,16 @@ class LiteLLMEngine:
         return self._taken[name]
 
     def _response_format(self) -> dict[str, Any] | None:
-        schema = self._settings.response_format
-        if schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
+        if self._schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
             return None
-        return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
-
-    def _find_provider(self) -> tuple[str, str]:
-        base, name = self._settings.api_base, self._settings.model_name
-        if base:
-            return name, "openai"
-        try:
-            model, provider, _, _ = self._litellm.get_llm_provider(name)
-        except self._litellm.BadRequestError:
-            raise UserError(
-                f"LiteLLM knows no provider of model {name!r}: give its name as PROVIDER/MODEL, or --api_base with the"
-                " URL of an OpenAI-compatible server"
-            ) from None
-        return str(model), str(provider)
-
-    def _find_access(self) -> tuple[str, dict[str, Any]]:
-        """The variable that holds the key, and the arguments for LiteLLM.
-
-        Raises:
-            UserError: there is no key; the message names the variable.
-        """
-        get = self._credentials.get
-        if self._settings.api_base:
-            access = {"api_base": self._settings.api_base, "api_key": get("OPENAI_API_KEY") or _NO_KEY}
-            return "OPENAI_API_KEY", access
-        if self._provider.startswith(("bedrock", "sagemaker")):
-            return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", self._find_aws_access()
-        missing = self._litellm.validate_environment(self._settings.model_name)["missing_keys"]
-        variable = next(iter(missing), f"{self._provider.upper()}_API_KEY")
-        key = get(variable)
-        if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
-            raise UserError(
-                f"there is no key for {self._settings.model_name!r}: set {variable} in the environment, or give"
-                " --key_file with a line " + variable + "=..."
-            )
-        return variable, {"api_key": key} if key else {}
-
-    def _find_aws_access(self) -> dict[str, Any]:
-        values = {name: self._credentials.get(name) for name in _AWS}
-        try:
-            import boto3
-        except ImportError:
-            raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
-        session = boto3.Session()
-        region = values["AWS_REGION_NAME"] or os.environ.get("AWS_REGION") or session.region_name
-        if not region:
-            raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
-        if bool(values["AWS_ACCESS_KEY_ID"]) != bool(values["AWS_SECRET_ACCESS_KEY"]):
-            raise UserError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together: one of them is not set")
-        if not values["AWS_ACCESS_KEY_ID"] and session.get_credentials() is None:
-            raise UserError(
-                "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, give"
-                " --key_file, or a profile in AWS_PROFILE"
-            )
-        access = {name.lower(): value for name, value in values.items() if value}
-        return access | {"aws_region_name": region}
+        return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": self._schema}}
 
     def _key(self, conversation: Sequence[Message], parameters: Mapping[str, Any], call: Call) -> str:
         content = [self._provider, self._settings.api_base, self._model, parameters, list(conversation), list(call)]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def _say(self, error: Exception) -> str:
-        """An error's text, without the traceback that LiteLLM puts into some."""
-        return self._one_line(str(error).partition("Traceback (most recent call last)")[0])
-
     def _one_line(self, text: str) -> str:
-        """A provider's text in one line, without keys."""
+        """A provider's text in one line, without keys, and without the traceback that LiteLLM puts into some."""
+        text = text.partition("Traceback (most recent call last)")[0]
         return " ".join(self._credentials.scrub(text).split())[:500]
-
-
-class ProviderFailure(InfrastructureError):
-    """A failure of the provider that may not occur at another attempt."""
-
-
-class TooManyTokens(CobaltError):
-    """The model has no room for `max_tokens`; the parameters `shorter` fit, if there are such."""
-
-    def __init__(self, said: str, shorter: Mapping[str, Any] | None = None) -> None:
-        super().__init__(said)
-        self.shorter = shorter
-
-
-def _check_url(base: str | None) -> None:
-    """Raise if `api_base` is not a plain URL of a server, before anything heavy is imported."""
-    if base is None:
-        return
-    try:
-        parts = urlsplit(base)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is not a number, or an unmatched bracket
-        valid = False
-    if not valid:
-        raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
-    if parts.username or parts.password or parts.query:
-        raise UserError("api_base must not hold a user, a password or a query: give the key by --key_file")
-
-
-def _import_litellm() -> Any:
-    # LiteLLM would otherwise download its table of prices when it is imported.
-    local_prices = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        with environment_variables(LITELLM_LOCAL_MODEL_COST_MAP=local_prices):
-            import litellm
-    except ImportError:
-        raise UserError("LiteLLM is not installed: run scripts/setup.sh --with api") from None
-    litellm.suppress_debug_info = True
-    litellm.telemetry = False
-    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-        # LiteLLM's own messages repeat requests; this module reports failures to the user.
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    # Of an answer whose content is a list of parts, which this module reads by itself.
-    warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
-    return litellm
-
-
-async def _check_listening(url: str) -> None:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        async with asyncio.timeout(20):
-            _, writer = await asyncio.open_connection(parts.hostname, port)
-    except (OSError, TimeoutError):
-        raise ServiceDown(f"no server answers at {url}: start it, or give another --api_base") from None
-    writer.close()
-
-
-def _headers(error: Exception) -> Mapping[str, str]:
-    """The headers of the response that an error of LiteLLM stands for."""
-    response = getattr(error, "response", None)
-    return getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
-
-
-def _plain(usage: Any) -> dict[str, Any]:
-    """A provider's usage as JSON-able values, without those that are None; {} if there is no usage."""
-    if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
-        return {}  # LiteLLM reports zeros if a provider reports nothing
-    content = usage if isinstance(usage, dict) else usage.model_dump()
-    return {name: value for name, value in json.loads(json.dumps(content, default=str)).items() if value is not None}

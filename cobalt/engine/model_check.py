@@ -71,7 +71,7 @@ def lacks_chat_template(folder: Path) -> bool:
 def _check_on_hub(model: str) -> None:
     from httpx import HTTPError
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         cached = try_to_load_from_cache(model, "config.json")
@@ -94,7 +94,5 @@ def _check_on_hub(model: str) -> None:
         ) from None
     except RepositoryNotFoundError:
         raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
-    except HfHubHTTPError as error:
-        raise InfrastructureError(f"{absent}, and the Hub refuses to say more ({error}): {advice}") from None
     except (HTTPError, OSError) as error:
         raise InfrastructureError(f"{absent}, and the Hub does not answer ({error}): {advice}") from None

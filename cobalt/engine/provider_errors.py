@@ -12,6 +12,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from cobalt.stage.errors import CobaltError, InfrastructureError
+
+
+class ProviderFailure(InfrastructureError):
+    """A failure of the provider that may not occur at another attempt."""
+
+
+class TooManyTokens(CobaltError):
+    """The model has no room for `max_tokens`; the parameters `shorter` fit, if there are such."""
+
+    def __init__(self, message: str, shorter: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.shorter = shorter
+
 
 class Cause(StrEnum):
     """Why a request failed."""
@@ -114,7 +128,7 @@ class ProviderError:
         return cls(_named_status(details), _plain_words(details), _is_moderated(error))
 
     @classmethod
-    def raised(cls, error: Exception, *, refused_input: bool, overlong: bool) -> Self:
+    def raised(cls, error: Exception) -> Self:
         """The error that LiteLLM raised, with the provider's own body where it can be found."""
         body = _body_of(error)
         inner = body.get("error")
@@ -123,7 +137,14 @@ class ProviderError:
             status = int(getattr(error, "status_code", 0) or 0)
         except (TypeError, ValueError):  # LiteLLM passes on whatever code a provider sent
             status = _UNNAMED_STATUS
-        return cls(status, _plain_words(details), _is_moderated(inner or body), refused_input, overlong)
+        classes = {kind.__name__ for kind in type(error).__mro__}
+        return cls(
+            status,
+            _plain_words(details),
+            _is_moderated(inner or body),
+            refused_input="ContentPolicyViolationError" in classes,
+            overlong="ContextWindowExceededError" in classes,
+        )
 
     def cause(self, max_tokens: int | None) -> tuple[Cause, int | None]:
         """Why the request failed.
@@ -172,6 +193,12 @@ class ProviderError:
         if self.status in (408, 409, 429) or self.status >= 500:
             return Cause.TRANSIENT
         return Cause.REQUEST
+
+
+def headers_of(error: Exception) -> Mapping[str, str]:
+    """The headers of the response that an error of LiteLLM stands for."""
+    response = getattr(error, "response", None)
+    return getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
 
 
 def _lengths(words: str) -> tuple[int | None, int | None]:

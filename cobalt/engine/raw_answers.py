@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cobalt.episode.trajectory import FinishReason
+
 Body = Mapping[str, Any]
 
 # OpenRouter and vLLM; vLLM and SGLang; DeepSeek, which was out of resources.
@@ -42,14 +44,35 @@ def error_inside(body: Body) -> object:
     return None
 
 
-def text_of(body: Body) -> str | None:
-    """The text of the answer as generated: its string, or its text parts; None if the body shows none."""
-    return _text(_message(body).get("content"))
+def read_answer(response: Any, body: Body, *, as_sent: bool) -> tuple[str, FinishReason, str]:
+    """Text and finish reason of a response, and what went wrong ("" if there is a text).
+
+    Args:
+        response: As LiteLLM reads it.
+        body: As the provider sent it; {} if that is not known.
+        as_sent: Prefer the text as the provider sent it.
+    """
+    if not response.choices:
+        return "", "error", "the provider sent no choice"
+    choice = response.choices[0]
+    content = choice.message.content
+    texts = [_text(_message(body).get("content")), content if isinstance(content, str) else None]
+    text = next(filter(None, texts if as_sent else reversed(texts)), "")
+    if choice.finish_reason == "content_filter":
+        return text, "error", "the provider's content filter ended the answer"
+    cut = choice.finish_reason == "length" or _choice(body).get("finish_reason") in _CUT
+    refusal = (getattr(choice.message, "provider_specific_fields", None) or {}).get("refusal")
+    message = f"the model refused: {refusal}" if refusal else "the provider sent no text"
+    return text, "length" if cut else "stop", "" if text else message
 
 
-def is_cut(body: Body) -> bool:
-    """Whether the answer ended at a limit of tokens."""
-    return _choice(body).get("finish_reason") in _CUT
+def usage_of(response: Any) -> dict[str, Any]:
+    """What a response says of its tokens, as JSON-able values without those that are None; {} if it says nothing."""
+    usage = getattr(response, "usage", None)
+    if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+        return {}  # LiteLLM reports zeros if a provider reports nothing
+    content = json.loads(json.dumps(usage.model_dump(), default=str))
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def with_plain_content(body: Body) -> dict[str, Any] | None:

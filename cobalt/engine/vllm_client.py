@@ -9,7 +9,6 @@ from typing import Any
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.episode import Message
-from cobalt.judge.wire import APP_NAME as JUDGE
 from cobalt.serving.serve_client import find_app, reason
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.retrying import retrying
@@ -55,7 +54,7 @@ class ServeEngine:
 
     async def _call_once(self, method: str, *arguments: Any) -> Any:
         if self._handle is None:
-            self._handle = await find_app(self._app_name, START_ADVICE, needed=[JUDGE])
+            self._handle = await find_app(self._app_name, START_ADVICE)
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 

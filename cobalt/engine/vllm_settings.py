@@ -2,15 +2,15 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import ConfigDict, Field
 
-from cobalt.stage.settings import check_token
+from cobalt.engine.http_settings import HttpSettings
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
 
 
-class VllmSettings(BaseModel):
+class VllmSettings(HttpSettings):
     """The engine and its deployment.
 
     Attributes:
@@ -31,20 +31,9 @@ class VllmSettings(BaseModel):
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that have a seed of their own do not depend on it.
         max_ongoing_requests: Calls that a replica takes at once.
-        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
-            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
-            from the machine itself need no token, and all others are refused.
-        allow_open_cluster: Serve even on a Ray cluster that anybody can join; the engine's description, and so the
-            manifest of every run, then has `"private": false`.
         served_model_name: The model's name on OpenAI's routes (`cobalt.serving.openai_routes`) and in manifests; None:
             the name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
-        max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
-            at a time.
-        max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
-            answered 408.
         max_completions: Largest number of completions (`n`) of an HTTP request.
-        max_request_seconds: Longest time that an HTTP request may take, in seconds. A request that takes longer is
-            answered 503.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -63,18 +52,8 @@ class VllmSettings(BaseModel):
     trust_remote_code: bool = False
     seed: int = 0
     max_ongoing_requests: int = Field(4096, ge=1)
-    token: SecretStr | None = None
-    allow_open_cluster: bool = False
     served_model_name: str | None = Field(None, min_length=1)
-    max_request_bytes: int = Field(16 * 2**20, ge=1024)
-    max_body_seconds: float = Field(30.0, gt=0, allow_inf_nan=False)
     max_completions: int = Field(1024, ge=1)
-    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
-
-    @field_validator("token")
-    @classmethod
-    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
-        return check_token(token)
 
 
 def computes_in_bfloat16(cpuinfo: str) -> bool:

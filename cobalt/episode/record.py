@@ -13,11 +13,8 @@ The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`
 same name. `_SampleColumns` and `_TurnColumns` describe the values of each field.
 
 Files of the authors have fewer fields. A missing field is None in a `Turn`, and without `raw_responses` a response is
-the assistant message. Records of the authors also lack this project's `finish_reasons` and `hidden_verdicts`. In such a
-record, a field whose lengths fit only the other order of its axes is read in that order (`_by_sample`). Where the
-record has as many turns as samples, the conversations decide (`axes_are_known`). A result of a single-turn file of the
-authors may have one failed entry for the whole suite. Files are read one record at a time. This module judges and
-selects nothing.
+the assistant message. `_by_sample` and `axes_are_known` have what is known of the axes in their files. A result of a
+single-turn file of theirs may have one failed entry for the whole suite. Files are read one record at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,47 +88,30 @@ _GENERATION = {
     "errors": "error",
 }
 _EVALUATION = {"all_pass_rates": "hidden_pass_rate", "hidden_verdicts": "hidden_verdicts"}
-_TURN = {
-    "raw_responses": "response",
-    "public_pass_rates": "public_pass_rate",
-    "public_exec_results": "public_result",
-    **_EVALUATION,
-    **_GENERATION,
-}
-
-
-# --- writing ------------------------------------------------------------------------------------------------------
+_JUDGED = {"raw_responses": "response", "public_pass_rates": "public_pass_rate", "public_exec_results": "public_result"}
+_TURN = _JUDGED | _EVALUATION | _GENERATION
 
 
 def encode_single_turn(turns: Sequence[Turn], results: Sequence[ExecResult]) -> dict[str, Any]:
-    """The fields that a single-turn run adds to a problem's fields.
-
-    Args:
-        turns: The first turn of each sample.
-        results: The result of each turn on all tests of the problem.
-    """
-    fields = {
+    """The fields that a single-turn run adds to a problem's: by sample, first turns and their results on all tests."""
+    return {
         "responses": [turn.response for turn in turns],
         "exec_results": [result.to_record() for result in results],
-        **{field: [getattr(turn, name) for turn in turns] for field, name in _GENERATION.items()},
+        **{field: row for field, [row] in _generation([turns]).items()},
     }
-    return _without_unknown_costs(fields, turns)
 
 
 def encode_multi_turn(trajectories: Sequence[Trajectory], public_tests: PublicTests) -> dict[str, Any]:
     """The fields that a multi-turn run adds to those of its input; every turn must have a public result."""
     by_turn = list(zip(*(trajectory.turns for trajectory in trajectories), strict=True))
-    fields = {
+    return {
         "public_tests": public_tests,
         "conversations": [trajectory.messages for trajectory in trajectories],
         "raw_responses": [[turn.response for turn in turns] for turns in by_turn],
         "public_pass_rates": [[turn.public_pass_rate for turn in turns] for turns in by_turn],
         "public_exec_results": [[_present(turn.public_result).to_record() for turn in turns] for turns in by_turn],
-        **{
-            field: [[getattr(turn, name) for turn in turns] for turns in by_turn] for field, name in _GENERATION.items()
-        },
+        **_generation(by_turn),
     }
-    return _without_unknown_costs(fields, [turn for turns in by_turn for turn in turns])
 
 
 def encode_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -161,14 +141,12 @@ def _present(value: T | None) -> T:
     return value
 
 
-def _without_unknown_costs(fields: dict[str, Any], turns: Sequence[Turn]) -> dict[str, Any]:
-    """The fields, without `costs` if no response has a cost, as with models that are served locally."""
-    if all(turn.cost is None for turn in turns):
+def _generation(rows: Sequence[Sequence[Turn]]) -> dict[str, list[list[Any]]]:
+    """The generation fields of rows of turns, without `costs` if no response has one, as of a model served locally."""
+    fields = {field: [[getattr(turn, name) for turn in row] for row in rows] for field, name in _GENERATION.items()}
+    if all(cost is None for row in fields["costs"] for cost in row):
         del fields["costs"]
     return fields
-
-
-# --- reading ------------------------------------------------------------------------------------------------------
 
 
 def read_trajectories(
@@ -291,7 +269,7 @@ def _fits_the_conversations(group: ProblemTrajectories) -> bool:
             failure = turn.public_result.first_failure() if turn.public_result else None
             if shown not in turn.response:
                 return False
-            if failure is not None and turn.feedback is not None and failure.strip() not in turn.feedback:
+            if turn.feedback is not None and (failure or "").strip() not in turn.feedback:
                 return False
     return True
 
@@ -347,10 +325,7 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
 
 
 def _results(record: Mapping[str, Any], tests: int) -> list[_Result]:
-    """The results of a single-turn record, with one entry for each test.
-
-    The authors' judge writes a single failed entry if no test was run.
-    """
+    """The results of a single-turn record; the authors' judge writes a single failed entry if no test was run."""
     results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
     if not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")

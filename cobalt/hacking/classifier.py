@@ -22,8 +22,8 @@ from cobalt.engine.api_flags import ApiFlags
 from cobalt.episode import Message
 from cobalt.episode.templates import templates
 from cobalt.hacking.categories import (
-    CATEGORIES,
     NOT_CLASSIFIED,
+    OUTCOMES,
     UNKNOWN,
     majority,
     paper_category,
@@ -53,6 +53,13 @@ ANSWER_SCHEMA: dict[str, Any] = {
 }
 """The schema of an answer, for providers that can enforce one."""
 
+_COMPLETION = {
+    "responses": "text",
+    "finish_reasons": "finish_reason",
+    "completion_tokens": "completion_tokens",
+    "costs": "cost",
+}
+"""Fields of a classified event, and attributes of its completions."""
 _PROMPTS = Path(__file__).parent / "prompts"
 _SECTIONS = {
     "PROBLEM": "question",
@@ -133,31 +140,20 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
 
 
 async def _classify(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> Outcome:
-    events = read_event_texts(settings.input_file)
+    events = [(content_key(event), event) for event in read_event_texts(settings.input_file)]
     extracted = read_summary(settings.input_file) or {}
     labels = _read_labels(settings.human_labels) if settings.human_labels else {}
-    contents = {content_key(event): event for event in events}
     about = dict(await engine.describe())
-    answers = await _ask(settings, engine, contents, structured)
+    answers = await _ask(settings, engine, dict(events), structured)
     read = paper_category if settings.paper_verdicts else parse_category
     votes = {key: [read(completion.text) for completion in row] for key, row in answers.items()}
     categories = {key: row[0] if settings.paper_verdicts else majority(row) for key, row in votes.items()}
-    records = []
-    for event in events:
-        key = content_key(event)
-        completions = answers.get(key, [])
-        records.append(
-            event
-            | {
-                "key": key,
-                "category": categories.get(key),
-                "votes": votes.get(key, []),
-                "responses": [completion.text for completion in completions],
-                "finish_reasons": [completion.finish_reason for completion in completions],
-                "completion_tokens": [completion.completion_tokens for completion in completions],
-                "costs": [completion.cost for completion in completions],
-            }
-        )
+    records = [
+        event
+        | {"key": key, "category": categories.get(key), "votes": votes.get(key, [])}
+        | {field: [getattr(one, name) for one in answers.get(key, [])] for field, name in _COMPLETION.items()}
+        for key, event in events
+    ]
     summary = _summarise([record["category"] for record in records], votes, categories, labels)
     if LOOKED_AT in extracted:
         summary[LOOKED_AT] = extracted[LOOKED_AT]
@@ -177,7 +173,7 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
         title=f"Categories of hacking events: {settings.output_file}",
         wrote=str(settings.output_file),
         next=f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report",
-        failed=len(contents) - len(answers),
+        failed=len(dict(events)) - len(answers),
     )
 
 
@@ -190,7 +186,8 @@ def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[M
     """
     environment = _templates()
     fence = content_key(event)
-    sections = [(name, _without_control_tokens(str(event[field]))) for name, field in _SECTIONS.items()]
+    # Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own.
+    sections = [(name, str(event[field]).replace("<|", "< |")) for name, field in _SECTIONS.items()]
     system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
     user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
     return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]
@@ -199,11 +196,6 @@ def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[M
 @functools.cache
 def _templates() -> jinja2.Environment:
     return templates(_PROMPTS)
-
-
-def _without_control_tokens(text: str) -> str:
-    """Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own."""
-    return text.replace("<|", "< |")
 
 
 async def _ask(
@@ -235,10 +227,9 @@ def _summarise(
     categories: Mapping[str, str],
     labels: Mapping[str, str],
 ) -> Summary:
-    counts = Counter(classified)
-    events: dict[str, int | float] = {name: counts[name] for name in (*CATEGORIES, UNKNOWN)}
+    counts = Counter(NOT_CLASSIFIED if category is None else category for category in classified)
     summary: Summary = {
-        "events": events | {NOT_CLASSIFIED: counts[None]},
+        "events": {name: counts[name] for name in OUTCOMES},
         "votes": {
             "distinct events": len(votes),
             "votes": sum(len(row) for row in votes.values()),
@@ -249,22 +240,22 @@ def _summarise(
             ),
         },
     }
-    complete = [row for row in votes.values() if UNKNOWN not in row]
     if any(len(row) > 1 for row in votes.values()):
-        agreement: dict[str, int | float] = {"distinct events with all verdicts": len(complete)}
-        kappa = fleiss_kappa(complete)
-        summary["agreement of votes"] = agreement if kappa is None else agreement | {"Fleiss' kappa": round(kappa, 4)}
+        complete = [row for row in votes.values() if UNKNOWN not in row]
+        summary["agreement of votes"] = {"distinct events with all verdicts": len(complete)}
+        if (kappa := fleiss_kappa(complete)) is not None:
+            summary["agreement of votes"]["Fleiss' kappa"] = round(kappa, 4)
     if labels:
         both = [(categories[key], label) for key, label in labels.items() if key in categories]
         pairs = [pair for pair in both if pair[0] != UNKNOWN]
-        people: dict[str, int | float] = {
+        summary["agreement with people"] = {
             "labels": len(labels),
             "labels without an event": len(labels) - len(both),
             "compared": len(pairs),
             "agree": sum(a == b for a, b in pairs),
         }
-        kappa = cohen_kappa(pairs)
-        summary["agreement with people"] = people if kappa is None else people | {"Cohen's kappa": round(kappa, 4)}
+        if (kappa := cohen_kappa(pairs)) is not None:
+            summary["agreement with people"]["Cohen's kappa"] = round(kappa, 4)
     return summary
 
 

@@ -51,25 +51,22 @@ def read_events(path: Path) -> list[HackingEvent]:
     Raises:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
-    events: list[HackingEvent] = []
-    seen: set[tuple[ProblemId, int, int]] = set()
+    events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
     for place, problem, record in _records(path, {"sample": int, "turn": int}):
-        given = record.get("category")
-        category = NOT_CLASSIFIED if given is None else str(given).replace("_", " ").casefold().strip()
+        recorded = record.get("category")
+        category = NOT_CLASSIFIED if recorded is None else str(recorded).replace("_", " ").casefold().strip()
         if category not in OUTCOMES:
-            raise UserError(f"{place}: category {given!r} is none of {', '.join(OUTCOMES)}")
+            raise UserError(f"{place}: category {recorded!r} is none of {', '.join(OUTCOMES)}")
         program = record.get("current_code")
         if program is not None and not isinstance(program, str):
             raise UserError(f"{place}: field 'current_code' is not a string")
-        event = HackingEvent(problem, record["sample"], record["turn"], category, program)
-        if (event.problem, event.sample, event.turn) in seen:
+        sample, turn = record["sample"], record["turn"]
+        if (problem, sample, turn) in events:
             raise UserError(
-                f"{place}: problem {problem!r}, sample {event.sample}, turn {event.turn} is there twice: remove one of"
-                " the two lines"
+                f"{place}: problem {problem!r}, sample {sample}, turn {turn} is there twice: remove one line"
             )
-        seen.add((event.problem, event.sample, event.turn))
-        events.append(event)
-    return events
+        events[problem, sample, turn] = HackingEvent(problem, sample, turn, category, program)
+    return list(events.values())
 
 
 def read_event_texts(path: Path) -> list[dict[str, Any]]:
@@ -108,10 +105,10 @@ def tempted_turns(path: Path) -> int | None:
     Raises:
         UserError: the manifest cannot be read.
     """
-    found: object = read_summary(path)
+    value: Any = read_summary(path)
     for name in (LOOKED_AT, TEMPTED):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, int) else None
 
 
 def content_key(event: Mapping[str, Any]) -> str:

@@ -16,9 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.manifest import write_summary
-from cobalt.stage.records import RecordFile
-from cobalt.stage.run import Input, OptionalFile, Outcome, Output, each, quoted, stage
+from cobalt.stage.run import Input, OptionalFile, Outcome, Output, quoted, stage, whole
 
 _NAMED_IDS = 10  # most unknown ids that an error message lists
 
@@ -40,57 +38,45 @@ class PerturbationSettings:
 
 
 @stage
-async def perturb(settings: PerturbationSettings) -> Outcome:
-    """Write the perturbed problems in the order of the input, and count them; running again resumes.
+def perturb(settings: PerturbationSettings) -> Outcome:
+    """Write the perturbed problems in the order of the input, and count them.
 
-    A record is the problem's fields, `modified_test_cases` (all public tests, the swapped ones first) and
-    `perturbed_public_test_cases` (the two).
+    A record is the problem's fields, `modified_test_cases` (the two tests with swapped outputs) and
+    `perturbed_public_test_cases` (all public tests, the swapped ones first).
 
     Raises:
         UserError: bad input, a result that other settings made, or no problem is left.
     """
     problems = load_problems(settings.input_file)
     excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
-    for problem in problems:
-        if len(problem.public_tests) == 0:
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field"
-                " 'public_test_cases') to perturb"
-            )
     counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
 
-    def pairs() -> Iterator[tuple[Problem, TestSuite, TestSuite]]:
+    def records() -> Iterator[dict[str, Any]]:
         for problem in problems:
+            if not len(problem.public_tests):
+                raise UserError(
+                    f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases')"
+                    " to perturb"
+                )
             if str(problem.id) in excluded:
                 counts[BY_ID] += 1
             elif problem.public_tests.asserts:  # without expected outputs that could be swapped
                 counts[ASSERTIONS] += 1
             elif pair := swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}")):
                 counts["perturbed"] += 1
-                yield problem, *pair
+                modified, perturbed = (suite.to_json() for suite in pair)
+                yield dict(problem.record) | {"modified_test_cases": modified, PERTURBED_TESTS: perturbed}
             else:
                 counts[EQUAL] += 1
 
-    async def record(item: tuple[Problem, TestSuite, TestSuite]) -> dict[str, Any]:
-        problem, modified, perturbed = item
-        return dict(problem.record) | {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
-
-    with RecordFile(settings.output_file) as output:
-        await each(
-            pairs(),
-            lambda item: item[0].id,
-            record,
-            output,
-            arguments={"stage": "perturbation", "seed": settings.seed},
-            inputs=[settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])],
-            concurrency=1,
-            description=None,
-        )
-    if counts["perturbed"] == 0:
-        raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
-    write_summary(settings.output_file, {"problems": counts})
+    inputs = [settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])]
+    with whole(settings.output_file, {"stage": "perturbation", "seed": settings.seed}, inputs) as result:
+        result.write(records())
+        if not counts["perturbed"]:
+            raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
+        result.summary = {"problems": counts}
     return Outcome(
-        summary={"problems": counts},
+        summary=result.summary,
         title=f"Perturbed public tests: {settings.output_file}",
         wrote=str(settings.output_file),
         next=f"cobalt repair -i {quoted(settings.output_file)} --public_tests perturbed"
@@ -114,12 +100,12 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
     order = list(range(len(public)))
     rng.shuffle(order)
     first_with: dict[str, int] = {}
-    for place in order:
-        first_with.setdefault(public.outputs[place].strip(), place)
+    for index in order:
+        first_with.setdefault(public.outputs[index].strip(), index)
     if len(first_with) < 2:
         return None
     left, right = list(first_with.values())[:2]
-    rest = public.select(place for place in range(len(public)) if place not in (left, right))
+    rest = public.select(index for index in range(len(public)) if index not in (left, right))
     swapped = replace(public.select([left, right]), outputs=(public.outputs[right], public.outputs[left]))
     return swapped, replace(public, inputs=swapped.inputs + rest.inputs, outputs=swapped.outputs + rest.outputs)
 
@@ -127,19 +113,13 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
     """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text: give one id a line") from None
-    ids = dict.fromkeys(line.strip() for line in lines if line.strip())
-    known = {str(problem.id) for problem in problems}
-    unknown = [identifier for identifier in ids if identifier not in known]
-    if unknown:
-        named = ", ".join(map(repr, unknown[:_NAMED_IDS]))
-        more = f" and {len(unknown) - _NAMED_IDS} more" if len(unknown) > _NAMED_IDS else ""
+    ids = {line.strip() for line in text.split("\n")} - {""}
+    if unknown := sorted(ids - {str(problem.id) for problem in problems}):
         raise UserError(
-            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file} ({named}{more}):"
-            " correct or remove them"
+            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file}"
+            f" ({', '.join(map(repr, unknown[:_NAMED_IDS]))}): correct or remove them"
         )
     return frozenset(ids)

@@ -9,6 +9,7 @@ after the program, in its namespace. Assertion tests have another driver
 import functools
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cobalt.judge.inside import call_driver, script_driver
@@ -54,20 +55,14 @@ def call_driver_of(fn_name: str | None, asserts: bool = False) -> str:
     """
     if fn_name is None:
         return ""
+    driver = _functions_of(call_driver, "_judge_json")
     if asserts:
-        return f"{_driver()}\n\n\n{_script_driver()}\n\n_judge_script({fn_name!r})\n"
-    return f"{_driver()}\n\n_judge_call({fn_name!r})\n"
+        return f"{driver}\n\n\n{_functions_of(script_driver, '_judge_typed')}\n\n_judge_script({fn_name!r})\n"
+    return f"{driver}\n\n_judge_call({fn_name!r})\n"
 
 
 @functools.cache
-def _driver() -> str:
-    """The functions of the driver of calls as text."""
-    text = Path(call_driver.__file__).read_text(encoding="utf-8")
-    return text[text.index("def _judge_json") :].rstrip()
-
-
-@functools.cache
-def _script_driver() -> str:
-    """The functions of the driver of assertion tests as text."""
-    text = Path(script_driver.__file__).read_text(encoding="utf-8")
-    return text[text.index("def _judge_typed") :].rstrip()
+def _functions_of(driver: ModuleType, first: str) -> str:
+    """The functions of a driver as text, from the one of that name on."""
+    text = Path(str(driver.__file__)).read_text(encoding="utf-8")
+    return text[text.index(f"def {first}") :].rstrip()

@@ -12,8 +12,7 @@ import os
 import resource
 import socket
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from cobalt.judge.settings import MIB, JudgeSettings
 from cobalt.judge.verdict import VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-
-HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,117 +39,75 @@ class _Check:
     expected: VerdictKind = VerdictKind.PASSED
 
 
-_HOST_FILE = """
-path, folder = input(), input()
-found = []
-for target in (path, folder, "/root", "/home", "/etc/passwd", "/proc/1/root" + path):
+# What each program begins with: the lines of standard input, and what the checks use.
+_HEAD = """
+import os, time
+secret, home, port, private = (input() for _ in range(4))
+def works(action, *arguments):
     try:
-        found.append((target, open(target).read(10) if "." in target else __import__("os").listdir(target)))
+        action(*arguments)
     except OSError:
-        pass
-print(found or "held")
+        return False
+    return True
+def hold(bad):
+    print(bad or "held")
+"""
+_HOST_FILE = """
+paths = (secret, home, "/root", "/home", "/etc/passwd", "/proc/1/root" + secret)
+hold([path for path in paths if works(open, path) or works(os.listdir, path)])
 """
 _HOME_ELSEWHERE = """
-import os
-private = set([input() for _ in range(4)][3].split())
 tops = [top for top in ("/python", "/packages", "/usr/lib", "/usr/lib64") if os.path.isdir(top)]
 entries = [entry for top in tops for entry in os.scandir(top)]
 entries += [entry for one in entries if one.path.startswith("/python") and one.is_dir() for entry in os.scandir(one)]
 stats = [(one.path, one.stat(follow_symlinks=False)) for one in entries]
-seen = [path for path, one in stats if "%s:%s" % (one.st_dev, one.st_ino) in private]
-print(seen or "held")
+hold([path for path, one in stats if "%s:%s" % (one.st_dev, one.st_ino) in private.split()])
 """
 _DEVICES = """
-import os
-with open("/dev/null", "r+b", 0) as null, open("/dev/zero", "rb", 0) as zero, open("/dev/full", "wb", 0) as full:
-    works = null.write(b"x") == 1 and null.read() == b"" and zero.read(1) == bytes(1)
-    try:
-        full.write(b"x")
-        works = False
-    except OSError as error:
-        works = works and error.errno == 28
-changed = []
-for name in ("null", "zero", "full", "random", "urandom"):
-    try:
-        os.utime("/dev/" + name)
-        changed.append(name)
-    except OSError:
-        pass
-others = set(os.listdir("/dev")) - {"full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
-print("held" if works and not changed and not others else (works, changed, others))
+null, zero, full = open("/dev/null", "r+b", 0), open("/dev/zero", "rb", 0), open("/dev/full", "wb", 0)
+used = null.write(b"x") == 1 and null.read() == b"" and zero.read(1) == bytes(1) and not works(full.write, b"x")
+names = {"full", "null", "random", "urandom", "zero"}
+changed = [name for name in names if works(os.utime, "/dev/" + name)]
+others = set(os.listdir("/dev")) - names - {"shm", "stderr", "stdin", "stdout"}
+hold([] if used and not changed and not others else (used, changed, others))
 """
 _PIPES = """
-import os, time
 ours, theirs = os.pipe()
 os.write(theirs, bytes(30000))
 whole = len(os.read(ours, 30000)) == 30000
 for number in range(8):
     if os.fork() == 0:
         count = 0
-        try:
-            while count < 60:
-                os.pipe()
-                count += 1
-        except OSError:
-            pass
+        while count < 60 and works(os.pipe):
+            count += 1
         open(str(number), "w").write("x" * count)
         time.sleep(0.2)
         os._exit(0)
-while True:
-    try:
-        os.wait()
-    except ChildProcessError:
-        break
+for number in range(8):
+    os.wait()
 together = sum(os.path.getsize(str(number)) for number in range(8))
-print("held" if whole and (os.getuid() != 0 or together < 320) else (whole, together))
+hold([] if whole and (os.getuid() != 0 or together < 320) else (whole, together))
 """
 _ENVIRONMENT = """
-import contextlib
-import os
-input(); input()
 known = {"HOME", "LANG", "LC_CTYPE", "LD_BIND_NOW", "LD_LIBRARY_PATH", "OPENBLAS_NUM_THREADS", "PWD", "PYTHONHASHSEED"}
-print(sorted(set(os.environ) - known) or "held")
+hold(sorted(set(os.environ) - known))
 """
 _NETWORK = """
 import socket
-input(); input(); port = int(input())
-opened = []
-for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, 40):
-    try:
-        socket.socket(family, socket.SOCK_DGRAM)
-        opened.append(family)
-    except OSError:
-        pass
-try:
-    socket.create_connection(("127.0.0.1", port), 1)
-    opened.append("a server on the host")
-except OSError:
-    pass
-print(opened or "held")
+families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, 40)
+opened = [family for family in families if works(socket.socket, family, socket.SOCK_DGRAM)]
+hold(opened + ["a server on the host"] * works(socket.create_connection, ("127.0.0.1", int(port)), 1))
 """
 _PRIVILEGES = """
-import ctypes, os
+import ctypes
 libc = ctypes.CDLL(None)
 sets = ctypes.create_string_buffer(24)
 libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), sets)
-print("held" if not any(sets.raw) and libc.prctl(39, 0, 0, 0, 0) == 1 and libc.prctl(21) == 2 else "has privileges")
+hold("has privileges" if any(sets.raw) or libc.prctl(39, 0, 0, 0, 0) != 1 or libc.prctl(21) != 2 else "")
 """
 _PROCESSES = """
-import contextlib
-import os
 seen = os.listdir("/proc") + ([] if os.getpid() == 1 and os.getppid() == 0 else ["a parent"])
-for number in range(2, 5000):
-    try:
-        os.kill(number, 0)
-        seen.append(number)
-    except OSError:
-        pass
-print(seen or "held")
-"""
-_OWN_SESSION = """
-import contextlib
-import os
-print("held" if os.getsid(0) == os.getpgid(0) == os.getpid() else (os.getsid(0), os.getpgid(0)))
+hold(seen + [number for number in range(2, 5000) if works(os.kill, number, 0)])
 """
 _KERNEL_OBJECTS = """
 import ctypes, platform
@@ -161,73 +116,47 @@ numbers = {
     "x86_64": (29, 64, 68, 240, 253, 294, 278, 275, 73, 319, 206, 46, 49, 425, 248, 298, 323),
     "aarch64": (194, 190, 186, 180, 26, 75, 76, 32, 279, 0, 211, 200, 425, 217, 241, 282),
 }[platform.machine()]
-print([number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1] or "held")
+hold([number for number in numbers if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1])
 """
 _JUDGE_FILES = """
-import contextlib
-import os
-found = [name for name in ("/judge", "/tmp/inside") if os.path.lexists(name)]
-try:
-    import inside
-    found.append("inside")
-except ImportError:
-    pass
-print(found or "held")
+import importlib.util
+seen = [name for name in ("/judge", "/tmp/inside") if os.path.lexists(name)]
+hold(seen + ["a module"] * (importlib.util.find_spec("inside") is not None))
 """
 _READ_ONLY = """
-import contextlib
-import os
-written = []
 library = os.path.dirname(os.__file__)
-for folder in ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/proc", "/judge", "/judge/inside", "/python", library):
-    try:
-        open(folder + "/planted", "w").close()
-        written.append(folder)
-    except OSError:
-        pass
-print(written or "held")
+folders = ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/proc", "/judge", "/judge/inside", "/python", library)
+hold([folder for folder in folders if works(open, folder + "/planted", "w")])
 """
 _FORK_BOMB = """
-import os, time
-count = 0
-try:
-    while count < 4000:
-        if os.fork() == 0:
-            time.sleep(60)
-            os._exit(0)
-        count += 1
-except OSError:
-    print("held")
-else:
-    print(f"{count} processes")
+def start():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+hold(["4000 processes"] * all(works(start) for _ in range(4000)))
 """
 _NOTHING_STAYS = """
-import contextlib
-import os
 seen = [name for name in os.listdir("/tmp") + os.listdir("/dev/shm") if name != "main.py"]
 open("/tmp/left", "w").write("x")
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        import time
         time.sleep(600)
     os._exit(0)
-print(seen or "held")
+hold(seen)
 """
-
 _TOGETHER = """
-import os, time
 for _ in range(3):
     if os.fork() == 0:
         break
 x = bytearray({each})
-for place in range(0, len(x), 4096):
-    x[place] = 1
+for start in range(0, len(x), 4096):
+    x[start] = 1
 time.sleep(60)
 """
 
 _CHECKS = (
-    _Check("a program runs", 'print("held")'),
+    _Check("a program runs", "hold([])"),
     _Check("the host's files and home are hidden", _HOST_FILE),
     _Check("no part of the home is among the interpreter's files and packages", _HOME_ELSEWHERE),
     _Check("the devices that programs need work, and there are no others", _DEVICES),
@@ -237,7 +166,10 @@ _CHECKS = (
     _Check("a program has no privileges, and its system calls are filtered", _PRIVILEGES),
     _Check("system calls that make lasting kernel objects are refused", _KERNEL_OBJECTS),
     _Check("other processes are hidden", _PROCESSES),
-    _Check("a test has a session and a process group of its own", _OWN_SESSION),
+    _Check(
+        "a test has a session and a process group of its own",
+        'hold("" if os.getsid(0) == os.getpgid(0) == os.getpid() else (os.getsid(0), os.getpgid(0)))',
+    ),
     _Check("the judge's own files are hidden", _JUDGE_FILES),
     _Check("everything but a private temporary folder is read-only", _READ_ONLY),
     _Check("a fork bomb stops at the limit on processes", _FORK_BOMB),
@@ -246,22 +178,20 @@ _CHECKS = (
     _Check("memory of several processes together is limited", _TOGETHER, VerdictKind.MEMORY_LIMIT),
     _Check("output is limited", "while True: print('x' * 65536)", VerdictKind.OUTPUT_LIMIT),
     _Check("an endless loop ends at the CPU limit", "while True: pass", VerdictKind.TIME_LIMIT),
-    _Check("a sleeping program ends at the wall limit", "import time; time.sleep(600)", VerdictKind.WALL_LIMIT),
 )
-
+_SLEEPS = _Check("a sleeping program ends at the wall limit", "time.sleep(600)", VerdictKind.WALL_LIMIT)
 
 _COUNTED_BY = {
     "cgroup": "memory and processes are limited by the kernel, with a cgroup for each sandbox",
     "sum": "memory is limited by the judge, which adds it up every 50 ms (it misses part of what the kernel holds)",
 }
 
-
 _BRIEF = {"cpu_seconds": 0.5, "wall_seconds": 1.0}
 # On a busy machine even a small program takes seconds, which says nothing about isolation.
 _PATIENT = {"cpu_seconds": 10.0, "wall_seconds": 30.0}
 
 
-async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Finding]:
+async def examine(settings: JudgeSettings | None = None) -> AsyncGenerator[Finding, None]:
     """Run every check under the given settings; takes about two seconds.
 
     The checks of time limits have short ones, and the other checks long ones.
@@ -280,8 +210,8 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         "paper_guard": False,  # the guard would hide what the sandbox lets through
         "stdin": "file",
     }
-    kept = {name: value for name, value in base if name in JudgeSettings.model_fields}
-    patient, brief = (JudgeSettings.model_validate(kept | changes | limits) for limits in (_PATIENT, _BRIEF))
+    given = {name: value for name, value in base if name in JudgeSettings.model_fields}
+    patient, brief = (JudgeSettings.model_validate(given | changes | limits) for limits in (_PATIENT, _BRIEF))
     claim = "sandboxes can be built"
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -299,16 +229,11 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncIterator[Findin
         secret = Path(folder) / "secret.txt"
         secret.write_text("secret", encoding="utf-8")
         stdin = f"{secret}\n{Path.home()}\n{server.getsockname()[1]}\n{_private()}\n"
-        sleeping = {}  # a program that sleeps until its limit keeps no other from its work
+        sleeping = asyncio.create_task(_run(idle, _SLEEPS, stdin))  # meanwhile the others run
+        stack.push_async_callback(_ended, sleeping)
         for check in _CHECKS:
-            if check.expected is VerdictKind.WALL_LIMIT:
-                sleeping[check.claim] = asyncio.create_task(_run(idle, check, stdin))
-                stack.push_async_callback(_ended, sleeping[check.claim])
-        for check in _CHECKS:
-            if check.claim in sleeping:
-                yield await sleeping[check.claim]
-            else:
-                yield await _run(busy if check.expected is VerdictKind.TIME_LIMIT else judge, check, stdin)
+            yield await _run(busy if check.expected is VerdictKind.TIME_LIMIT else judge, check, stdin)
+        yield await sleeping
 
 
 def _private() -> str:
@@ -332,18 +257,15 @@ def _crashes() -> Finding:
         pattern = Path("/proc/sys/kernel/core_pattern").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return Finding(claim, True)
+    advice = ""
     if pattern.startswith("@"):
-        return Finding(
-            claim, False, f"kernel.core_pattern is {pattern!r}, a socket that gets each crash: set another one"
-        )
+        advice = "a socket that gets each crash: set another one"
     if pattern.startswith("|") and resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
-        return Finding(
-            claim,
-            False,
-            f"kernel.core_pattern is {pattern!r}, and this process may not raise its limit on core dumps"
-            " from 0 to the 1 that turns it off: start the judge with a hard limit above 0 (systemd: LimitCORE=1)",
+        advice = (
+            "and this process may not raise its limit on core dumps from 0 to the 1 that turns it off: start the judge"
+            " with a hard limit above 0 (systemd: LimitCORE=1)"
         )
-    return Finding(claim, True)
+    return Finding(claim, not advice, f"kernel.core_pattern is {pattern!r}, {advice}" if advice else "")
 
 
 async def require_isolation(settings: JudgeSettings) -> None:
@@ -354,21 +276,13 @@ async def require_isolation(settings: JudgeSettings) -> None:
     """
     if settings.unsafe:
         return
-    async with _closing(examine(settings)) as findings:
+    async with contextlib.aclosing(examine(settings)) as findings:
         async for finding in findings:
             if not finding.holds:
                 raise UserError(
                     f"programs cannot be isolated on this machine: the check that {finding.claim} failed "
                     f"({finding.seen}); run `python -m cobalt.judge doctor` for the details"
                 )
-
-
-@asynccontextmanager
-async def _closing(findings: AsyncIterator[Finding]) -> AsyncIterator[AsyncIterator[Finding]]:
-    try:
-        yield findings
-    finally:
-        await findings.aclose()  # type: ignore[attr-defined]
 
 
 async def _ended(task: "asyncio.Task[Finding]") -> None:
@@ -379,13 +293,12 @@ async def _ended(task: "asyncio.Task[Finding]") -> None:
 
 async def _run(judge: LocalJudge, check: _Check, stdin: str) -> Finding:
     # Twice, since some checks are about what the first run leaves for the second.
-    code = check.code.replace("{each}", str(judge.settings.memory_bytes // 2))
-    result = await judge.judge(code, TestSuite((stdin, stdin), (HELD, HELD)))
-    wrong = [place for place, verdict in enumerate(result.verdicts) if verdict.kind is not check.expected]
-    if not wrong:
-        return Finding(check.claim, True)
-    place = wrong[0]
-    return Finding(check.claim, False, f"{result.verdicts[place].kind}: {result.feedback[place]}"[:1000])
+    code = _HEAD + check.code.replace("{each}", str(judge.settings.memory_bytes // 2))
+    result = await judge.judge(code, TestSuite((stdin, stdin), ("held", "held")))
+    for verdict, text in zip(result.verdicts, result.feedback, strict=True):
+        if verdict.kind is not check.expected:
+            return Finding(check.claim, False, f"{verdict.kind}: {text}"[:1000])
+    return Finding(check.claim, True)
 
 
 def summary(findings: list[Finding]) -> str:

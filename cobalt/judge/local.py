@@ -5,25 +5,21 @@ The rest of the library depends on the protocol `Judge`. `LocalJudge` runs in th
 """
 
 import asyncio
-import heapq
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
-from cobalt.judge.asserting import check_suite, checker_program, decided, returned_values
-from cobalt.judge.calling import call_driver_of, module_name
-from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
-from cobalt.judge.grading import compile_error, grade
-from cobalt.judge.prelude import prelude_of
+from cobalt.judge.asserting import check_suite, checker_program, decided
+from cobalt.judge.grading import grade
+from cobalt.judge.progress import Progress
 from cobalt.judge.sandbox.cgroups import Place, find_place
 from cobalt.judge.sandbox.isolation import check_paths
-from cobalt.judge.sandbox.sandbox import Around, Execution, Sandbox
+from cobalt.judge.sandbox.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
-from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
+from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.retrying import retrying
@@ -31,23 +27,13 @@ from cobalt.stage.retrying import retrying
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-# Number of tests that the authors' judge runs at once; `suite_seconds` is counted with it.
-PAPER_LANES = 4
 # One more idle sandbox is used for every this many tests of a suite; not more, because each compiles the program again.
 TESTS_PER_SHARE = 4
-
-# Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
-VALUES_BYTES = 32 << 20
-
-# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor. Like the limit of a
-# single test, it only bounds how long a sandbox can be held.
-LONGEST_STARVATION = 20
 
 # Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
 
 AnyJudge = TypeVar("AnyJudge")
-_Graded = tuple[Verdict, str]
 
 
 class Judge(Protocol):
@@ -119,16 +105,16 @@ class LocalJudge:
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """Run `code` on every test of `suite` and compare; see `Judge`."""
-        progress = _Progress(code, suite, self.settings, stop_at_first_failure)
+        progress = Progress(code, suite, self.settings, stop_at_first_failure)
         result = await self._run(progress)
         if not suite.asserts:
             return result
         values = {index: progress.values[index] for index, passed in enumerate(result.passing) if passed}
-        checks = _Progress(checker_program(), check_suite(suite, values), self.settings, stop_at_first_failure)
+        checks = Progress(checker_program(), check_suite(suite, values), self.settings, stop_at_first_failure)
         checked = await self._run(checks) if values else ExecResult([], [], [])
         return decided(suite, result, values, checked, stop_at_first_failure=stop_at_first_failure)
 
-    async def _run(self, progress: "_Progress") -> ExecResult:
+    async def _run(self, progress: Progress) -> ExecResult:
         """Take a program through its suite.
 
         Raises:
@@ -197,7 +183,7 @@ class LocalJudge:
                 if attempt == ATTEMPTS or not self._open:
                     raise
 
-    async def _help(self, progress: "_Progress") -> InfrastructureError | None:
+    async def _help(self, progress: Progress) -> InfrastructureError | None:
         """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
         if self._waiting or self._idle.empty():
             return None
@@ -243,13 +229,13 @@ class LocalJudge:
         return sandbox
 
     async def _started(self) -> Sandbox:
-        async def start() -> Sandbox:
-            sandbox = Sandbox(self.settings, self._place)
-            await sandbox.start()
-            return sandbox
+        sandbox: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(self._start)
+        return sandbox
 
-        started: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(start)
-        return started
+    async def _start(self) -> Sandbox:
+        sandbox = Sandbox(self.settings, self._place)
+        await sandbox.start()
+        return sandbox
 
 
 @asynccontextmanager
@@ -283,126 +269,6 @@ def _cgroup_place(settings: JudgeSettings) -> Place | None:
     return place
 
 
-class _Progress:
-    """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
-
-    def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
-        self.source = code.encode("utf-8", "surrogatepass")
-        self.suite = suite
-        self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
-        self._room = VALUES_BYTES
-        # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
-        compared = {} if suite.comparison is None else {"comparison": suite.comparison}
-        self.settings = settings.model_copy(update=compared)
-        driver = call_driver_of(suite.fn_name, suite.asserts)
-        before = prelude_of(suite, self.settings)
-        self.around = Around(*before, driver, module_name(suite.fn_name), suite.top_level_return)
-        self._stop = stop
-        self._waiting = list(range(len(suite) - 1, -1, -1))
-        self._done: list[_Graded | None] = [None] * len(suite)
-        self._idle = [0.0] * len(suite)
-        self._starved = [0.0] * len(suite)
-        # Sums over the finished tests at the start of the list, kept so that each test is counted once.
-        self._counted, self._cpu_spent, self._idle_spent, self._starved_spent = 0, 0.0, 0.0, 0.0
-        self._lanes = [0.0] * PAPER_LANES
-        self._end: tuple[int, str] | None = None
-
-    def take(self) -> int | None:
-        """The index of the next test to run; None if no test is left or the rest need not run."""
-        if not self._waiting or self._cut() is not None:
-            return None
-        return self._waiting.pop()
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether another test must be run."""
-        return bool(self._waiting) and self._cut() is None
-
-    def give_back(self, index: int) -> None:
-        """Put back a test whose sandbox broke."""
-        self._waiting.append(index)
-        self._waiting.sort(reverse=True)
-
-    def settle(self, index: int, graded: _Graded, run: Execution) -> None:
-        """Record a test's outcome, and the time in which it was idle or waited for a processor."""
-        self._done[index] = graded
-        self._idle[index] = run.idle_seconds
-        self._starved[index] = max(0.0, run.wall_seconds - run.idle_seconds - run.cpu_seconds)
-
-    def keep_values(self, index: int, graded: _Graded, stdout: bytes) -> _Graded:
-        """Keep what the calls of an assertion test returned, until its check is run; returns the test's outcome.
-
-        Values beyond `VALUES_BYTES` of a suite are not kept, and their test exceeds the limit on output.
-        """
-        verdict = graded[0]
-        if verdict.kind is not VerdictKind.PASSED:
-            return graded
-        if len(stdout) > self._room:
-            limit = f"{VALUES_BYTES} bytes in all tests"
-            text = failure_text(VerdictKind.OUTPUT_LIMIT, self.suite.inputs[index], "", "", "", limit)
-            return replace(verdict, kind=VerdictKind.OUTPUT_LIMIT), text
-        self._room -= len(stdout)
-        self.values[index] = returned_values(stdout)
-        return graded
-
-    def fail_all(self, message: str) -> None:
-        """Record that the program does not compile."""
-        self._waiting.clear()
-        for index, stdin in enumerate(self.suite.inputs):
-            self._done[index] = compile_error(message, stdin, self.settings)
-
-    def _cut(self) -> tuple[int, str] | None:
-        """How many tests at the start of the list count, and the feedback of the others; None while all count.
-
-        Decided from the finished tests in list order.
-        """
-        while self._end is None and self._counted < len(self._done):
-            graded = self._done[self._counted]
-            if graded is None:
-                return None
-            self._cpu_spent += graded[0].cpu_seconds
-            self._idle_spent += self._idle[self._counted]
-            self._starved_spent += self._starved[self._counted]
-            heapq.heapreplace(self._lanes, self._lanes[0] + graded[0].cpu_seconds + self._idle[self._counted])
-            self._counted += 1
-            limit = self.settings.suite_seconds
-            if limit is not None and max(self._lanes) > limit:
-                self._end = 0, f"TimeoutError: the program did not finish all tests within {limit:g} s."
-            elif (reason := self._reason(graded[0])) is not None:
-                self._end = self._counted, not_run_text(reason)
-        return self._end
-
-    def _reason(self, last: Verdict) -> str | None:
-        """Why tests after the last counted one do not count; None if they count."""
-        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
-        if self._stop and last.kind is not VerdictKind.PASSED:
-            return EARLIER_TEST_FAILED
-        if cpu is not None and self._cpu_spent > cpu:
-            return f"the suite's budget of {cpu:g} s of CPU time was spent"
-        if wall is not None and self._idle_spent > wall:
-            return f"the suite's budget of {wall:g} s of waiting was spent"
-        if wall is not None and self._starved_spent > LONGEST_STARVATION * wall:
-            return f"the suite waited for a processor for longer than {LONGEST_STARVATION * wall:g} s"
-        return None
-
-    def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
-        """The whole suite's result. Tests that ran although the suite was cut off before them are `not_run`."""
-        kept, text = self._cut() or (len(self._done), "")
-        graded = [
-            item if index < kept and item is not None else (Verdict(VerdictKind.NOT_RUN), text)
-            for index, item in enumerate(self._done)
-        ]
-        return ExecResult(
-            [verdict.kind is VerdictKind.PASSED for verdict, _ in graded],
-            [text for _, text in graded],
-            [verdict for verdict, _ in graded],
-            self.settings.comparison,
-            not self.settings.unsafe,
-            queue_seconds,
-            run_seconds,
-        )
-
-
 async def _execute(
     sandbox: Sandbox, code: str, stdin: str, limits: JudgeSettings, files: Mapping[str, str] | None
 ) -> Execution | str:
@@ -417,7 +283,7 @@ async def _execute(
     return run if run is not None else failure or ""
 
 
-async def _attempt(progress: _Progress, sandbox: Sandbox) -> InfrastructureError | None:
+async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError | None:
     """Run tests in one sandbox until none is left or the sandbox breaks; returns the failure that broke it, if any."""
     index = progress.take()
     if index is None:

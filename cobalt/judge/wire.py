@@ -12,7 +12,7 @@ from typing import Any
 
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.rows import TooManyValues
+from cobalt.stage.json_measure import TooManyValues
 
 APP_NAME = "evaluator"
 SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"

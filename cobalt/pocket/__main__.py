@@ -52,15 +52,16 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Build the world; the exit code."""
-    if arguments.demonstrations < TOKENIZER_DEMONSTRATIONS:
-        raise UserError(f"--demonstrations {arguments.demonstrations}: at least {TOKENIZER_DEMONSTRATIONS} are needed")
-    for flag, share in (("special_cases", arguments.special_cases), ("open_share", arguments.open_share)):
-        if not 0 <= share <= 1:
-            raise UserError(f"--{flag} {share}: a share lies between 0 and 1")
-    if arguments.base_problems is not None and arguments.base_problems < 0:
-        raise UserError(f"--base_problems {arguments.base_problems}: a number of problems is at least 0")
-    if arguments.test_problems < 1:
-        raise UserError(f"--test_problems {arguments.test_problems}: at least 1 is needed")
+    ranges = (
+        ("demonstrations", arguments.demonstrations >= TOKENIZER_DEMONSTRATIONS, f"{TOKENIZER_DEMONSTRATIONS} or more"),
+        ("special_cases", 0 <= arguments.special_cases <= 1, "from 0 to 1"),
+        ("open_share", 0 <= arguments.open_share <= 1, "from 0 to 1"),
+        ("base_problems", (arguments.base_problems or 0) >= 0, "0 or more"),
+        ("test_problems", arguments.test_problems >= 1, "1 or more"),
+    )
+    for flag, holds, rule in ranges:
+        if not holds:
+            raise UserError(f"--{flag} {getattr(arguments, flag)}: it must be {rule}")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
     if arguments.problems_only and arguments.base_problems:

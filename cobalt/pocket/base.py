@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.episode import load_prompts
@@ -47,14 +46,6 @@ class Base:
             repaired = [right for wrong, right in zip(before, after, strict=True) if not wrong]
             rates.append(sum(repaired) / len(repaired) if repaired else None)
         return rates
-
-    def to_json(self) -> dict[str, Any]:
-        """The shares, rounded to six digits."""
-        return {
-            "problems": len(self.solved),
-            "pass_at_1": [round(share, 6) for share in self.pass_at_1],
-            "repair_rates": [None if rate is None else round(rate, 6) for rate in self.repair_rates],
-        }
 
 
 def measure_base(model: Path, problems: Sequence[Problem], turns: int, seed: int) -> Base:

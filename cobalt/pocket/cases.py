@@ -22,23 +22,24 @@ _LONGEST_OUTPUT = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Cases:
-    """The public and the hidden tests of one problem."""
+class PocketProblem:
+    """A task with its public and hidden tests."""
 
+    task: Task
     public: TestSuite
     hidden: TestSuite
 
 
-def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases | None:
-    """Tests for `task`, or None when no choice of tests makes it worth posing.
+def draw_cases(task: Task, rng: random.Random) -> PocketProblem | None:
+    """`task` with its tests, or None when no choice of tests makes it worth posing.
 
     Every confusion (`Task.confusions`) fails at least one hidden test, and at least one public test unless four
     are too few for all of them. Every reading of the statement but the solution fails at least one hidden and one
     public test: the public tests tell what an open sentence means.
     """
-    pool = _draw_pool(task, rng, pool_size)
+    pool = _draw_pool(task, rng, _POOL)
     inputs = list(pool)
-    if len(inputs) < pool_size // 2 or len(set(pool.values())) < TESTS[0]:
+    if len(inputs) < _POOL // 2 or len(set(pool.values())) < TESTS[0]:
         return None
     other_readings = [reading for reading in task.readings if reading != task.solution]
     caught: list[set[str]] = []
@@ -57,7 +58,9 @@ def draw_cases(task: Task, rng: random.Random, pool_size: int = _POOL) -> Cases 
     hidden = _pick(rng, left, caught, total - PUBLIC_TESTS)
     if any(not failing.intersection(hidden) for failing in caught):
         return None
-    return Cases(*(TestSuite(tuple(part), tuple(pool[stdin] for stdin in part)) for part in (public, hidden)))
+    return PocketProblem(
+        task, *(TestSuite(tuple(part), tuple(map(pool.__getitem__, part))) for part in (public, hidden))
+    )
 
 
 def draw_public(task: Task, rng: random.Random) -> TestSuite | None:

@@ -20,11 +20,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from cobalt.episode import Message, PromptSet, load_prompts
+from cobalt.episode import Message, PromptSet, load_prompts, opening_messages
 from cobalt.episode.episode import Episode
 from cobalt.episode.trajectory import Turn
-from cobalt.pocket.cases import passes
-from cobalt.pocket.dataset import PROMPTS, PocketProblem
+from cobalt.pocket.cases import PocketProblem, passes
+from cobalt.pocket.dataset import PROMPTS
 from cobalt.pocket.demonstrations import Failure, answer, first_failure, judge_here, respond
 from cobalt.pocket.execution import run_program
 
@@ -91,7 +91,7 @@ def blind_chances(problem: PocketProblem, turns: int) -> list[Fraction]:
 
 def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> list[Fraction]:
     """Probability that a perfect repairer has solved `problem` after turn 0, 1, ..., `turns` - 1."""
-    task, public = problem.task, problem.cases.public
+    task, public = problem.task, problem.public
     solved_at = [Fraction() for _ in range(turns)]
 
     def go_on(messages: Sequence[Message], readings: Sequence[str], turn: int, chance: Fraction) -> None:
@@ -104,15 +104,12 @@ def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> li
             failure = first_failure(result, public)
             if failure is None:
                 # No test speaks against the program: a perfect repairer keeps it, right or wrong.
-                if judge_here(program, problem.cases.hidden).all_passed:
+                if judge_here(program, problem.hidden).all_passed:
                     solved_at[turn] += share
             elif not episode.done:
                 go_on(episode.messages, [other for other in readings if _agrees(other, failure)], turn + 1, share)
 
-    opening: list[Message] = [
-        {"role": "system", "content": prompts.system},
-        {"role": "user", "content": prompts.first_turn(task.statement)},
-    ]
+    opening = opening_messages(prompts.first_turn(task.statement), prompts)
     go_on(opening, [task.program(reading) for reading in task.readings], 0, Fraction(1))
     return [sum(solved_at[: turn + 1], Fraction()) for turn in range(turns)]
 

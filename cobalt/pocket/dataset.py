@@ -5,24 +5,15 @@ The same seed and sizes give the same records. Nothing is written here; `world` 
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cobalt.episode import load_prompts
-from cobalt.pocket.cases import Cases, draw_cases
+from cobalt.pocket.cases import PocketProblem, draw_cases
 from cobalt.pocket.problems import STEPS_OF, Difficulty, Split, Task, draw_task, split_of
 from cobalt.problems.problem import TestSuite
 
 SIZES: dict[Split, int] = {"train": 600, "dev": 400, "test": 100}
 PROMPTS = "pocket"
-
-
-@dataclass(frozen=True, slots=True)
-class PocketProblem:
-    """A task with its tests."""
-
-    task: Task
-    cases: Cases
 
 
 def draw_problems(split: Split, count: int, seed: int, open_share: float = 0.0) -> list[PocketProblem]:
@@ -51,11 +42,10 @@ def _worth_posing(task: Task, rng: random.Random) -> list[PocketProblem]:
     """A problem for each reading of the statement, or none unless each reading makes one."""
     problems: list[PocketProblem] = []
     for reading in task.readings:
-        meaning = task.meaning(reading)
-        cases = draw_cases(meaning, rng)
-        if cases is None:
+        problem = draw_cases(task.meaning(reading), rng)
+        if problem is None:
             return []
-        problems.append(PocketProblem(meaning, cases))
+        problems.append(problem)
     return problems
 
 
@@ -65,16 +55,15 @@ def to_record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
     `readings` holds the programs for each reading of the statement, the reference program among them, where there are
     several.
     """
-    task, cases = problem.task, problem.cases
-    whole = TestSuite(cases.public.inputs + cases.hidden.inputs, cases.public.outputs + cases.hidden.outputs)
+    task, public, hidden = problem.task, problem.public, problem.hidden
     record = {
         "id": identifier,
         "difficulty": task.difficulty,
         "question": task.statement,
         "instruction": load_prompts(PROMPTS).first_turn(task.statement),
-        "test_cases": whole.to_json(),
-        "public_test_cases": cases.public.to_json(),
-        "hidden_test_cases": cases.hidden.to_json(),
+        "test_cases": TestSuite(public.inputs + hidden.inputs, public.outputs + hidden.outputs).to_json(),
+        "public_test_cases": public.to_json(),
+        "hidden_test_cases": hidden.to_json(),
         "composition": list(task.composition),
         "solutions": [task.program(task.solution)],
     }
@@ -86,8 +75,3 @@ def to_record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
 def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str, Any]]:
     """The lines of a problem file, with ids such as `pocket-dev-0007`."""
     return [to_record(problem, f"pocket-{split}-{number:04d}") for number, problem in enumerate(problems)]
-
-
-def draw_records(split: Split, count: int, seed: int, open_share: float = 0.0) -> list[dict[str, Any]]:
-    """The records of a problem file; arguments as for `draw_problems`."""
-    return to_records(split, draw_problems(split, count, seed, open_share))

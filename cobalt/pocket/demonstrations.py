@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cobalt.episode import Message, PromptSet, load_prompts
+from cobalt.episode import Message, load_prompts, opening_messages
 from cobalt.episode.episode import Episode
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
@@ -72,9 +72,9 @@ class Demonstration:
 def draw_demonstrations(
     count: int, seed: int, special_cases: float = 0.0, open_share: float = 0.0
 ) -> Iterator[Demonstration]:
-    """`count` demonstrations for the world of `seed`; `special_cases` as for `demonstrate`, `open_share` for tasks."""
+    """`count` demonstrations for the world of `seed`; `special_cases` as for `Demonstrator`, `open_share` for tasks."""
     rng = random.Random(f"pocket demonstrations {seed}")
-    prompts = load_prompts(PROMPTS)
+    demonstrator = Demonstrator(rng, special_cases, show_change=bool(open_share))
     names, weights = list(_DIFFICULTIES), list(_DIFFICULTIES.values())
     made = 0
     while made < count:
@@ -87,80 +87,77 @@ def draw_demonstrations(
         if public is None:
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
-        item = demonstrate(task, public, depth, prompts, rng, special_cases, show_change=bool(open_share))
+        item = demonstrator.demonstrate(task, public, depth)
         if open_share and rng.random() >= KEPT_SHARES.get(item.kind, 1.0):
             continue
         yield item
         made += 1
 
 
-def demonstrate(
-    task: Task,
-    public: TestSuite,
-    depth: int,
-    prompts: PromptSet,
-    rng: random.Random,
-    special_cases: float = 0.0,
-    *,
-    show_change: bool = False,
-) -> Demonstration:
-    """One demonstration: `depth` programs with their feedback, then the response to learn.
+class Demonstrator:
+    """Writes demonstrations of tasks."""
 
-    Args:
-        task: The problem.
-        public: Its public tests.
-        depth: Number of programs before the response.
-        prompts: The prompt set, as in the rollout.
-        rng: Decides everything else.
-        special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
-            test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
-            crashed.
-        show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
-            whole plan. A model of a few million parameters often announces a change and writes the same program again
-            if it has to carry the change from a plan into the program.
-    """
-    expressions = first_choice(task, rng)
-    cases: list[str] = []
-    thought = plan(task, expressions)
-    kind: Kind = "first"
-    opening: list[Message] = [
-        {"role": "system", "content": prompts.system},
-        {"role": "user", "content": prompts.first_turn(task.statement)},
-    ]
-    episode = Episode(opening, public, prompts, turns=depth, enable_thinking=True)
-    while not episode.done:
-        program = with_special_cases(task.program(expressions), cases)
-        damaged = rng.random() < _DAMAGE
-        if damaged:
-            program = damage(program, rng)
-        result = judge_here(program, public)
-        episode.observe(Turn(respond(thought, answer(program))), result)
-        failure = first_failure(result, public)
-        kind = "change"
-        if damaged and failure is not None:
-            thought = f"The test fails: the code is broken.\n{plan(task, expressions)}"
-        else:
-            previous = expressions
-            thought, expressions = next_choice(task, expressions, failure is None, rng)
-            if expressions != previous and show_change:
-                thought = _change_shown(task, previous, expressions, failed=failure is not None)
-            elif expressions != previous:
-                thought = f"{thought}\n{plan(task, expressions)}"
-            elif failure is None:
-                kind = "keep passing"
+    def __init__(self, rng: random.Random, special_cases: float = 0.0, *, show_change: bool = False) -> None:
+        """Load the prompt set of the rollout.
+
+        Args:
+            rng: Decides every mistake and repair.
+            special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
+                test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
+                crashed.
+            show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
+                whole plan. A model of a few million parameters often announces a change and writes the same program
+                again if it has to carry the change from a plan into the program.
+        """
+        self._rng, self._special_cases, self._show_change = rng, special_cases, show_change
+        self._prompts = load_prompts(PROMPTS)
+
+    def demonstrate(self, task: Task, public: TestSuite, depth: int) -> Demonstration:
+        """One demonstration: `depth` programs with their feedback on the public tests, then the response to learn."""
+        expressions = first_choice(task, self._rng)
+        cases: list[str] = []
+        thought = plan(task, expressions)
+        kind: Kind = "first"
+        opening = opening_messages(self._prompts.first_turn(task.statement), self._prompts)
+        episode = Episode(opening, public, self._prompts, turns=depth, enable_thinking=True)
+        while not episode.done:
+            program = with_special_cases(task.program(expressions), cases)
+            damaged = self._rng.random() < _DAMAGE
+            if damaged:
+                program = damage(program, self._rng)
+            result = judge_here(program, public)
+            episode.observe(Turn(respond(thought, answer(program))), result)
+            failure = first_failure(result, public)
+            if damaged and failure is not None:
+                kind, thought = "change", f"The test fails: the code is broken.\n{plan(task, expressions)}"
             else:
-                kind = "keep failing"
-                case = None
-                if special_cases and rng.random() < special_cases:
-                    case = special_case(failure, expressions[0])
+                kind, thought, expressions = self._next(task, expressions, failure, cases)
+        program = with_special_cases(task.program(expressions), cases)
+        return Demonstration(tuple(episode.messages), respond(thought, answer(program)), kind)
+
+    def _next(
+        self, task: Task, before: Expressions, failure: "Failure | None", cases: list[str]
+    ) -> tuple[Kind, str, Expressions]:
+        """What follows a program's feedback, its thought, and the next expressions; a special case joins `cases`."""
+        thought, after = next_choice(task, before, failure is None, self._rng)
+        kind: Kind = "change"
+        if after != before and self._show_change:
+            thought = _change_shown(task, before, after, failed=failure is not None)
+        elif after != before:
+            thought = f"{thought}\n{plan(task, after)}"
+        elif failure is None:
+            kind = "keep passing"
+        else:
+            kind = "keep failing"
+            if self._special_cases and self._rng.random() < self._special_cases:
+                case = special_case(failure, after[0])
                 if case is not None and case not in cases:
-                    kind = "change"
                     cases.append(case)
+                    kind = "change"
                     thought = "The test fails, but the program looks right. Answer this test by itself."
-            if failure is not None and special_cases:
-                thought = f"{quote(failure)}{thought}"
-    program = with_special_cases(task.program(expressions), cases)
-    return Demonstration(tuple(episode.messages), respond(thought, answer(program)), kind)
+        if failure is not None and self._special_cases:
+            thought = f"{quote(failure)}{thought}"
+        return kind, thought, after
 
 
 def answer(program: str) -> str:
@@ -171,9 +168,9 @@ def answer(program: str) -> str:
 def damage(program: str, rng: random.Random) -> str:
     """`program` with a few characters of one line removed, as in a garbled response."""
     lines = program.split("\n")
-    place = rng.randrange(1, len(lines), 2)  # skips labels, unless the reader has two lines
-    start = rng.randrange(len(lines[place]))
-    lines[place] = lines[place][:start] + lines[place][start + rng.randint(1, 8) :]
+    number = rng.randrange(1, len(lines), 2)  # skips labels, unless the reader has two lines
+    start = rng.randrange(len(lines[number]))
+    lines[number] = lines[number][:start] + lines[number][start + rng.randint(1, 8) :]
     return "\n".join(lines)
 
 

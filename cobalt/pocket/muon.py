@@ -12,6 +12,8 @@ from typing import Any
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _TINY = 1e-7
+_MOMENTUM = 0.95  # in Nesterov's form
+_WEIGHT_DECAY = 0.05  # decoupled
 
 
 class Muon:
@@ -20,18 +22,12 @@ class Muon:
     Args:
         matrices: Parameters of two dimensions.
         learning_rate: Scaled by 0.2 * sqrt(larger side), so that it compares with one for AdamW.
-        momentum: Share of the last momentum that is kept; Nesterov's form.
-        weight_decay: Decoupled weight decay.
     """
 
-    def __init__(
-        self, matrices: Iterable[Any], learning_rate: float, momentum: float = 0.95, weight_decay: float = 0.05
-    ) -> None:
+    def __init__(self, matrices: Iterable[Any], learning_rate: float) -> None:
         import torch
 
         self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
         self._stacks: dict[tuple[int, int], list[Any]] = {}
         for matrix in matrices:
             self._stacks.setdefault(tuple(matrix.shape), []).append(matrix)
@@ -47,10 +43,10 @@ class Muon:
         with torch.no_grad():
             for shape, stack in self._stacks.items():
                 gradients = torch.stack([matrix.grad for matrix in stack])
-                momenta = self._momenta[shape].mul_(self.momentum).add_(gradients)
-                updates = _orthogonal(gradients.add_(momenta, alpha=self.momentum))
+                momenta = self._momenta[shape].mul_(_MOMENTUM).add_(gradients)
+                updates = _orthogonal(gradients.add_(momenta, alpha=_MOMENTUM))
                 for matrix, update in zip(stack, updates, strict=True):
-                    matrix.mul_(1 - rate * self.weight_decay)
+                    matrix.mul_(1 - rate * _WEIGHT_DECAY)
                     matrix.sub_(update, alpha=rate * 0.2 * max(shape) ** 0.5)
                     matrix.grad = None
 

@@ -39,7 +39,7 @@ class Recipe:
         batch: Demonstrations a step.
         learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
         initial: Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width.
-        special_cases: Probability of special cases in the demonstrations (`demonstrations.demonstrate`).
+        special_cases: Probability of special cases in the demonstrations (`demonstrations.Demonstrator`).
     """
 
     hidden: int = 256
@@ -54,25 +54,6 @@ class Recipe:
     special_cases: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingReport:
-    """What a training run gave.
-
-    Attributes:
-        parameters: Number of parameters of the model.
-        steps: Optimiser steps.
-        tokens: Prompt and response tokens seen.
-        loss: Mean negative log-likelihood of a response token (nats) over the last 20 steps.
-        seconds: Wall time, without the drawing of demonstrations.
-    """
-
-    parameters: int
-    steps: int
-    tokens: int
-    loss: float
-    seconds: float
-
-
 def load_torch() -> None:
     """Import torch with threads that wait for work as those of a training run do (`SHORT_WAIT`).
 
@@ -82,7 +63,9 @@ def load_torch() -> None:
         import torch  # noqa: F401
 
 
-def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0) -> TrainingReport:
+def train_seed_model(
+    folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0
+) -> dict[str, float]:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
 
     Args:
@@ -90,6 +73,10 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe | None = None, open
         seed: Decides demonstrations and weights.
         recipe: Size and training of the model; None: the default.
         open_share: The world's share of open sentences (`problems.draw_task`).
+
+    Returns:
+        The number of parameters, of optimiser steps and of tokens seen, the mean loss of a response token (nats) over
+        the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
     """
     recipe = recipe or Recipe()
     load_torch()
@@ -141,7 +128,7 @@ def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
 
 def _train(
     model: Any, tokenizer: Any, demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int
-) -> TrainingReport:
+) -> dict[str, float]:
     import torch
 
     start = time.monotonic()
@@ -180,13 +167,13 @@ def _train(
             progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     model.eval()
     recent = losses[-20:]
-    return TrainingReport(
-        parameters=sum(weight.numel() for weight in model.parameters()),
-        steps=len(batches),
-        tokens=tokens,
-        loss=math.fsum(recent) / max(1, len(recent)),
-        seconds=time.monotonic() - start,
-    )
+    return {
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "steps": len(batches),
+        "tokens": tokens,
+        "loss": math.fsum(recent) / max(1, len(recent)),
+        "seconds": time.monotonic() - start,
+    }
 
 
 Example = tuple[list[int], list[int]]
@@ -241,10 +228,9 @@ def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
     """
     import torch
 
-    longest = max(len(ids) for ids, _ in batch)
-    ids = torch.full((len(batch), longest), padding)
-    labels = torch.full((len(batch), longest), _IGNORED)
-    for row, (item, wanted) in enumerate(batch):
-        ids[row, : len(item)] = torch.tensor(item)
-        labels[row, : len(wanted)] = torch.tensor(wanted)
-    return ids, labels
+    ids, labels = zip(*batch, strict=True)
+    padded = [
+        torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=value)
+        for rows, value in ((ids, padding), (labels, _IGNORED))
+    ]
+    return padded[0], padded[1]

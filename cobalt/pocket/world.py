@@ -20,7 +20,7 @@ from cobalt.pocket.open_sentences import OPEN_SHARE
 from cobalt.pocket.problems import Split
 from cobalt.pocket.training import Recipe, train_seed_model
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import manifest_path, open_manifest
+from cobalt.stage.manifest import open_manifest
 
 _log = logging.getLogger(__name__)
 
@@ -77,29 +77,19 @@ def build_pocket_world(
         world |= {"open_share": open_share, "open_version": OPEN_VERSION}
     _build(data, {**world, "sizes": sizes}, lambda part: _write_data(part, seed, sizes, open_share))
     if not problems_only:
-        _build(model, {**world, "recipe": _settings(recipe)}, lambda part: _write_model(part, seed, recipe, open_share))
+        made_by = asdict(recipe)
+        if not recipe.special_cases:
+            del made_by["special_cases"]
+        _build(model, {**world, "recipe": made_by}, lambda part: _write_model(part, seed, recipe, open_share))
     return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
-
-
-def _settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe for the manifest; at 0 `special_cases` is left out."""
-    settings = asdict(recipe)
-    if not recipe.special_cases:
-        del settings["special_cases"]
-    return settings
 
 
 def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], None]) -> None:
     """Have `make` fill a temporary folder that then becomes `folder`, unless it is there already."""
     if folder.exists():
-        made_with = _made_with(folder)
-        if made_with == json.loads(json.dumps(arguments)):
-            _log.info("%s is there already", folder)
-            return
-        raise UserError(
-            f"{folder} was made with other settings ({made_with}, now {dict(arguments)}): name another folder"
-            " or remove this one"
-        )
+        open_manifest(folder, arguments)  # which refuses a folder of other settings
+        _log.info("%s is there already", folder)
+        return
     part = folder.with_name(folder.name + ".part")
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -110,15 +100,6 @@ def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], No
         part.rename(folder)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from None
-
-
-def _made_with(folder: Path) -> Any:
-    """The arguments in a folder's manifest, or None when there is no such manifest."""
-    try:
-        manifest = json.loads(manifest_path(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return manifest.get("arguments") if isinstance(manifest, dict) else None
 
 
 def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share: float) -> None:
@@ -137,5 +118,5 @@ def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share:
 
 def _write_model(folder: Path, seed: int, recipe: Recipe, open_share: float) -> None:
     report = train_seed_model(folder, seed, recipe, open_share)
-    (folder / "training.json").write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-    _log.info("seed model: %d parameters, %d steps in %.0f s", report.parameters, report.steps, report.seconds)
+    (folder / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _log.info("seed model: %(parameters)d parameters, %(steps)d steps in %(seconds).0f s", report)

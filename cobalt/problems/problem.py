@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import FailFast, Field, StrictBool, TypeAdapter
 
 from cobalt.stage.errors import UserError
+from cobalt.stage.json_measure import TooManyValues
 from cobalt.stage.records import checked
-from cobalt.stage.rows import TooManyValues, decode_json, parse_json, read_rows
+from cobalt.stage.rows import decode_json, parse_json, read_rows
 
 ProblemId = str | int
 

@@ -37,18 +37,18 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Write the report and show it; the exit code."""
-    from cobalt.report.runs import named_paths
+    from cobalt.report.runs import named_paths, read_run
     from cobalt.report.write import write_report
     from cobalt.rollout.protocols import DateWindow
 
+    window = DateWindow(arguments.since, arguments.until)
     report = write_report(
-        named_paths(arguments.runs),
+        [read_run(name, path, window) for name, path in named_paths(arguments.runs).items()],
         arguments.output_dir,
         hacking=named_paths(arguments.hacking),
         published=arguments.published,
         allowed=arguments.allow,
         ks=arguments.k,
-        window=DateWindow(arguments.since, arguments.until),
     )
     text = re.sub(r"^!\[.*\n", "", report.read_text(encoding="utf-8"), flags=re.MULTILINE)  # a terminal shows no plots
     Console().print(Markdown(text))

@@ -47,27 +47,13 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path, styles: 
     figure, axes = _figure()
     order = list(runs) if styles is None else list(styles)
     for name, metrics in runs.items():
-        index = order.index(name)
+        style = _line_style(order.index(name))
         turns = [row.turn for row in metrics]
-        axes.plot(
-            turns,
-            [100 * row.pass_at_1 for row in metrics],
-            color=_COLOURS[index % len(_COLOURS)],
-            marker=_MARKERS[index % len(_MARKERS)],
-            linestyle=_DASHES[index % len(_DASHES)],
-            label=_literal(name),
-            clip_on=False,  # a marker at zero is shown whole
-        )
-        if len(runs) > _MOST_BANDS:
-            continue
-        axes.fill_between(
-            turns,
-            [100 * row.interval[0] for row in metrics],
-            [100 * row.interval[1] for row in metrics],
-            color=_COLOURS[index % len(_COLOURS)],
-            alpha=0.15,
-            linewidth=0,
-        )
+        shares = [100 * row.pass_at_1 for row in metrics]
+        axes.plot(turns, shares, **style, label=_literal(name), clip_on=False)  # a marker at zero is shown whole
+        if len(runs) <= _MOST_BANDS:
+            lower, upper = ([100 * row.interval[end] for row in metrics] for end in (0, 1))
+            axes.fill_between(turns, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("turn")
     axes.set_ylabel("Pass@1, %" if len(runs) > _MOST_BANDS else "Pass@1, % (band: 95 % interval)")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -122,13 +108,11 @@ def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
     """
     figure, (above, below) = _figure(panels=2)
     for index, (name, curves) in enumerate(runs.items()):
-        colour, dash = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
-        above.plot(*_columns(curves.rewards), color=colour, linewidth=0.8, alpha=0.35)
-        above.plot(*_columns(running_mean(curves.rewards)), color=colour, linestyle=dash, label=_literal(name))
-        marker = _MARKERS[index % len(_MARKERS)]
-        below.plot(
-            *_columns(curves.validations, 100), color=colour, linestyle=dash, marker=marker, label=_literal(name)
-        )
+        style = _line_style(index)
+        below.plot(*_columns(curves.validations, 100), **style, label=_literal(name))
+        del style["marker"]
+        above.plot(*_columns(curves.rewards), color=style["color"], linewidth=0.8, alpha=0.35)
+        above.plot(*_columns(running_mean(curves.rewards)), **style, label=_literal(name))
     above.set_ylabel(f"mean reward (thick: of {RUNNING_MEAN_STEPS} steps)")
     below.set_ylabel("validation solved, %")
     below.set_xlabel("step")
@@ -183,6 +167,13 @@ def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> No
     axes.set_axisbelow(True)
     _add_legend(figure, axes, len(counts))
     _save(figure, paths)
+
+
+def _line_style(index: int) -> dict[str, str]:
+    return {
+        name: values[index % len(values)]
+        for name, values in (("color", _COLOURS), ("marker", _MARKERS), ("linestyle", _DASHES))
+    }
 
 
 def _figure(panels: int = 1) -> tuple[Any, Any]:

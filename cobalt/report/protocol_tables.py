@@ -5,13 +5,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.table import Table as TerminalTable
-
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, few_problems
 from cobalt.rollout.protocols import (
     EVERY_PROBLEM,
-    ORACLE,
     PROGRAMS,
     Mean,
     by_difficulty,
@@ -104,19 +101,6 @@ def difficulty_table(runs: Sequence[Run]) -> Table | None:
         ("run", "difficulty", "problems", "turn", "pass_at_1", "lower", "upper"),
         data,
     )
-
-
-def protocols_for_terminal(figures: Mapping[str, Sequence[Mean]], title: str) -> TerminalTable:
-    """The measures of one run, a column for each measure, a row for each turn."""
-    oracle = any(name.startswith(ORACLE) for name in figures)
-    note = "oracle: every hidden test is a public test, so the best is chosen by the tests that decide"
-    table = TerminalTable(title=title, title_justify="left", caption=note if oracle else None, caption_justify="left")
-    table.add_column("turn", justify="right")
-    for name in figures:
-        table.add_column(name, justify="right")
-    for turn, means in enumerate(zip(*figures.values(), strict=True)):
-        table.add_row(str(turn), *(shown(mean, name) for name, mean in zip(figures, means, strict=True)))
-    return table
 
 
 def shown(mean: Mean | None, measure: str = "") -> str:

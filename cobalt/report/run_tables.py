@@ -6,7 +6,8 @@ from itertools import zip_longest
 
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.hacking.events import HackingEvent, count_categories
-from cobalt.report.runs import Change, Run, TurnUsage, change_between
+from cobalt.report.comparison import Change, change_between
+from cobalt.report.runs import Run, TurnUsage
 from cobalt.report.tables import Table, few_problems
 
 _ABSENT = "n/a"

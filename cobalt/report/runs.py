@@ -1,37 +1,33 @@
-"""Read evaluated runs for a report, and refuse to compare what cannot be compared.
+"""Read evaluated runs for a report.
 
 A run is the folder that `scripts/multi_turn.sh` leaves, an evaluated file, or a single-turn result. Of each record only
 its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the whole chain
-(evaluation, multi turn, single turn) as far as they lie in the folder. Engine and seed are not compared: engines are
-what reports compare, and a seed does not change any distribution.
+(evaluation, multi turn, single turn) as far as they lie in the folder, without engine and seed: engines are what
+reports compare, and a seed does not change any distribution.
 """
 
 import hashlib
 import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cobalt.engine.model_name import with_digest
 from cobalt.episode.record import feedback_tests
-from cobalt.episode.trajectory import ProblemTrajectories, Turn
+from cobalt.episode.trajectory import Turn
 from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.rollout.evaluate_single import read_evaluated
-from cobalt.rollout.metrics import DIFFERENCES, bootstrap_interval
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import companion_path, is_named, manifest_path
+from cobalt.stage.manifest import companion_path, manifest_path
 
 EVALUATION = "evaluation.jsonl"
-_COMPARED = ("engine", "seed", "stage")
-_FROM_RECORDS = ("turns", "n")
-
-T = TypeVar("T")
+_NOT_COMPARED = ("engine", "seed", "stage", "turns", "n")
+"""Arguments of a manifest that are no settings of the comparison; turns and samples are counted in the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +51,7 @@ class TurnUsage:
     priced: int = 0
 
     def __add__(self, other: "TurnUsage") -> "TurnUsage":
-        return TurnUsage(
-            self.responses + other.responses,
-            _plus(self.prompt_tokens, other.prompt_tokens),
-            _plus(self.completion_tokens, other.completion_tokens),
-            _plus(self.cut_off, other.cut_off),
-            _plus(self.cost, other.cost),
-            self.priced + other.priced,
-        )
+        return TurnUsage(*map(_plus, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +72,7 @@ class Run:
         usage: Tokens and costs by turn.
         failed: Problems whose evaluation failed, so that they are missing here.
         asked: The k of pass@k that its evaluation was asked for, above 1.
+        window: The dates of the contests whose problems were read.
     """
 
     name: str
@@ -96,21 +86,8 @@ class Run:
     outcomes: Mapping[ProblemId, Outcomes]
     usage: Sequence[TurnUsage]
     failed: int
-    asked: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The mean over the same problems of a difference in Pass@1, from 0 to 1, and its 95 % interval."""
-
-    difference: float
-    interval: tuple[float, float]
-    relative: float | None
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.interval[0] > 0 or self.interval[1] < 0
+    asked: Sequence[int]
+    window: DateWindow
 
 
 def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
@@ -189,7 +166,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         except UserError as error:
             raise UserError(f"{evaluation}: record {problem.id!r}: {error}") from None
         problems[problem.id] = problem_digest(problem)
-        usage = _usage(group)
+        usage = [_usage_of(turns) for turns in zip(*(each.turns for each in group.trajectories), strict=True)]
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
         numbers_of_samples.add(len(group.trajectories))
     if not scores:
@@ -216,6 +193,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         usage=totals,
         failed=sum(map(bool, errors.read_bytes().split(b"\n"))) if errors.exists() else 0,
         asked=_asked(evaluation),
+        window=window,
     )
 
 
@@ -228,122 +206,32 @@ def recorded_model(evaluation: Path) -> str:
     return _settings(evaluation)[1]
 
 
-def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[str]:
-    """Refuse runs of different problems or settings; the first run is what the others are compared with.
-
-    Args:
-        runs: The runs.
-        allowed: Settings that may differ, by dotted name or part of it: "temperature" or "multi_turn.prompts".
-
-    Returns:
-        A phrase for each difference that was allowed.
-
-    Raises:
-        UserError: the runs differ; the difference is named.
-    """
-    accepted: list[str] = []
-    for other in runs[1:]:
-        base = runs[0]
-        difference = problem_difference(base.name, base.problems, other.name, other.problems)
-        if difference:
-            raise UserError(
-                f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
-            )
-        refused: dict[str, str] = {}
-        for setting in sorted(base.settings.keys() | other.settings.keys()):
-            before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
-            if before == after:
-                continue
-            phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
-            if _is_allowed(setting, allowed):
-                accepted.append(phrase)
-            else:
-                refused[setting.removesuffix(" (digest)")] = phrase
-        if refused:
-            manifests = [manifest_path(run.evaluation) for run in (base, other)]
-            missing = [path for path in manifests if not path.exists()]
-            if len(missing) == 1:
-                raise UserError(f"{missing[0]} is missing, so the settings of that run are not known: put it back")
-            raise UserError(
-                f"{base.name} and {other.name} cannot be compared: {'; '.join(refused.values())}."
-                f" Compare runs of the same settings, or let these differ: --allow {shlex.join(refused)}"
-            )
-    return accepted
-
-
-def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Change:
-    """The paired difference of `other` at one turn to `base` at another, over the problems that both hold.
-
-    A problem's two values stay together in each resample (paired bootstrap over problems), so that how hard the
-    problems are does not widen the interval. A turn of a run does not differ from itself.
-    """
-    if other is base and other_turn == base_turn:
-        return Change(0.0, (0.0, 0.0), 0.0 if base.metrics[base_turn].pass_at_1 > 0 else None)
-    differences = [turns[other_turn] - base.pass_at_1[problem][base_turn] for problem, turns in other.pass_at_1.items()]
-    mean = sum(differences) / len(differences)
-    start = base.metrics[base_turn].pass_at_1
-    return Change(mean, bootstrap_interval(differences, bounds=DIFFERENCES), mean / start if start > 0 else None)
-
-
 def problem_digest(problem: Problem) -> str:
     """What a problem is compared by: the SHA-256 of its question and hidden tests."""
     return _digest([problem.question, problem.hidden_tests.to_record()])
-
-
-def problem_difference(
-    name: str, problems: Mapping[ProblemId, str], other_name: str, other_problems: Mapping[ProblemId, str]
-) -> str:
-    """What differs between the problems of two runs, in words; "" if nothing does.
-
-    Args:
-        name: The first run.
-        problems: The digest of each of its problems.
-        other_name: The second run.
-        other_problems: The digest of each of its problems.
-    """
-    parts = []
-    for whole, owner, lacking, lacker in (
-        (problems, name, other_problems, other_name),
-        (other_problems, other_name, problems, name),
-    ):
-        absent = [problem for problem in whole if problem not in lacking]
-        if absent:
-            parts.append(
-                f"{len(absent)} of the {len(whole)} problems of {owner} are not in {lacker}, such as {absent[0]!r}"
-            )
-    changed = [p for p in problems if p in other_problems and problems[p] != other_problems[p]]
-    if changed:
-        parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
-    return "; ".join(parts)
 
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _usage(group: ProblemTrajectories) -> list[TurnUsage]:
-    """The usage of one problem by turn, as far as the file has it."""
-    by_turn = zip(*(trajectory.turns for trajectory in group.trajectories), strict=True)
-    return [_usage_of(turns) for turns in by_turn]
-
-
 def _usage_of(turns: Sequence[Turn]) -> TurnUsage:
-    reasons = _known(turn.finish_reason for turn in turns)
-    prompt_tokens = _known(turn.prompt_tokens for turn in turns)
-    completion_tokens = _known(turn.completion_tokens for turn in turns)
-    costs = _known(turn.cost for turn in turns)
+    """The usage of one problem at one turn, as far as the file has it."""
+    cut_off = [turn.finish_reason == "length" for turn in turns if turn.finish_reason is not None]
+    costs = [turn.cost for turn in turns if turn.cost is not None]
     return TurnUsage(
         responses=len(turns),
-        prompt_tokens=sum(prompt_tokens) if prompt_tokens else None,
-        completion_tokens=sum(completion_tokens) if completion_tokens else None,
-        cut_off=sum(reason == "length" for reason in reasons) if reasons else None,
+        prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
+        completion_tokens=_sum(turn.completion_tokens for turn in turns),
+        cut_off=sum(cut_off) if cut_off else None,
         cost=sum(costs) if costs else None,
         priced=len(costs),
     )
 
 
-def _known(values: Iterable[T | None]) -> list[T]:
-    return [value for value in values if value is not None]
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _plus(total: Any, value: Any) -> Any:
@@ -352,10 +240,9 @@ def _plus(total: Any, value: Any) -> Any:
 
 def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
     """Settings by dotted name from the manifests that lie in the run's folder, and the model they name."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     model = ""
-    pending = [manifest_path(evaluation)]
-    seen: set[Path] = set()
+    pending, seen = [manifest_path(evaluation)], set()
     while pending:
         path = pending.pop()
         if path in seen or not path.exists():
@@ -367,10 +254,10 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
             raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
         pending += [manifest_path(path.with_name(name)) for name in content.inputs]
         engine = content.arguments.engine
-        name = engine.name or engine.model or engine.model_name
-        model = with_digest(name, engine.fingerprint) if name else model
-        found |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
-    return found, model
+        name = engine.get("name") or engine.get("model") or engine.get("model_name")
+        model = with_digest(name, engine.get("fingerprint", "")) if name else model
+        settings |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
+    return settings, model
 
 
 def _asked(evaluation: Path) -> list[int]:
@@ -382,37 +269,16 @@ def _asked(evaluation: Path) -> list[int]:
         figures = _Figures.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
-    ks = {int(name.removeprefix("pass@")) for name in figures.protocols if name.startswith("pass@")}
-    ks |= {k for group in figures.single_turn.groups for k in group.pass_at}
-    return sorted(k for k in ks if k > 1)
-
-
-class _Group(BaseModel):
-    """Figures of a group of problems of a single-turn result, as far as a report needs them."""
-
-    pass_at: dict[int, Any] = {}
-
-
-class _SingleTurn(BaseModel):
-    groups: list[_Group] = []
+    names = [name.removeprefix("pass@") for name in figures.protocols if name.startswith("pass@")]
+    names += [k for group in figures.single_turn.get("groups", ()) for k in group["pass_at"]]
+    return sorted({int(name) for name in names} - {1})
 
 
 class _Figures(BaseModel):
     """What a report needs of the figures next to an evaluation."""
 
     protocols: dict[str, Any] = {}
-    single_turn: _SingleTurn = _SingleTurn()
-
-
-class _Engine(BaseModel):
-    """What a manifest's `engine` says about the model."""
-
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
-
-    name: str = ""
-    model: str = ""
-    model_name: str = ""
-    fingerprint: str = ""
+    single_turn: dict[str, Any] = {}
 
 
 class _Arguments(BaseModel):
@@ -421,7 +287,7 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     stage: str
-    engine: _Engine = _Engine()
+    engine: dict[str, Any] = {}
 
 
 class _Manifest(BaseModel):
@@ -434,11 +300,7 @@ class _Manifest(BaseModel):
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if name in _COMPARED + _FROM_RECORDS:
+        if name in _NOT_COMPARED:
             continue
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
-
-
-def _is_allowed(setting: str, allowed: Sequence[str]) -> bool:
-    return is_named(setting.removesuffix(" (digest)"), allowed)

@@ -4,109 +4,119 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
+from cobalt.report.comparison import check_comparable
 from cobalt.report.plots import plot_categories, plot_turns
 from cobalt.report.protocol_tables import difficulty_table, protocols_table
 from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
-from cobalt.report.runs import Run, check_comparable, read_run
+from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
-from cobalt.rollout.protocols import DateWindow
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
 
-_IN_EVERY_REPORT = ("pass_at_1", "usage")
 _NOT_IN_EVERY_REPORT = ("differences", "protocols", "difficulty", "hacking", "published_pass_at_1", "published_hacking")
-_KINDS = ("csv", "tex", "png", "svg")
+_HEADINGS = {
+    "pass_at_1": "Pass@1 by turn",
+    "differences": "Differences",
+    "protocols": "Other measures",
+    "difficulty": "By difficulty",
+    "usage": "Tokens and costs",
+    "hacking": "Hacking events",
+}
 
 
 def write_report(
-    runs: Mapping[str, Path],
+    runs: Sequence[Run],
     folder: Path,
     *,
     hacking: Mapping[str, Path] | None = None,
     published: bool = False,
     allowed: Sequence[str] = (),
     ks: Sequence[int] = (),
-    window: DateWindow | None = None,
 ) -> Path:
     """Compare runs, and write `report.md`, its tables (`.csv`, `.tex`) and its plots (`.png`, `.svg`) into `folder`.
 
     An existing report is replaced. Its manifest is `report.md.run.json` in the same folder.
 
     Args:
-        runs: Folder or evaluated file of each run, by the name to show; differences are to the first.
+        runs: The runs, of the same window of dates; differences are to the first.
         folder: Where to write.
         hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
         published: Show the paper's published figures, too.
         allowed: Settings that may differ between the runs.
         ks: The k of pass@k and of the best of k; empty: see `cobalt.rollout.protocols.protocol_figures`.
-        window: Compare the problems of this window of dates alone.
 
     Returns:
         The markdown file.
 
     Raises:
-        UserError: nothing to compare, runs that cannot be compared or read, events that their run does not have, a file
-            that cannot be written, or a folder that holds a file of a report's name and no report.
+        UserError: nothing to compare, runs that cannot be compared, events that their run does not have, a file that
+            cannot be written, or a folder that holds a file of a report's name and no report.
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
+    hacking = hacking or {}
     result = folder / "report.md"
     check_replaceable(result, "report", [])
     _check_folder(folder, result)
-    events = {name: read_events(path) for name, path in (hacking or {}).items()}
-    window = window or DateWindow()
-    read = [read_run(name, path, window) for name, path in runs.items()]
-    differing = check_comparable(read, allowed)
-    for run in read:
+    events = {name: read_events(path) for name, path in hacking.items()}
+    differing = check_comparable(runs, allowed)
+    for run in runs:
         _check_events(run, events.get(run.name, ()))
-    measures = [table for table in (protocols_table(read, ks), difficulty_table(read)) if table is not None]
-    tables = [
-        turns_table(read),
-        *([differences_table(read)] if len(read) > 1 else []),
-        *measures,
-        usage_table(read),
-    ]
+    tables = _tables(runs, ks)
     if events:
-        tempted = {name: tempted_turns(path) for name, path in (hacking or {}).items()}
-        tables.append(hacking_table(events, tempted))
+        tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
     quoted = published_tables() if published else []
-
+    arguments = {
+        "stage": "report",
+        "runs": {run.name: run.digest for run in runs},
+        "hacking": {name: file_digest(path) for name, path in hacking.items()},
+        "published": published,
+        "allow": list(allowed),
+        "k": list(ks),
+        "window": str(runs[0].window),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
-        for name in _NOT_IN_EVERY_REPORT:
-            for kind in _KINDS:
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
-        arguments = {
-            "stage": "report",
-            "runs": {run.name: run.digest for run in read},
-            "hacking": {name: file_digest(path) for name, path in (hacking or {}).items()},
-            "published": published,
-            "allow": list(allowed),
-            "k": list(ks),
-            "window": str(window),
-        }
+        for path in _files(folder, _NOT_IN_EVERY_REPORT):
+            path.unlink(missing_ok=True)
         open_manifest(result, arguments)
         for table in tables + quoted:
             (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
             (folder / f"{table.name}.tex").write_text(to_latex(table), encoding="utf-8")
-        plot_turns({run.name: run.metrics for run in read}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
+        plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
         if any(events.values()):
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
-        result.write_text(_markdown(read, window, differing, tables, events, quoted), encoding="utf-8")
+        result.write_text(_markdown(runs, differing, tables, quoted, plotted=any(events.values())), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
+
+
+def _tables(runs: Sequence[Run], ks: Sequence[int]) -> list[Table]:
+    """The tables of the runs themselves, in the order of the report."""
+    tables = [
+        turns_table(runs),
+        differences_table(runs) if len(runs) > 1 else None,
+        protocols_table(runs, ks),
+        difficulty_table(runs),
+        usage_table(runs),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def _files(folder: Path, names: Sequence[str]) -> list[Path]:
+    return [folder / f"{name}.{kind}" for name in names for kind in ("csv", "tex", "png", "svg")]
 
 
 def _check_folder(folder: Path, result: Path) -> None:
     """Refuse a folder with files of a report's names where no report is, or was being written."""
     if (recorded_arguments(result) or {}).get("stage") == "report":
         return
-    for path in (folder / f"{name}.{kind}" for name in _IN_EVERY_REPORT + _NOT_IN_EVERY_REPORT for kind in _KINDS):
+    for path in _files(folder, ("pass_at_1", "usage", *_NOT_IN_EVERY_REPORT)):
         if path.exists() and path.name != "pass_at_1.png":  # scripts/multi_turn.sh plots an evaluation by this name
             raise UserError(f"{path} exists and belongs to no report of this command: name another folder")
 
@@ -114,13 +124,8 @@ def _check_folder(folder: Path, result: Path) -> None:
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
     """Refuse events that name a problem or turn which the run of the same name does not have."""
     for event in events:
-        most = run.settings["samples"]
-        samples = max(most) if isinstance(most, list) else most
-        if (
-            event.problem not in run.problems
-            or not 0 <= event.turn < len(run.metrics)
-            or not 0 <= event.sample < samples
-        ):
+        outcomes = run.outcomes.get(event.problem)
+        if outcomes is None or not (0 <= event.turn < len(run.metrics) and 0 <= event.sample < outcomes.samples):
             raise UserError(
                 f"the hacking events called {run.name} name problem {event.problem!r}, turn {event.turn}, sample"
                 f" {event.sample}, which {run.evaluation} does not have: give the events of that run"
@@ -128,28 +133,18 @@ def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
 
 
 def _markdown(
-    runs: Sequence[Run],
-    window: DateWindow,
-    differing: Sequence[str],
-    tables: Sequence[Table],
-    events: Mapping[str, Sequence[HackingEvent]],
-    quoted: Sequence[Table],
+    runs: Sequence[Run], differing: Sequence[str], tables: Sequence[Table], quoted: Sequence[Table], *, plotted: bool
 ) -> str:
-    by_name = {table.name: to_markdown(table) for table in tables}
-    parts = ["# Report\n", *(_about(run) for run in runs), ""]
+    """The report as text; `plotted`: there is a plot of hacking events."""
+    window = runs[0].window
+    parts = ["# Report\n", *map(_about, runs), ""]
     parts += [f"Problems of contests {window} alone.\n"] if window else []
     parts += [f"Setting that differs: {escape_markdown(phrase)}.\n" for phrase in differing]
-    parts += ["## Pass@1 by turn\n", by_name["pass_at_1"], "![Pass@1 by turn](pass_at_1.png)\n"]
-    if "differences" in by_name:
-        parts += ["## Differences\n", by_name["differences"]]
-    if "protocols" in by_name:
-        parts += ["## Other measures\n", by_name["protocols"]]
-    if "difficulty" in by_name:
-        parts += ["## By difficulty\n", by_name["difficulty"]]
-    parts += ["## Tokens and costs\n", by_name["usage"]]
-    if events:
-        parts += ["## Hacking events\n", by_name["hacking"]]
-        parts += ["![Categories of hacking events](hacking.png)\n"] if any(events.values()) else []
+    for table in tables:
+        parts += [f"## {_HEADINGS[table.name]}\n", to_markdown(table)]
+        if table.name == "pass_at_1":
+            parts.append("![Pass@1 by turn](pass_at_1.png)\n")
+    parts += ["![Categories of hacking events](hacking.png)\n"] if plotted else []
     if quoted:
         parts += ["## Published figures (quoted, not measured here)\n", *map(to_markdown, quoted)]
     return "\n".join(parts)

@@ -39,34 +39,21 @@ def is_repetitive(text: str, *, spare_tables: bool = False) -> bool:
             if period < 0:
                 continue
             missing = (REPEATS - 1) * period - (stop - start)
-            missing -= _equal_forwards(text, stop, period, missing)
-            missing -= _equal_backwards(text, start, period, missing)
+            missing -= _equal(text[stop : stop + missing], text[stop + period : stop + period + missing])
+            first = max(0, start - missing)
+            missing -= _equal(text[first:start][::-1], text[first + period : start + period][::-1])
             if missing == 0 and not (spare_tables and _says_nothing(text[start : start + period])):
                 return True
         scale *= 2
     return False
 
 
-def _equal_forwards(text: str, position: int, period: int, limit: int) -> int:
-    """How many characters from `position` on equal the one `period` further on; at most `limit`."""
-    low, high = 0, min(limit, len(text) - period - position)
+def _equal(left: str, right: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        first, last = position + low, position + middle
-        if text[first:last] == text[first + period : last + period]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _equal_backwards(text: str, position: int, period: int, limit: int) -> int:
-    """How many characters before `position` equal the one `period` further on; at most `limit`."""
-    low, high = 0, min(limit, position)
-    while low < high:
-        middle = (low + high + 1) // 2
-        first, last = position - middle, position - low
-        if text[first:last] == text[first + period : last + period]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -47,6 +47,21 @@ def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asyn
         node.body = node.body[1:] or [ast.Pass()]
 
 
+_NAMES: dict[type[ast.AST], str] = {
+    ast.Name: "id",
+    ast.arg: "arg",
+    ast.FunctionDef: "name",
+    ast.AsyncFunctionDef: "name",
+    ast.ClassDef: "name",
+    ast.alias: "asname",
+    ast.ExceptHandler: "name",
+    ast.MatchAs: "name",
+    ast.MatchStar: "name",
+    ast.MatchMapping: "rest",
+}
+"""The field of each kind of node in which a name can stand that the program gives; it may be None."""
+
+
 def _rename(tree: ast.Module) -> None:
     """Replace the names that the program defines, each by the same number everywhere."""
     bound = _bound_names(tree) - _names_of_attributes(tree)
@@ -59,41 +74,18 @@ def _rename(tree: ast.Module) -> None:
     for node in _in_order(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in bound:
             own |= set(map(id, node.keywords))
-        elif isinstance(node, ast.Name):
-            node.id = number(node.id)
-        elif isinstance(node, ast.arg):
-            node.arg = number(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            node.name = number(node.name)
         elif isinstance(node, ast.keyword) and node.arg is not None and id(node) in own:
             node.arg = number(node.arg)
-        elif isinstance(node, ast.alias) and node.asname is not None:
-            node.asname = number(node.asname)
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
-            node.name = number(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
-            node.rest = number(node.rest)
         elif isinstance(node, ast.Global | ast.Nonlocal):
             node.names = [number(name) for name in node.names]
+        elif (field := _NAMES.get(type(node))) and getattr(node, field) is not None:
+            setattr(node, field, number(getattr(node, field)))
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
     """The names that a program gives to something."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names.add(node.id)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.alias) and node.asname is not None:
-            names.add(node.asname)
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
-            names.add(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
-            names.add(node.rest)
-    return names
+    binding = (node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", None), ast.Load))
+    return {getattr(node, _NAMES[type(node)]) for node in binding if type(node) in _NAMES} - {None}
 
 
 def _names_of_attributes(tree: ast.Module) -> set[str]:

@@ -23,10 +23,9 @@ from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
 from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting, protocol_figures
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path
-from cobalt.stage.records import RecordFile
-from cobalt.stage.run import Input, Outcome, Output, check_concurrency, each, quoted, stage
+from cobalt.stage.run import Each, Input, Outcome, Output, check_concurrency, quoted, stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,13 +118,8 @@ class TurnsOutcome(Outcome):
 async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) -> TurnsOutcome:
     """Judge a multi-turn file on its hidden tests, and measure it.
 
-    Writes its records with the fields of `encode_evaluation`, and the figures next to them, as .metrics.json; some
-    problems may be missing. A record that turns out to be malformed ends the run when it is reached; what is finished
-    by then is kept.
-
-    Args:
-        settings: What to do.
-        judge: Judges; None: the service.
+    Writes its records with the fields of `encode_evaluation`, and the figures next to them, as .metrics.json. A
+    malformed record ends the run when it is reached; what is finished by then is kept. `judge` None: the service.
 
     Raises:
         UserError: bad input, or a result that another input made.
@@ -136,19 +130,12 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     async def work(group: ProblemTrajectories) -> dict[str, Any]:
         return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
 
-    async def described() -> dict[str, Any]:
-        return {"judge": dict(await judging.describe())}
-
     result = settings.output_file
-    with RecordFile(result) as output:
-        failed = await each(
+    with Each(result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging}) as output:
+        failed = await output.make(
             read_trajectories(settings.input_file),
             lambda group: group.problem.id,
             work,
-            output,
-            arguments={"stage": "evaluation"},
-            described=described,
-            inputs=[settings.input_file],
             concurrency=settings.concurrency,
             description="hidden tests",
         )
@@ -187,10 +174,8 @@ def turn_metrics(groups: Iterable[ProblemTrajectories], source: str) -> list[Tur
     """Pass@1 by turn of evaluated problems, for any number of turns and samples; see `average`."""
     scores: dict[ProblemId, ProblemScore] = {}
     for group in groups:
-        try:
+        with naming(f"{source}: record {group.problem.id!r}"):
             scores[group.problem.id] = problem_score(group)
-        except UserError as error:
-            raise UserError(f"{source}: record {group.problem.id!r}: {error}") from None
     return average(scores, source)
 
 

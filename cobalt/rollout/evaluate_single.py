@@ -25,11 +25,10 @@ from cobalt.rollout.diversity import Names, distinct_programs
 from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
 from cobalt.rollout.metrics import RATES, pass_at_k
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
-from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import open_manifest
-from cobalt.stage.records import iterate_records, write_whole
+from cobalt.stage.errors import UserError, naming
+from cobalt.stage.records import iterate_records
 from cobalt.stage.rows import Digest
-from cobalt.stage.run import Input, Outcome, Output, stage
+from cobalt.stage.run import Input, Outcome, Output, stage, whole
 
 USUAL_K = (1, 10)
 
@@ -114,8 +113,8 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
         UserError: bad input, or a result that another input made; as for `sample_metrics`.
     """
     source, result = settings.input_file, settings.output_file
-    open_manifest(result, {"stage": "single_turn_evaluation"}, [source], complete=result.exists())
-    write_whole(result, (_evaluated(source, record) for record in iterate_records(source)))
+    with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
+        output.write(_evaluated(source, record) for record in iterate_records(source))
     groups = sample_metrics([sample_score(group, settings.names) for group in read_trajectories(result)], settings.k)
     figures = {"single_turn": {"names": settings.names, "groups": [asdict(group) for group in groups]}}
     write_metrics(turn_metrics(read_trajectories(result), str(result)), result, figures)
@@ -125,7 +124,7 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
 def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
     if record.get("conversations") is not None:
         raise UserError(f"{source} is a multi-turn result: use eval_multi_turn.py")
-    try:
+    with naming(f"{source}: record {record['id']!r}"):
         problem = Problem.parse(record)
         turns = decode_first_turns(record)
         if turns is None:
@@ -135,8 +134,6 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
             raise UserError("field 'exec_results' must have one entry for each response")
         hidden = problem.tests.places_of(problem.hidden_tests)
         public = problem.tests.places_of(problem.public_tests) if len(problem.public_tests) else []
-    except UserError as error:
-        raise UserError(f"{source}: record {record['id']!r}: {error}") from None
     trajectories = []
     for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
         seen, unseen = result.select(public), result.select(hidden)

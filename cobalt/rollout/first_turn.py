@@ -12,11 +12,18 @@ from typing import Any
 
 from cobalt.engine import GenerationSettings
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import changed_settings, is_named, made_by, manifest_path
+from cobalt.stage.manifest import changed_settings, is_named, made_by
 
 logger = logging.getLogger(__name__)
 
-_WITHOUT_EFFECT = ("generation.n", "generation.seed", "prompts.feedback.jinja", "engine.seed", "engine.private")
+_WITHOUT_EFFECT = (
+    "generation.n",
+    "generation.seed",
+    "prompts.feedback.jinja",
+    "engine.seed",
+    "engine.private",
+    "engine.device",
+)
 """Settings that decide no response, or none of a first turn; the number of samples has a check of its own."""
 
 
@@ -88,12 +95,3 @@ def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) ->
         return wanted
     logger.info("the first turn in %s has %d samples of each problem, and so has this run", input_file, numbers[0])
     return numbers[0]
-
-
-def say_unknown(input_file: Path) -> None:
-    """Say that nothing is known about how a first turn was made."""
-    logger.warning(
-        "nothing says under which settings the first turn in %s was made (there is no %s): give the same ones",
-        input_file,
-        manifest_path(input_file).name,
-    )

@@ -81,13 +81,9 @@ def bootstrap_interval(
 
     Problems are resampled, not samples, because the samples of one problem are not independent of one another.
 
-    Equal values have nothing to resample, and the bootstrap's interval would be a point, however few there are: no
-    success on three problems would read "0.0 to 0.0". With `bounds` such an interval is an exact one instead. If a
-    share q of all problems had another value, n problems would all have this one with probability (1 - q)^n. So q is at
-    most 1 - (1 - level)^(1 / n), about 3 / n at 95 % (the rule of three), and the other values lie within the bounds.
-    No success on 3, 30 and 300 problems gives 0 to 0.63, 0 to 0.095 and 0 to 0.010.
-
-    The percentile bootstrap is too narrow on few problems (`FEW_PROBLEMS`), whatever the values are; tables say so.
+    Equal values have nothing to resample. With `bounds` their interval is the exact one: if a share q of all problems
+    had another value, n problems would all have this one with probability (1 - q)^n, so that q is at most
+    1 - (1 - level)^(1 / n), about 3 / n at 95 % (the rule of three), and the other values lie within the bounds.
 
     Args:
         values: One value for each problem, for example its pass@1.

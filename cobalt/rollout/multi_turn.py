@@ -4,6 +4,7 @@ As in the paper's code (`run_multi_turn_vllm.py`) the first turn is taken from a
 here, and each sample then is a conversation of its own. Conversations do not wait for one another.
 """
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +14,17 @@ from cobalt.engine import Engine
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn, read_trajectories
-from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge, ServeJudge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
-from cobalt.rollout.first_turn import check_continues, first_turn_arguments, number_of_samples, say_unknown
+from cobalt.rollout.first_turn import check_continues, first_turn_arguments, number_of_samples
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.repair import RepairRules, repair_problem
 from cobalt.rollout.shared import CutOff, RolloutSettings, check_replay, decide_samples, percent, run_rollout, using
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
+from cobalt.stage.manifest import manifest_path
 from cobalt.stage.run import Outcome, quoted, stage
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class RepairSettings(RolloutSettings):
     The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
     Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
+
+    stage = "multi_turn"
 
     turns: int = 8
     """Turns after the first one; the paper has 2 to collect trajectories and 8 to evaluate."""
@@ -74,53 +79,36 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
-    recorded: list[int] = []
-    for problem in chosen:
-        if len(problem.public_tests) == 0:
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases'), and"
-                " feedback comes from them: cobalt split makes public and hidden tests of a problem's own"
-            )
-        _feedback_tests(settings, problem)
-        recorded.append(len(_recorded_first_turns(settings, problem) or ()))
+    recorded = {problem.id: _recorded_samples(settings, problem) for problem in chosen}
     # A recorded first turn was sent the instruction that its record has; `_check_first_turn` compares the prompts.
-    settings.check_wording([problem for problem, first in zip(chosen, recorded, strict=True) if not first])
-    samples = number_of_samples(settings.input_file, recorded, settings.num_completions)
+    settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
+    samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
     settings.check_earlier()
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, settings.turns + 1)
-        first_turn = await _check_first_turn(settings, opened) if any(recorded) else {}
+        first_turn = await _check_first_turn(settings, opened) if any(recorded.values()) else {}
         settings = await decide_samples(settings, opened)
         rules = RepairRules(
             prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
         )
-        counting = CountingEngine(opened, turns=rules.programs, max_tokens=settings.max_tokens)
-        first_turns = dict(zip((problem.id for problem in chosen), recorded, strict=True))
+        planned = {
+            identifier: number * settings.turns if number else samples * rules.programs
+            for identifier, number in recorded.items()
+        }
+        counting = CountingEngine(opened, planned, turns=rules.programs, max_tokens=settings.max_tokens)
 
         async def work(problem: Problem) -> dict[str, Any]:
-            tests, first = _feedback_tests(settings, problem), _recorded_first_turns(settings, problem)
+            tests, first = _feedback_tests(settings, problem), decode_first_turns(problem.record)
             trajectories = await repair_problem(problem, counting, judging, rules, tests=tests, first=first)
             return dict(problem.record) | {
                 "instruction": first_messages(problem, prompts)[-1]["content"],
                 **encode_multi_turn(trajectories, settings.public_tests),
             }
 
-        def responses(problem: Problem) -> int:
-            number = first_turns[problem.id]
-            return number * settings.turns if number else samples * rules.programs
-
-        failed = await run_rollout(
-            settings,
-            problems,
-            work,
-            counting,
-            judging,
-            stage="multi_turn",
-            responses=responses,
-            decided={"first_turn": first_turn} if first_turn else {},
-        )
+        decided = {"first_turn": first_turn} if first_turn else {}
+        failed = await run_rollout(settings, problems, work, counting, judging, decided)
     return Outcome(failed=failed) if failed else repaired(settings)
 
 
@@ -157,19 +145,20 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
     """
     if isinstance(engine, ReplayEngine):  # which generates nothing
         return {}
-    made = first_turn_arguments(settings.input_file)
+    source = settings.input_file
+    made = first_turn_arguments(source)
     if made is None:
-        say_unknown(settings.input_file)
+        logger.warning(
+            "nothing says under which settings the first turn in %s was made (there is no %s): give the same ones",
+            *(source, manifest_path(source).name),
+        )
         return {}
-    now: dict[str, Any] = {
+    now = {
         "generation": settings.generation.model_dump(),
         "prompts": load_prompts(settings.prompts).digests,
+        "engine": dict(await engine.describe()),
     }
-    # First what can be checked without the engine.
-    check_continues(settings.input_file, made, now, settings.allow)
-    about = dict(await engine.describe())
-    about.pop("device", None)
-    return check_continues(settings.input_file, made, now | {"engine": about}, settings.allow)
+    return check_continues(source, made, now, settings.allow)
 
 
 def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
@@ -180,25 +169,23 @@ def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
     """
     if settings.public_tests == "benign":
         return problem.public_tests
-    try:
-        tests = problem.perturbed_tests()
-    except UserError as error:
-        raise UserError(f"{settings.input_file}: problem {problem.id!r}: {error}") from None
+    tests = problem.perturbed_tests()
     if tests is None:
-        raise UserError(
-            f"{settings.input_file}: problem {problem.id!r} has no perturbed tests (field {PERTURBED_TESTS!r}):"
-            " run preproc/run_perturbation.py first"
-        )
+        raise UserError(f"it has no perturbed tests (field {PERTURBED_TESTS!r}): run preproc/run_perturbation.py first")
     return tests
 
 
-def _recorded_first_turns(settings: RepairSettings, problem: Problem) -> tuple[Turn, ...] | None:
-    """The cached first turn of a single-turn record, by sample, or None.
+def _recorded_samples(settings: RepairSettings, problem: Problem) -> int:
+    """The number of samples of a problem that have a recorded first turn.
 
     Raises:
-        UserError: the recorded turn is malformed.
+        UserError: the problem has no tests that feedback comes from, or the recorded turn is malformed.
     """
-    try:
-        return decode_first_turns(problem.record)
-    except UserError as error:
-        raise UserError(f"{settings.input_file}: problem {problem.id!r}: {error}") from None
+    with naming(f"{settings.input_file}: problem {problem.id!r}"):
+        if len(problem.public_tests) == 0:
+            raise UserError(
+                "it has no public tests (field 'public_test_cases'), and feedback comes from them: cobalt split makes"
+                " public and hidden tests of a problem's own"
+            )
+        _feedback_tests(settings, problem)
+        return len(decode_first_turns(problem.record) or ())

@@ -7,7 +7,7 @@ import asyncio
 import math
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -33,21 +33,24 @@ class CountingEngine:
     """An engine, with everything counted that it was asked and has answered.
 
     Attributes:
+        planned: The problems to work on, each with the number of its responses.
         prompt_tokens: Of every completion.
         cached_tokens: Those of them that the engine had computed before, for another sample or turn.
         completion_tokens: Of every completion.
         responses: Number of completions.
     """
 
-    def __init__(self, engine: Engine, *, turns: int, max_tokens: int) -> None:
+    def __init__(self, engine: Engine, planned: Mapping[ProblemId, int], *, turns: int, max_tokens: int) -> None:
         """Count the calls of a run.
 
         Args:
             engine: Generates.
+            planned: The responses of each problem of the run.
             turns: Programs of a conversation, the first one included.
             max_tokens: Longest completion, in tokens.
         """
         self._engine = engine
+        self.planned = dict(planned)
         self._turns = turns
         self._max_tokens = max_tokens
         self.prompt_tokens = 0
@@ -62,32 +65,27 @@ class CountingEngine:
         self._ended = 0
         self._answered: Counter[ProblemId] = Counter()
         self._began = 0.0
-        self._planned: dict[ProblemId, int] = {}
         self._total = 0
         self._problems = 0
-        self._problems_begun = 0
+        self._problems_begun: set[ProblemId] = set()
         self._problems_done = 0
 
-    def plan(self, responses: Mapping[ProblemId, int]) -> None:
-        """Set the problems to work on, each with the number of its responses, and begin to measure time."""
-        self._planned = dict(responses)
-        self._problems = len(responses)
-        self._total = sum(responses.values())
+    def begin(self, done: Collection[ProblemId]) -> None:
+        """Begin to measure time, for all problems but those that are done."""
+        self.planned = {problem: number for problem, number in self.planned.items() if problem not in done}
+        self._problems, self._total = len(self.planned), sum(self.planned.values())
         self._began = _now()
-
-    def begin(self) -> None:
-        """Count a problem as one that is worked on."""
-        self._problems_begun += 1
 
     def end(self, problem: ProblemId) -> None:
         """Count a problem as done. If it failed, its further responses are not expected any more."""
         self._problems_done += 1
-        self._total -= self._planned.pop(problem) - self._answered.pop(problem, 0)
+        self._total -= self.planned.pop(problem) - self._answered.pop(problem, 0)
 
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
     ) -> list[Completion]:
-        """Draw completions; see `Engine.generate`."""
+        """See `Engine.generate`."""
+        self._problems_begun.add(call.problem_id)
         asked = _Asked(_now(), settings.n, call.turn)
         self._asked.add(asked)
         try:
@@ -100,7 +98,7 @@ class CountingEngine:
         self._response_seconds += seconds * len(completions)
         self._longest_tokens += max(completion.completion_tokens for completion in completions)
         self._ended += sum(completion.finish_reason != "length" for completion in completions)
-        if call.problem_id in self._planned:
+        if call.problem_id in self.planned:
             self._answered[call.problem_id] += len(completions)
         else:  # another sample of the problem has failed
             self._total += len(completions)
@@ -111,8 +109,8 @@ class CountingEngine:
         return completions
 
     async def describe(self) -> Mapping[str, Any]:
-        """See `Engine.describe`."""
-        return await self._engine.describe()
+        """See `Engine.describe`; without `device`, which decides only whether samples are seeded."""
+        return {name: value for name, value in (await self._engine.describe()).items() if name != "device"}
 
     def seconds_left(self) -> float | None:
         """Expected time until the last response; None before the first one.
@@ -153,7 +151,7 @@ class CountingEngine:
             (longest - age if reaching > number / 4 else longest_rest_of(age)) + mean * (self._turns - 1 - asked.turn)
             for asked, age, _ in in_flight
         ]
-        if self._problems_begun < self._problems:
+        if len(self._problems_begun) < self._problems:
             chains.append(mean * self._turns)
         return max(work * (now - self._began) / spent, *chains, 0.0)
 

@@ -110,27 +110,21 @@ def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
 
 def stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
     """Pass@1 by turn of trajectories that stop when their public tests pass; None where public results are missing."""
-    known = list(outcomes)
-    if any(one.public is None for one in known):
-        return None
 
     def solved(one: Outcomes, turn: int) -> float:
         rows = zip(one.correct, one.public or (), strict=True)
         return sum(right[stopping_turns(public)[turn]] for right, public in rows) / one.samples
 
-    return _by_turn(known, solved)
+    return _by_public_tests(outcomes, solved)
 
 
 def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
     """Mean number of programs, by turn, that such a trajectory has written; None where public results are missing."""
-    known = list(outcomes)
-    if any(one.public is None for one in known):
-        return None
-    return _by_turn(
-        known,
-        lambda one, turn: sum(stopping_turns(row)[turn] + 1 for row in one.public or ()) / one.samples,
-        bounds=None,
-    )
+
+    def programs(one: Outcomes, turn: int) -> float:
+        return sum(stopping_turns(row)[turn] + 1 for row in one.public or ()) / one.samples
+
+    return _by_public_tests(outcomes, programs, bounds=None)
 
 
 def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean] | None:
@@ -139,16 +133,12 @@ def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean] | None:
     Raises:
         UserError: k is below 1, or a problem has fewer than k trajectories.
     """
-    known = list(outcomes)
-    if any(one.public is None for one in known):
-        return None
 
     def selected(one: Outcomes, turn: int) -> float:
         _enough(one, k)
-        assert one.public is not None
-        return best_of_k([row[turn] for row in one.public], [row[turn] for row in one.correct], k)
+        return best_of_k([row[turn] for row in one.public or ()], [row[turn] for row in one.correct], k)
 
-    return _by_turn(known, selected, k)
+    return _by_public_tests(outcomes, selected, k)
 
 
 def protocol_figures(
@@ -256,6 +246,16 @@ def _by_turn(
     if len({one.turns for one in known}) > 1:
         raise UserError("problems differ in their number of turns: evaluate runs with the same number together")
     return [mean_over_problems((figure(one, turn) for one in known), bounds) for turn in range(known[0].turns)]
+
+
+def _by_public_tests(
+    outcomes: Iterable[Outcomes],
+    figure: Callable[[Outcomes, int], float],
+    k: int = 1,
+    bounds: tuple[float, float] | None = RATES,
+) -> list[Mean] | None:
+    known = list(outcomes)
+    return None if any(one.public is None for one in known) else _by_turn(known, figure, k, bounds)
 
 
 def mean_over_problems(values: Iterable[float], bounds: tuple[float, float] | None = None) -> Mean:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic.dataclasses import dataclass
 
@@ -18,12 +18,11 @@ from cobalt.judge import Judge
 from cobalt.problems import hub
 from cobalt.problems.problem import Problem, choose_problems
 from cobalt.rollout.progress import CountingEngine
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, recorded_arguments
 from cobalt.stage.progress import ticking
-from cobalt.stage.records import RecordFile
-from cobalt.stage.run import Flag, OptionalFile, Output, check_concurrency, each
+from cobalt.stage.run import Each, Flag, OptionalFile, Output, check_concurrency
 from cobalt.stage.serve_state import Services
 from cobalt.stage.settings import read_settings
 
@@ -47,6 +46,8 @@ def sampling(**values: Any) -> GenerationSettings:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Settings of single turn and of multi turn; names and defaults are the paper's where it has them."""
+
+    stage: ClassVar[str]  # its name in the manifest
 
     input_file: Annotated[Path, Flag(None, "-i")]
     """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip), or a data set of the Hub as
@@ -137,10 +138,7 @@ class RolloutSettings:
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
     def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
-        """Compare the settings with those of an existing result, before services are asked or started.
-
-        Args:
-            services: What is known of engine and judge, as the manifest has it.
+        """Compare the settings, and what is known of the services, with an existing result's, before services start.
 
         Raises:
             UserError: the result was made with other settings; they are named.
@@ -175,10 +173,8 @@ class RolloutSettings:
             return
         prompts = load_prompts(self.prompts)
         for problem in problems:
-            try:
+            with naming(str(self.input_file)):
                 check_wording(problem, prompts)
-            except UserError as error:
-                raise UserError(f"{self.input_file}: {error}") from None
 
 
 Settings = TypeVar("Settings", bound=RolloutSettings)
@@ -240,63 +236,38 @@ async def run_rollout(
     work: Callable[[Problem], Awaitable[Mapping[str, Any]]],
     engine: CountingEngine,
     judge: Judge,
-    *,
-    stage: str,
-    responses: Callable[[Problem], int],
     decided: Mapping[str, Any] | None = None,
 ) -> int:
-    """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.each`.
+    """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.Each`.
 
     Args:
         settings: Files, sampling and prompts.
-        problems: All problems of the input; the run works on those that the settings choose.
+        problems: All problems of the input; the run works on those for which the engine plans responses.
         work: Makes the record of a problem.
         engine: Generates.
         judge: Judges.
-        stage: Name of the stage in the manifest.
-        responses: How many responses the engine is asked for a problem.
         decided: What decides the records besides the settings, engine and judge.
     """
 
     async def counted(problem: Problem) -> Mapping[str, Any]:
-        engine.begin()
         try:
             return await work(problem)
         finally:
             engine.end(problem.id)
 
-    with RecordFile(settings.output_file) as output:
-        about = dict(await engine.describe())
-        about.pop("device", None)  # it decides whether samples are seeded, which the manifest says of the sampling
-        arguments = {
-            "stage": stage,
-            **settings.decisive(),
-            **(decided or {}),
-            "engine": about,
-            "judge": dict(await judge.describe()),
-        }
-        chosen = settings.chosen(problems)
-        engine.plan({problem.id: responses(problem) for problem in chosen if problem.id not in output.done})
-        async with ticking(engine.standing, desc=stage.replace("_", " "), unit="responses"):
-            failed = await each(
-                problems,
-                lambda problem: problem.id,
-                counted,
-                output,
-                arguments=arguments,
-                inputs=[settings.input_file],
-                concurrency=settings.concurrency,
-                description=None,
-                only=frozenset(problem.id for problem in chosen),
-                circumstances=settings.choice,
+    services = {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
+    arguments = {"stage": settings.stage, **settings.decisive(), **(decided or {}), **services}
+    chosen = frozenset(engine.planned)
+    with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
+        engine.begin(output.done)
+        async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
+            failed = await output.make(
+                problems, lambda problem: problem.id, counted, concurrency=settings.concurrency, only=chosen
             )
     if engine.cached_tokens:
-        logger.info(
-            "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache",
-            engine.cached_tokens,
-            engine.prompt_tokens,
-            100 * engine.cached_tokens / engine.prompt_tokens,
-        )
+        cached, tokens = engine.cached_tokens, engine.prompt_tokens
+        words = "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache"
+        logger.info(words, cached, tokens, 100 * cached / tokens)
     return failed
 
 

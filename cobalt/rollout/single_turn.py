@@ -50,6 +50,8 @@ class SampleSettings(RolloutSettings):
     Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
     """
 
+    stage = "single_turn"
+
 
 @stage
 async def sample(settings: SampleSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
@@ -74,16 +76,16 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     settings.check_wording(chosen)
     without = sum(not problem.public_tests for problem in chosen)
     if without:
-        logger.info(
-            "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them",
-            *(without, len(chosen)),
-        )
+        words = "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them"
+        logger.info(words, without, len(chosen))
     judging = judge or ServeJudge()
     async with using(engine, settings) as opened:
         check_replay(opened, chosen, 1)
         settings = await decide_samples(settings, opened)
         generation = settings.generation
-        counting = CountingEngine(opened, turns=1, max_tokens=generation.max_tokens)
+        counting = CountingEngine(
+            opened, {problem.id: generation.n for problem in chosen}, turns=1, max_tokens=generation.max_tokens
+        )
 
         async def work(problem: Problem) -> dict[str, Any]:
             messages = first_messages(problem, prompts)
@@ -98,9 +100,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
                 **encode_single_turn(turns, results),
             }
 
-        failed = await run_rollout(
-            settings, problems, work, counting, judging, stage="single_turn", responses=lambda _: generation.n
-        )
+        failed = await run_rollout(settings, problems, work, counting, judging)
     return Outcome(failed=failed) if failed else sampled(settings)
 
 

@@ -5,8 +5,6 @@ there replaces the last feedback. The reward is still computed on the true tests
 tests are perturbed (field `perturbed_public_test_cases`). The paper does not state its mixing ratio.
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cobalt.episode import Message, PromptSet
@@ -18,36 +16,26 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 
 
-def read_perturbed_tests(path: Path) -> dict[ProblemId, tuple[TestSuite, TestSuite]]:
-    """The true and the perturbed public tests of each problem of a run_perturbation.py result.
-
-    Raises:
-        UserError: the file cannot be read, or a problem has no perturbed tests.
-    """
-    suites = {}
-    for place, record in read_rows(path):
-        try:
-            problem = Problem.parse(record)
-            perturbed = problem.perturbed_tests()
-        except UserError as error:
-            raise UserError(f"{path}, {place}: {error}") from None
-        if perturbed is None:
-            raise UserError(f"{path}, {place}: field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
-        suites[problem.id] = (problem.public_tests, perturbed)
-    return suites
-
-
 class PerturbedTestsReader:
     """Finds the perturbed public tests of a problem: in its record, or in a file made afterwards."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read the file, if there is one.
+        """Read the result of run_perturbation.py at `path`, if there is one.
 
         Raises:
-            UserError: as `read_perturbed_tests`.
+            UserError: the file cannot be read, or a problem has no perturbed tests.
         """
         self._path = path
-        self._suites: Mapping[ProblemId, tuple[TestSuite, TestSuite]] = read_perturbed_tests(path) if path else {}
+        self._suites: dict[ProblemId, tuple[TestSuite, TestSuite]] = {}
+        for place, record in read_rows(path) if path else ():
+            try:
+                problem = Problem.parse(record)
+                perturbed = problem.perturbed_tests()
+                if perturbed is None:
+                    raise UserError(f"field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
+            except UserError as error:
+                raise UserError(f"{path}, {place}: {error}") from None
+            self._suites[problem.id] = (problem.public_tests, perturbed)
 
     def of(self, problem: Problem) -> TestSuite | None:
         """The perturbed tests of a problem; None where it has none (run_perturbation.py leaves some problems out).
@@ -98,10 +86,3 @@ async def impossible_feedback(
         return None
     episode.observe(Turn(response), result)
     return episode.messages[-1]
-
-
-async def impossible_feedbacks(
-    judge: Judge, prompts: PromptSet, items: Iterable[tuple[str, TestSuite, TestSuite]]
-) -> list[Message | None]:
-    """`impossible_feedback` for many (response, true tests, perturbed tests) at once; results are in their order."""
-    return await asyncio.gather(*(impossible_feedback(judge, prompts, *item) for item in items))

@@ -10,20 +10,19 @@ import random
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Annotated, Any, get_args
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import IO, Annotated, Any, NamedTuple, get_args
 
 import pydantic.dataclasses
 
-from cobalt.episode import PromptSet, load_prompts
+from cobalt.episode import Message, PromptSet, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
 from cobalt.episode.trajectory import Trajectory
 from cobalt.judge import Judge, ServeJudge
-from cobalt.problems.problem import Problem, TestSuite
-from cobalt.selection.augmentation import PerturbedTestsReader, impossible_feedbacks
+from cobalt.problems.problem import TestSuite
+from cobalt.selection.augmentation import PerturbedTestsReader, impossible_feedback
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.selection.segmentation import Context, SolvedRule, StopRule, context, cut
 from cobalt.selection.selection import authors_selection, authors_solved_at_first_turn, select, solved_at_first_turn
@@ -140,19 +139,19 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
     inputs = [settings.input_file, *([settings.perturbed_file] if settings.perturbed_file else [])]
     folder = settings.output_file.parent
-    with whole(settings.output_file, arguments, inputs) as result, _Spool(folder) as rows, _Spool(folder) as candidates:
-        cutter = _Cutter(settings, counter, perturbed_tests, rows, candidates)
+    with whole(settings.output_file, arguments, inputs) as result, tempfile.TemporaryFile(dir=folder) as file:
+        cutter = _Cutter(settings, counter, perturbed_tests, _Spool(file))
         groups = track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem")
-        await _cut_all(cutter, _chunks(groups, _PROBLEMS_AT_A_TIME))
+        await _cut_all(cutter, iter(groups))
         if perturbed_tests is not None:
             await _add_perturbed(settings, counter, cutter, judge, prompts)
         result.summary = cutter.summary()
-        if not rows:
+        if not cutter.rows:
             raise UserError(
                 f"{settings.input_file}: no prompt is left ({tally(result.summary)}): see --max_prompt_tokens, and the"
                 " rules in docs/trajectories.md"
             )
-        result.write_lines(rows.shuffled(settings.seed))
+        result.write_lines(map(cutter.spool.line, _shuffled(cutter.rows, settings.seed)))
     made = quoted(settings.output_file)
     first_turns = "no trajectory was kept: every prompt is a problem alone, as in single-turn training"
     train, validation = ("FILE", made) if settings.is_test else (made, "FILE")
@@ -167,90 +166,75 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
     )
 
 
+def _shuffled(numbers: Sequence[int], seed: int) -> list[int]:
+    shuffled = list(numbers)
+    random.Random(seed).shuffle(shuffled)
+    return shuffled
+
+
 class _Spool:
-    """JSON rows in an unnamed temporary file, in order of arrival."""
+    """Lines of JSON in a temporary file, which are read again by their numbers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (__exit__ closes it)
-        except OSError as error:
-            raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._starts = [0]
-
-    def __enter__(self) -> "_Spool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
 
     def append(self, row: dict[str, Any]) -> int:
         """Append a row, and return its number."""
         line = (encode_json(row, ensure_ascii=False) + "\n").encode()
-        try:
-            if self._file.tell() != self._starts[-1]:
-                self._file.seek(self._starts[-1])
-            self._file.write(line)
-        except OSError as error:
-            raise UserError(f"cannot write into {self._folder}: {error.strerror}") from None
+        if self._file.tell() != self._starts[-1]:  # a line was read meanwhile
+            self._file.seek(self._starts[-1])
+        self._file.write(line)
         self._starts.append(self._starts[-1] + len(line))
-        return len(self) - 1
+        return len(self._starts) - 2
 
-    def read(self, number: int) -> dict[str, Any]:
-        """Read the row with this number."""
-        row: dict[str, Any] = parse_json(self._line(number).decode())
-        return row
-
-    def shuffled(self, seed: int) -> Iterator[bytes]:
-        """The lines of all rows, in an order that the seed decides."""
-        order = list(range(len(self)))
-        random.Random(seed).shuffle(order)
-        return map(self._line, order)
-
-    def _line(self, number: int) -> bytes:
+    def line(self, number: int) -> bytes:
+        """The line of a row."""
         self._file.seek(self._starts[number])
         return self._file.read(self._starts[number + 1] - self._starts[number])
 
+    def row(self, number: int) -> dict[str, Any]:
+        """A row."""
+        row: dict[str, Any] = parse_json(self.line(number).decode())
+        return row
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A problem and its selected trajectories, each with the states that the stopping rules leave."""
+
+class _Chosen(NamedTuple):
+    """A problem, its state before any program, and its selected trajectories with the states that the rules leave."""
 
     group: ScoredProblem
+    alone: Context
     cuts: list[tuple[ScoredTrajectory, list[Context]]]
 
 
 class _Cutter:
-    """Selects trajectories, cuts them, measures prompts, writes these to a spool, and counts what each rule does."""
+    """Selects trajectories, cuts them, measures prompts, writes these to a spool, and counts what each rule does.
+
+    Attributes:
+        rows: Numbers of the prompts in the spool.
+        candidates: Numbers in the spool of what could become a perturbed copy of a prompt.
+    """
 
     def __init__(
         self,
         settings: ProcessingSettings,
         counter: PromptTokenCounter,
         perturbed_tests: PerturbedTestsReader | None,
-        rows: _Spool,
-        candidates: _Spool,
+        spool: _Spool,
     ) -> None:
         self._settings = settings
         self._counter = counter
-        self.rows = rows
-        self.candidates = candidates
-        # Every rule has a count from the start, in order of application, so that one that drops nothing is listed too.
-        self.problems = Counter({"read": 0, _SOLVED: 0, _PROBLEM_TOO_LONG: 0, "kept": 0})
-        self.trajectories = Counter(
-            {"read": 0, _UNCHANGING: 0, _NEVER_RIGHT: 0, _DOWN_SAMPLED: 0, _PROBLEM_TOO_LONG: 0, _NOTHING_LEFT: 0}
-            | {"kept": 0}
-        )
-        self.prompts = Counter(
-            {_rule_name(rule): 0 for rule in get_args(StopRule)}
-            | {_TOO_LONG: 0}
-            | {_kept(turn): 0 for turn in range(settings.num_turns + 1)}
-        )
-        self.perturbed: Counter[str] = Counter()
         self._perturbed_tests = perturbed_tests
+        self.spool = spool
+        self.rows: list[int] = []
+        self.candidates: list[int] = []
+        # Every rule has a count from the start, in order of application, so that one that drops nothing is listed too.
+        self.problems = Counter(dict.fromkeys(("read", _SOLVED, _PROBLEM_TOO_LONG, "kept"), 0))
+        dropped = (_UNCHANGING, _NEVER_RIGHT, _DOWN_SAMPLED, _PROBLEM_TOO_LONG, _NOTHING_LEFT)
+        self.trajectories = Counter(dict.fromkeys(("read", *dropped, "kept"), 0))
+        turns = map(_kept, range(settings.num_turns + 1))
+        self.prompts = Counter(dict.fromkeys((*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns), 0))
+        self.perturbed: Counter[str] = Counter()
 
     def choose(self, groups: list[ScoredProblem]) -> list[_Chosen]:
         """The problems that the rules leave, with their selected trajectories."""
@@ -260,7 +244,7 @@ class _Cutter:
             if self._solved_at_first_turn(group):
                 self.problems[_SOLVED] += 1
             else:
-                chosen.append(_Chosen(group, self._select(group)))
+                chosen.append(_Chosen(group, context(group, group.trajectories[0], 0), self._select(group)))
         return chosen
 
     def measure(self, chosen: list[_Chosen]) -> list[list[int]]:
@@ -269,12 +253,10 @@ class _Cutter:
         The problem alone counts as the first state. A problem without a selected trajectory has one figure, for the
         problem alone.
         """
-        chains = []
-        for item in chosen:
-            for states in [states for _, states in item.cuts] or [[context(item.group, item.group.trajectories[0], 0)]]:
-                chains.append([state.messages for state in states])
-        fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
-        return [[next(fitting) for _ in range(max(1, len(item.cuts)))] for item in chosen]
+        chains = [[states for _, states in item.cuts] or [[item.alone]] for item in chosen]
+        messages = [[state.messages for state in states] for of_problem in chains for states in of_problem]
+        fitting = iter(self._counter.count_fitting(messages, self._settings.max_prompt_tokens))
+        return [list(islice(fitting, len(of_problem))) for of_problem in chains]
 
     def put(self, chosen: list[_Chosen], fitting: list[list[int]]) -> None:
         """Put the prompts that fit into the spool."""
@@ -285,13 +267,13 @@ class _Cutter:
                 continue
             self.problems["kept"] += 1
             tests = item.group.problem.tests.to_json()
-            self._emit(item.group, None, context(item.group, item.group.trajectories[0], 0), tests)
+            self._emit(item.alone, None, tests)
             # A problem without a selected trajectory has a figure but no cut to pair it with, hence not strict.
             for (scored, states), count in zip(item.cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
                 self.prompts[_TOO_LONG] += len(states) - count
                 for state in states[1:count]:
-                    self._emit(item.group, scored.trajectory, state, tests)
+                    self._emit(state, scored.trajectory, tests)
 
     def _solved_at_first_turn(self, group: ScoredProblem) -> bool:
         if not self._settings.authors_selection:
@@ -319,39 +301,29 @@ class _Cutter:
             cuts.append((scored, states))
         return cuts
 
-    def _emit(self, group: ScoredProblem, trajectory: Trajectory | None, state: Context, tests: str) -> None:
-        problem = group.problem
+    def _emit(self, state: Context, trajectory: Trajectory | None, tests: str) -> None:
+        problem = state.problem
         sample = None if trajectory is None else trajectory.sample
         self.prompts[_kept(state.turn)] += 1
-        number = self.rows.append(
-            {
-                "id": f"{problem.id}/{'-' if sample is None else sample}/{state.turn}",
-                "problem_id": problem.id,
-                "sample": sample,
-                "turn": state.turn,
-                "prompt": state.messages,
-                "prev_best_pass_rate": state.best_pass_rate,
-                "perturbed": False,
-                "test_cases": tests,
-            }
-            | {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
-        )
-        if trajectory is not None and self._perturbed_tests is not None:
-            self._offer(number, problem, trajectory.turns[state.turn - 1].response)
-
-    def _offer(self, number: int, problem: Problem, response: str) -> None:
-        """Remember a prompt that could get a perturbed copy."""
-        assert self._perturbed_tests is not None
+        row = {
+            "id": f"{problem.id}/{'-' if sample is None else sample}/{state.turn}",
+            "problem_id": problem.id,
+            "sample": sample,
+            "turn": state.turn,
+            "prompt": state.messages,
+            "prev_best_pass_rate": state.best_pass_rate,
+            "perturbed": False,
+            "test_cases": tests,
+        }
+        row |= {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
+        self.rows.append(self.spool.append(row))
+        if trajectory is None or self._perturbed_tests is None:
+            return
         perturbed = self._perturbed_tests.of(problem)
         if perturbed is not None:
-            self.candidates.append(
-                {
-                    "row": number,
-                    "response": response,
-                    "true": problem.public_tests.to_record(),
-                    "perturbed": perturbed.to_record(),
-                }
-            )
+            candidate = {"row": self.rows[-1], "response": trajectory.turns[state.turn - 1].response}
+            candidate |= {"true": problem.public_tests.to_record(), "perturbed": perturbed.to_record()}
+            self.candidates.append(self.spool.append(candidate))
 
     def summary(self) -> Summary:
         """Every count so far."""
@@ -370,10 +342,10 @@ def _kept(turn: int) -> str:
     return f"kept: after {turn} programs"
 
 
-async def _cut_all(cutter: _Cutter, chunks: Iterable[list[ScoredProblem]]) -> None:
+async def _cut_all(cutter: _Cutter, groups: Iterator[ScoredProblem]) -> None:
     """Cut every problem; while one chunk is measured in a thread, the next one is read."""
     before: tuple[list[_Chosen], asyncio.Future[list[list[int]]]] | None = None
-    for chunk in chunks:
+    while chunk := list(islice(groups, _PROBLEMS_AT_A_TIME)):
         chosen = cutter.choose(chunk)
         if before is not None:
             cutter.put(before[0], await before[1])
@@ -393,43 +365,29 @@ async def _add_perturbed(
             "no partial trajectory belongs to a problem with perturbed tests: give --perturbed_file, the result of"
             " run_perturbation.py on the problems of this run"
         )
-    order = list(range(len(cutter.candidates)))
-    random.Random(settings.seed).shuffle(order)
+
+    async def feedback_on(item: dict[str, Any]) -> Message | None:
+        suites = [TestSuite.parse(item[name]) for name in ("true", "perturbed")]
+        return await impossible_feedback(judge, prompts, item["response"], *suites)
+
+    order = _shuffled(cutter.candidates, settings.seed)
     counts = cutter.perturbed
     counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
     with track(total=wanted, desc="perturbed", unit="prompt") as progress:
         while order and counts["added"] < wanted:
-            missing = wanted - counts["added"]
-            batch = [cutter.candidates.read(number) for number in order[: min(missing, _PROGRAMS_AT_A_TIME)]]
-            del order[: len(batch)]
-            messages = await impossible_feedbacks(
-                judge,
-                prompts,
-                (
-                    (item["response"], TestSuite.parse(item["true"]), TestSuite.parse(item["perturbed"]))
-                    for item in batch
-                ),
-            )
-            for item, feedback in zip(batch, messages, strict=True):
+            batch = min(wanted - counts["added"], _PROGRAMS_AT_A_TIME)
+            candidates = [cutter.spool.row(number) for number in order[:batch]]
+            del order[:batch]
+            messages = await asyncio.gather(*(feedback_on(item) for item in candidates))
+            for item, feedback in zip(candidates, messages, strict=True):
                 if feedback is None:
                     counts[_NOT_IMPOSSIBLE] += 1
                     continue
-                row = cutter.rows.read(item["row"])
+                row = cutter.spool.row(item["row"])
                 row |= {"id": row["id"] + "/perturbed", "prompt": [*row["prompt"][:-1], feedback], "perturbed": True}
                 if counter.count([row["prompt"]])[0] > settings.max_prompt_tokens:
                     counts[_TOO_LONG] += 1
                     continue
-                cutter.rows.append(row)
+                cutter.rows.append(cutter.spool.append(row))
                 counts["added"] += 1
                 progress.update(1)
-
-
-def _chunks(groups: Iterable[ScoredProblem], size: int) -> Iterator[list[ScoredProblem]]:
-    chunk: list[ScoredProblem] = []
-    for group in groups:
-        chunk.append(group)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

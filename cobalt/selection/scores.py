@@ -60,17 +60,16 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
     """
     recorded: int | None = None
     for group in read_trajectories(path):
-        identifier = group.problem.id
-        found = len(group.trajectories[0].turns)
+        number = len(group.trajectories[0].turns)
+        recorded = number if recorded is None else recorded
         try:
             _check_record(group, turns)
             scored = score_problem(group, turns)
         except UserError as error:
-            raise UserError(f"{path}: record {identifier!r}: {error}") from None
-        recorded = found if recorded is None else recorded
-        if found != recorded:
+            raise UserError(f"{path}: record {group.problem.id!r}: {error}") from None
+        if number != recorded:
             raise UserError(
-                f"{path}: record {identifier!r} has {found} turns where another has {recorded}:"
+                f"{path}: record {group.problem.id!r} has {number} turns where another has {recorded}:"
                 " process runs with the same number of turns together"
             )
         yield scored

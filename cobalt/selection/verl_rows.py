@@ -10,35 +10,32 @@ them. Contextual prompts of the authors are read, too. Nothing here selects traj
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic.dataclasses
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from cobalt.episode import Message, TruncatedThinking, check_wording, first_messages, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.prompt_set import BUILT_IN, DEFAULT
 from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
 from cobalt.problems.problem import Problem, TestSuite
+from cobalt.selection.verl_parquet import Split, rows_schema
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import iterate_records
+from cobalt.stage.records import checked, iterate_records
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
-from cobalt.stage.tally import FIRST, Summary, Tally, with_first
+from cobalt.stage.tally import FIRST, Summary, with_first
 
 logger = logging.getLogger(__name__)
 
 RESULTS = {"train": "train.parquet", "validation": "validation.parquet"}
 """The file of each split, which veRL wants both."""
-
-# A row group is read as a whole: small enough to stream, large enough to be worth a read.
-_ROWS_IN_A_GROUP = 1000
-_CHARACTERS_IN_A_GROUP = 32 << 20
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,34 +107,21 @@ class MultiTurnRowsSettings(VerlRowsSettings):
     """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """What a row is made of."""
-
-    id: str
-    problem_id: str
-    messages: list[Message]
-    tests: str
-    difficulty: str | None
-    sample: int | None = None
-    turn: int = 0
-    prev_best_pass_rate: float = 0.0
-    perturbed: bool = False
-    episode: dict[str, Any] | None = None
-
-
-class _ContextualFields(BaseModel):
+class _Contextual(TypedDict):
     """The fields of a contextual prompt that a row is made of; others are passed over."""
 
-    model_config = ConfigDict(strict=True)
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
 
     problem_id: str | int
-    prompt: Any
+    prompt: Annotated[list[Message], Field(min_length=1)]
     test_cases: Any
-    sample: int | None = None
-    turn: int = Field(ge=0)
-    prev_best_pass_rate: float = Field(ge=0, le=1)
+    sample: int | None
+    turn: Annotated[int, Field(ge=0)]
+    prev_best_pass_rate: Annotated[float, Field(ge=0, le=1)]
     perturbed: bool
+
+
+_CONTEXTUAL: TypeAdapter[Any] = TypeAdapter(_Contextual)
 
 
 @stage
@@ -145,7 +129,7 @@ def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
     """One row for each problem, its first message worded by the prompt set unless it has an `instruction`.
 
     With `episodes` a row also has `extra_info.episode`, from which an agent loop of several turns makes the problem's
-    episode: `public_tests`, the places of the public tests among all tests; `prompts`, the prompt set of the feedback;
+    episode: `public_tests`, the indices of the public tests among all tests; `prompts`, the prompt set of the feedback;
     and `enable_thinking` and `truncated_thinking`.
 
     Raises:
@@ -153,45 +137,41 @@ def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
             prompt. With `episodes` also a problem that has no public tests, or one that is not among all its tests.
     """
     prompt_set = load_prompts(settings.prompts)
-    rules = {"enable_thinking": settings.enable_thinking, "truncated_thinking": settings.truncated_thinking}
-
-    def episode(problem: Problem) -> dict[str, Any] | None:
-        if not settings.episodes:
-            return None
-        if not problem.public_tests:
-            raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
-        try:
-            places = problem.tests.places_of(problem.public_tests)
-        except UserError as error:
-            raise UserError(f"field 'public_test_cases': {error}") from None
-        # veRL's processes run elsewhere, so a folder needs its whole path.
-        name = settings.prompts or DEFAULT
-        words = name if (BUILT_IN / name).is_dir() else str(Path(name).resolve())
-        return {"public_tests": places, "prompts": words} | rules
-
-    def read(path: Path) -> Iterator[_Prompt]:
-        for record in iterate_records(path):
-            try:
-                problem = Problem.parse(record)
-                begins = episode(problem)
-                if settings.prompts is not None:
-                    check_wording(problem, prompt_set)
-            except UserError as error:
-                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
-            yield _Prompt(
-                id=str(problem.id),
-                problem_id=str(problem.id),
-                messages=first_messages(problem, prompt_set),
-                tests=problem.tests.to_json(),
-                difficulty=_difficulty(record),
-                episode=begins,
-            )
-
     decided: dict[str, Any] = {"stage": "verl_single_turn", "prompts": dict(prompt_set.digests)}
+    rules = {"enable_thinking": settings.enable_thinking, "truncated_thinking": settings.truncated_thinking}
     if settings.episodes:
         decided["episodes"] = rules
+    name = settings.prompts or DEFAULT
+    # veRL's processes run elsewhere, so a folder needs its whole path.
+    words = name if (BUILT_IN / name).is_dir() else str(Path(name).resolve())
+
+    def row(problem: Problem) -> dict[str, Any]:
+        if settings.prompts is not None:
+            check_wording(problem, prompt_set)
+        about: dict[str, Any] = {"turn": 0, "prev_best_pass_rate": 0.0, "perturbed": False}
+        if settings.episodes:
+            about["episode"] = {"public_tests": _public_tests(problem), "prompts": words} | rules
+        return _row(problem.record, first_messages(problem, prompt_set), problem.tests, problem_id=problem.id, **about)
+
+    def read(path: Path) -> Iterator[dict[str, Any]]:
+        for record in iterate_records(path):
+            try:
+                yield row(Problem.parse(record))
+            except UserError as error:
+                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+
     data = "episodes --rollout multi_turn" if settings.episodes else "problems"
-    return _convert(settings, decided, read, data, episodes=settings.episodes)
+    return _convert(settings, decided, read, data, rows_schema(episodes=settings.episodes))
+
+
+def _public_tests(problem: Problem) -> list[int]:
+    """The indices of a problem's public tests among all its tests."""
+    if not problem.public_tests:
+        raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
+    try:
+        return problem.tests.places_of(problem.public_tests)
+    except UserError as error:
+        raise UserError(f"field 'public_test_cases': {error}") from None
 
 
 @stage
@@ -201,36 +181,25 @@ def convert_multi_turn(settings: MultiTurnRowsSettings) -> Outcome:
     Raises:
         UserError: bad input, or a file without a usable prompt.
     """
-    return _convert(settings, {"stage": "verl_multi_turn"}, _read_contextual, "partial_trajectories")
+    return _convert(
+        settings, {"stage": "verl_multi_turn"}, _read_contextual, "partial_trajectories", rows_schema(episodes=False)
+    )
 
 
-def _read_contextual(path: Path) -> Iterator[_Prompt]:
+def _read_contextual(path: Path) -> Iterator[dict[str, Any]]:
     for record in _contextual_records(path):
         try:
-            fields = _ContextualFields.model_validate(record)
-            tests = TestSuite.parse(fields.test_cases)
+            fields = checked(_CONTEXTUAL, {"sample": None} | record)
+            messages, tests = fields.pop("prompt"), TestSuite.parse(fields.pop("test_cases"))
             if not tests:
                 raise UserError("field 'test_cases': the test suite is empty")
-            messages = _messages(fields.prompt)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(
-                f"{path}: record {record['id']!r}: field {first['loc'][0]!r}: {first['msg']}: give the result of"
-                " process_multi_turn_taco.py"
-            ) from None
+            if messages[-1]["role"] != "user":
+                raise UserError("field 'prompt' must end with a message of the user")
         except UserError as error:
-            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
-        yield _Prompt(
-            id=str(record["id"]),
-            problem_id=str(fields.problem_id),
-            messages=messages,
-            tests=tests.to_json(),
-            difficulty=_difficulty(record),
-            sample=fields.sample,
-            turn=fields.turn,
-            prev_best_pass_rate=fields.prev_best_pass_rate,
-            perturbed=fields.perturbed,
-        )
+            raise UserError(
+                f"{path}: record {record['id']!r}: {error}: give the result of process_multi_turn_taco.py"
+            ) from None
+        yield _row(record, messages, tests, **fields)
 
 
 def _contextual_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -258,32 +227,27 @@ def _contextual_records(path: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def _messages(value: object) -> list[Message]:
-    good = isinstance(value, list) and all(
-        isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
-        for item in value
-    )
-    if not good or not value or value[-1]["role"] != "user":  # type: ignore[index]
-        raise UserError("field 'prompt' must be a list of messages that ends with the user's")
-    return value  # type: ignore[return-value]
-
-
-def _difficulty(record: dict[str, Any]) -> str | None:
-    value = record.get("difficulty")
-    return None if value is None else str(value)
+def _row(record: Mapping[str, Any], messages: list[Message], tests: TestSuite, **about: Any) -> dict[str, Any]:
+    """A row without what the whole file decides; `about` has further fields of `extra_info`."""
+    difficulty = record.get("difficulty")
+    about |= {"id": str(record["id"]), "problem_id": str(about["problem_id"])}
+    about |= {"difficulty": None if difficulty is None else str(difficulty)}
+    return {
+        "prompt": messages,
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": tests.to_json()},
+        "extra_info": about,
+    }
 
 
 def _convert(
     settings: VerlRowsSettings,
     arguments: dict[str, Any],
-    read: Callable[[Path], Iterator[_Prompt]],
+    read: Callable[[Path], Iterator[dict[str, Any]]],
     data: str,
-    *,
-    episodes: bool = False,
+    schema: Any,
 ) -> Outcome:
     """Write both splits; `data` is what `cobalt train --data` calls the rows."""
-    from pyarrow.parquet import ParquetWriter
-
     sources = {"train": settings.train_file, "validation": settings.validation_file}
     if settings.train_file.samefile(settings.validation_file):
         raise UserError(
@@ -298,29 +262,26 @@ def _convert(
         "max_prompt_length": settings.max_prompt_length,
         "data_source": settings.data_source,
     }
-    writers: dict[str, _Writer] = {}
+    splits: dict[str, Split] = {}
     with ExitStack() as stack:
         stack.enter_context(locked_folder(settings.local_dir))
         made = {
-            split: stack.enter_context(
-                whole(settings.local_dir / name, arguments | {"split": split}, [sources[split]], lines=False)
+            name: stack.enter_context(
+                whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]], lines=False)
             )
-            for split, name in RESULTS.items()
+            for name, file in RESULTS.items()
         }
-        for split, result in made.items():
-            with ParquetWriter(result.file, _schema(episodes), compression="zstd") as parquet:
-                writers[split] = writer = _Writer(settings, counter, split, parquet)
-                for prompt in read(sources[split]):
-                    writer.add(prompt)
-                writer.flush()
-            if not writer.rows:
+        for name, result in made.items():
+            split = splits[name] = Split(name, settings.data_source, counter, settings.max_prompt_length)
+            split.write(read(sources[name]), result.file, schema)
+            if not split.rows:
                 raise UserError(
-                    f"{sources[split]}: no prompt is left: {writer.too_long} of {writer.read} are longer than"
+                    f"{sources[name]}: no prompt is left: {split.tally.total()} of {split.read} are longer than"
                     f" --max_prompt_length {settings.max_prompt_length}"
                 )
-        summary = _summary(settings, writers)
-        for split, result in made.items():
-            result.summary = {name: summary[name] for name in (split, FIRST) if name in summary}
+        summary = _summary(settings, splits)
+        for name, result in made.items():
+            result.summary = {part: summary[part] for part in (name, FIRST) if part in summary}
     return Outcome(
         summary=summary,
         title=f"veRL rows: {settings.local_dir}",
@@ -329,122 +290,13 @@ def _convert(
     )
 
 
-def _summary(settings: VerlRowsSettings, writers: dict[str, "_Writer"]) -> Summary:
-    summary: Summary = {split: writer.summary() for split, writer in writers.items()}
-    shared = len(writers["train"].problems & writers["validation"].problems)
+def _summary(settings: VerlRowsSettings, splits: Mapping[str, Split]) -> Summary:
+    summary: Summary = {name: split.summary() for name, split in splits.items()}
+    shared = len(splits["train"].problems & splits["validation"].problems)
     if shared:
         logger.warning(
             "%d problems are in %s and in %s: validation measures them after training on them",
             *(shared, settings.train_file, settings.validation_file),
         )
         summary["validation"]["problems also in train"] = shared
-    return with_first(summary, *(writer.tally for writer in writers.values()))
-
-
-@dataclass(slots=True)
-class _Writer:
-    """Writes the rows of one split, a row group at a time."""
-
-    settings: VerlRowsSettings
-    counter: PromptTokenCounter
-    split: str
-    parquet: Any
-    read: int = 0
-    rows: int = 0
-    too_long: int = 0
-    tally: Tally = field(default_factory=Tally)
-    longest: int = 0
-    problems: set[str] = field(default_factory=set)
-    _waiting: list[_Prompt] = field(default_factory=list)
-    _characters: int = 0
-
-    def add(self, prompt: _Prompt) -> None:
-        """Add one prompt."""
-        self.read += 1
-        self._waiting.append(prompt)
-        self._characters += len(prompt.tests) + sum(len(message["content"]) for message in prompt.messages)
-        if len(self._waiting) >= _ROWS_IN_A_GROUP or self._characters >= _CHARACTERS_IN_A_GROUP:
-            self.flush()
-
-    def flush(self) -> None:
-        """Measure the waiting prompts, and write those that fit as one row group."""
-        import pyarrow
-
-        lengths = self.counter.count([prompt.messages for prompt in self._waiting])
-        rows = []
-        for prompt, length in zip(self._waiting, lengths, strict=True):
-            if length > self.settings.max_prompt_length:
-                self.tally.leave_out(f"over max_prompt_length ({self.split})", prompt.id)
-                self.too_long += 1
-                continue
-            self.longest = max(self.longest, length)
-            self.problems.add(prompt.problem_id)
-            rows.append(_row(prompt, self.split, self.rows, self.settings.data_source))
-            self.rows += 1
-        self._waiting.clear()
-        self._characters = 0
-        if rows:
-            self.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=self.parquet.schema))
-
-    def summary(self) -> dict[str, int]:
-        """The counts of this split."""
-        return {
-            "prompts read": self.read,
-            "dropped: over max_prompt_length": self.too_long,
-            "rows": self.rows,
-            "problems": len(self.problems),
-            "longest prompt, tokens": self.longest,
-        }
-
-
-def _row(prompt: _Prompt, split: str, index: int, data_source: str) -> dict[str, Any]:
-    return {
-        "data_source": data_source,
-        "prompt": list(prompt.messages),
-        "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": prompt.tests},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": prompt.id,
-            "problem_id": prompt.problem_id,
-            "sample": prompt.sample,
-            "turn": prompt.turn,
-            "prev_best_pass_rate": prompt.prev_best_pass_rate,
-            "perturbed": prompt.perturbed,
-            "difficulty": prompt.difficulty,
-        }
-        | ({} if prompt.episode is None else {"episode": prompt.episode}),
-    }
-
-
-def _schema(episodes: bool) -> Any:
-    import pyarrow as pa
-
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    fields = [
-        ("index", pa.int64()),
-        ("split", pa.string()),
-        ("id", pa.string()),
-        ("problem_id", pa.string()),
-        ("sample", pa.int64()),
-        ("turn", pa.int64()),
-        ("prev_best_pass_rate", pa.float64()),
-        ("perturbed", pa.bool_()),
-        ("difficulty", pa.string()),
-    ]
-    if episodes:
-        rules = [("enable_thinking", pa.bool_()), ("truncated_thinking", pa.string())]
-        fields.append(
-            ("episode", pa.struct([("public_tests", pa.list_(pa.int64())), ("prompts", pa.string()), *rules]))
-        )
-    extra = pa.struct(fields)
-    return pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(message)),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", extra),
-        ]
-    )
+    return with_first(summary, *(split.tally for split in splits.values()))

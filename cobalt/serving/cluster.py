@@ -17,14 +17,20 @@ from pathlib import Path
 
 import tenacity
 
-from cobalt.stage.errors import InfrastructureError, UserError, last_line
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError, last_line
+
+logger = logging.getLogger(__name__)
 
 START_COMMAND = "bash scripts/ray_cluster.sh start"
 
+_ADVICE = f"start one with `{START_COMMAND}`, or set RAY_ADDRESS to another"
 _UNAUTHENTICATED_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _ANSWER_SECONDS = 10.0
 _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 _JOIN_SECONDS = 60.0
+
+# A process joins a cluster only once, even if many of its tasks need it at the same time.
+_joining = threading.Lock()
 
 
 def token_path() -> Path | None:
@@ -95,36 +101,17 @@ def _is_private(folder: Path) -> bool:
     return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
 
 
-def asks_for_token(address: str) -> bool:
-    """Whether the cluster whose head listens at `address` ("host:port") refuses a call without a token.
+def asks_for_token(address: str, token: str | None = None) -> bool:
+    """Whether the cluster whose head listens at `address` ("host:port") refuses a call without a token, or with this.
 
-    The call is made without a token, whatever the settings of this process are.
+    What the settings of this process say of tokens does not matter.
 
     Raises:
         InfrastructureError: nothing answers at the address, or what answers is not Ray.
     """
-    return _refuses(address, None)
-
-
-def refuses_token(address: str) -> bool:
-    """Whether the cluster at an address refuses a call with this user's token; False if this user has none.
-
-    Ray itself would repeat such a call for 20 s, and write a line each time.
-
-    Raises:
-        InfrastructureError: as for `asks_for_token`.
-    """
-    path = token_path()
-    try:
-        token = os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    return bool(token.strip()) and _refuses(address, token.strip())
-
-
-def _refuses(address: str, token: str | None) -> bool:
     import grpc  # type: ignore[import-untyped]
 
+    sent = (("authorization", f"Bearer {token}"),) if token else None
     try:
         for attempt in tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3),
@@ -134,7 +121,6 @@ def _refuses(address: str, token: str | None) -> bool:
             reraise=True,
         ):
             with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                sent = (("authorization", f"Bearer {token}"),) if token else None
                 channel.unary_unary(_UNAUTHENTICATED_CALL)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
@@ -253,14 +239,22 @@ def _listens(address: str) -> bool:
 def bring_token(address: str) -> None:
     """Have this process send its user's token to a cluster that asks for one; call this before joining.
 
-    An explicit `RAY_AUTH_MODE` is left as it is.
-
     Raises:
+        UserError: the cluster refuses this user's token, or there is none, or `RAY_AUTH_MODE` says not to send it.
         InfrastructureError: nothing answers at the address, or what answers is not Ray. Ray itself would try for
             minutes.
     """
     keep_token_private()
-    if not asks_for_token(address) or "RAY_AUTH_MODE" in os.environ:
+    if not asks_for_token(address):
+        return
+    token = _token()
+    # Ray itself would repeat a call with a wrong token for 20 s, and write a line each time.
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or not token or asks_for_token(address, token):
+        raise UserError(
+            f"the Ray cluster at {address} asks for a token, and this user has not the right one: copy"
+            " ~/.ray/auth_token from its head (mode 600), and unset RAY_AUTH_MODE"
+        )
+    if "RAY_AUTH_MODE" in os.environ:
         return
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
@@ -268,6 +262,15 @@ def bring_token(address: str) -> None:
     # Ray does this by itself for a cluster that it finds on this machine, but not for one at RAY_ADDRESS. To set the
     # environment variable is not enough, because Ray has read it when it was imported.
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _token() -> str:
+    """The token of this user; "" without one."""
+    path = token_path()
+    try:
+        return (os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def connect(address: str) -> None:
@@ -297,45 +300,56 @@ def connect(address: str) -> None:
         raise raised[0]
 
 
-def join() -> None:
-    """Join the cluster that `RAY_ADDRESS` names, or that `ray start` has started here, with the token if it asks.
+def join(failure: str = "the Ray cluster cannot be used", advice: str = _ADVICE) -> None:
+    """Join the running Ray cluster (`RAY_ADDRESS` or the local one) if this process has not joined one.
 
-    Child processes join it in the same way. Does nothing in a process that has joined already.
+    The user's token is sent to a cluster that asks for one, even without `RAY_AUTH_MODE=token`. Each step has a time
+    limit. Child processes join the cluster in the same way.
+
+    Args:
+        failure: What is not possible without the cluster, as the beginning of a sentence.
+        advice: What the user should do if there is no cluster, as the end of a sentence.
 
     Raises:
-        UserError: there is no cluster, or this user has not its token.
-        InfrastructureError: nothing answers at the address.
+        ServiceDown: there is no cluster, or it cannot be joined.
+        UserError: `RAY_ADDRESS` is not an address, or this user has not the cluster's token.
     """
+    given = os.environ.get("RAY_ADDRESS", "")
+    named = given not in ("", "auto", "local")
+    if named:
+        _check_address(given, failure, advice)  # before Ray is imported, which takes seconds
     import ray
     from ray.exceptions import AuthenticationError
 
-    if ray.is_initialized():
-        return
-    address = running_cluster()
-    if address is None:
-        raise UserError(f"no Ray cluster runs here: start one with `{START_COMMAND}`, or set RAY_ADDRESS to another")
-    bring_token(address)
-    if asks_for_token(address) and not _has_token():
-        raise UserError(
-            f"the Ray cluster at {address} asks for a token, and this user has none here: copy ~/.ray/auth_token from"
-            " its head (mode 600), and unset RAY_AUTH_MODE"
-        )
-    try:
-        connect(address)
-    except (ConnectionError, AuthenticationError, RuntimeError) as error:
-        reason = last_line(str(error.__cause__ or error))
-        raise UserError(
-            f"the Ray cluster at {address} cannot be joined ({reason}): this user's ~/.ray/auth_token must be that"
-            " of its head, and a Ray node must run on this machine (scripts/ray_cluster.sh join)"
-        ) from None
+    with _joining:
+        if ray.is_initialized():
+            return
+        address = running_cluster(any_local=True)
+        if address is None and not given.startswith("ray://"):
+            raise ServiceDown(f"{failure}, because Ray is not running: {advice}")
+        origin = f"RAY_ADDRESS={given}" if named else f"{address} (found here, because RAY_ADDRESS is not set)"
+        try:
+            if address is not None:
+                bring_token(address)
+        except InfrastructureError:
+            raise ServiceDown(f"{failure}, because no Ray cluster answers at {origin}: {advice}") from None
+        try:
+            connect(address or "auto")
+        except (ConnectionError, AuthenticationError, RuntimeError) as error:
+            raise ServiceDown(
+                f"{failure}, because the Ray cluster at {origin} cannot be joined ({last_line(str(error))}): a Ray node"
+                " must run on this machine (scripts/ray_cluster.sh join)"
+            ) from None
+        logger.info("using the Ray cluster at %s", origin)
 
 
-def _has_token() -> bool:
-    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
-
-    return os.environ.get("RAY_AUTH_MODE") == "token" and bool(
-        AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
-    )
+def _check_address(address: str, failure: str, advice: str) -> None:
+    """Check the form of `RAY_ADDRESS`, and that something listens there; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"RAY_ADDRESS={address} is not an address (HOST:PORT): set it to one, or unset it")
+    if not _listens(f"{host}:{port}"):
+        raise ServiceDown(f"{failure}, because nothing answers at RAY_ADDRESS={address}: {advice}")
 
 
 def require_private(*, allow_open: bool) -> bool:

@@ -7,21 +7,24 @@ the FastAPI application that an app adds its routes to. Only apps import this mo
 """
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
-from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cobalt.engine.http_settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.rows import MOST_LEVELS, JsonMeasure, TooManyValues, decode_json
+from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
+from cobalt.stage.rows import decode_json
 
 # Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -31,7 +34,9 @@ MOST_VALUES = 250_000
 _BODIES_HELD = 8  # largest bodies that a replica holds at a time
 _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
-_AFTERWARDS = "cobalt.afterwards"  # in a request's scope: functions to call when it has been answered
+_ANSWERED = "cobalt.answered"  # in a request's scope: what is to be done when it has been answered
+
+TOO_DEEP = "a field is nested too deeply"
 
 
 class Refused(HTTPException):
@@ -49,89 +54,76 @@ def guarded_api() -> FastAPI:
     of Python is answered 400.
     """
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    api.add_middleware(_RootWithoutSlash)
-    api.add_middleware(_Afterwards)
+    api.add_middleware(_AroundRequests)
 
     @api.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    @api.exception_handler(UserError)
-    async def wrong(request: Request, error: UserError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 422)
-
-    @api.exception_handler(InfrastructureError)
-    async def failed(request: Request, error: InfrastructureError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 503)
-
     @api.exception_handler(RecursionError)
     async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
-        return JSONResponse({"error": "a field is nested too deeply"}, 400)
+        return JSONResponse({"error": TOO_DEEP}, 400)
+
+    @api.exception_handler(UserError)
+    @api.exception_handler(InfrastructureError)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 422 if isinstance(error, UserError) else 503)
 
     return api
 
 
-class _RootWithoutSlash:
-    """Serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`."""
+class _AroundRequests:
+    """Gives back what a request has held when it has been answered or given up.
+
+    It also serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
-            scope = {**scope, "path": scope["path"] + "/"}
-        await self._app(scope, receive, send)
+        async with contextlib.AsyncExitStack() as answered:
+            scope = {**scope, _ANSWERED: answered}
+            if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
+                scope["path"] += "/"
+            await self._app(scope, receive, send)
 
 
-class _Afterwards:
-    """Calls the functions that a request has left in its scope, when it has been answered or given up."""
+@contextlib.asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Raises InfrastructureError when the block takes longer than an HTTP request may."""
+    late = InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)")
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        raise late from None
+    if limit.expired():  # the block has answered its own cancellation
+        raise late
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        functions: list[Callable[[], None]] = []
-        try:
-            await self._app({**scope, _AFTERWARDS: functions}, receive, send)
-        finally:
-            for function in functions:
-                function()
+def field_error(error: ValidationError) -> UserError:
+    """The first error of a malformed body as a sentence that names the field."""
+    first = error.errors()[0]
+    return UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}")
 
 
 class _Budget:
-    """A number of bytes that requests share; those that find too few wait for them in order."""
+    """A number of bytes that requests share."""
 
     def __init__(self, most: int) -> None:
         self._free = most
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._changed = asyncio.Condition()
 
     async def take(self, amount: int) -> None:
-        if not self._waiting and amount <= self._free:
+        async with self._changed:
+            await self._changed.wait_for(lambda: amount <= self._free)
             self._free -= amount
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((amount, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._free += amount
-            else:
-                self._waiting.remove((amount, turn))
-            self._hand_out()
-            raise
 
-    def give_back(self, amount: int) -> None:
-        self._free += amount
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._free:
-            amount, turn = self._waiting.popleft()
-            if turn.done():
-                continue
-            self._free -= amount
-            turn.set_result(None)
+    async def give_back(self, amount: int) -> None:
+        async with self._changed:
+            self._free += amount
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +131,8 @@ class Guard:
     """The checks of one app.
 
     The bodies that a replica holds, from their first byte to the answer, have at most eight times `max_bytes`
-    together. A request that finds no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
+    together; a body that does not declare its length counts as the longest. A request that finds no room waits for it,
+    up to `max_seconds`. Bodies of up to 64 KiB do not count.
 
     Attributes:
         token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
@@ -160,6 +153,12 @@ class Guard:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_held", _Budget(_BODIES_HELD * self.max_bytes))
 
+    @classmethod
+    def of(cls, settings: HttpSettings, prefix: str, max_values: int = MOST_VALUES) -> Self:
+        """The guard of an app whose settings have variables that begin with `prefix`."""
+        token = settings.token.get_secret_value() if settings.token is not None else None
+        return cls(token, settings.max_request_bytes, prefix + "TOKEN", max_values, settings.max_body_seconds)
+
     async def read(self, request: Request) -> Any:
         """The JSON value in a request's body.
 
@@ -170,23 +169,20 @@ class Guard:
                 for one that is not strict UTF-8 JSON, or nested too deeply.
         """
         self.admit(request)
-        length = self._declared(request)
+        declared = request.headers.get("content-length", "")
+        length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self.max_bytes
+        if length > self.max_bytes:
+            raise self._too_long()
         held = length if length > _SMALL_BODY else 0
-        await self._make_room(held)
         try:
-            body = await self._body(request)
-            spare = max(0, held - len(body))  # of a body that does not declare its length
-            self._held.give_back(spare)
-            held -= spare
-            value = await _decoded(body)
-        except BaseException:
-            self._held.give_back(held)
-            raise
-        if _AFTERWARDS in request.scope:
-            request.scope[_AFTERWARDS].append(lambda: self._held.give_back(held))
-        else:
-            self._held.give_back(held)
-        return value
+            async with asyncio.timeout(self.max_seconds):
+                await self._held.take(held)
+        except TimeoutError:
+            raise Refused(503, "other requests have too many bytes in flight: try again") from None
+        async with contextlib.AsyncExitStack() as reading:
+            # Until the request has been answered, or, outside an app of `guarded_api`, until it has been read.
+            request.scope.get(_ANSWERED, reading).push_async_callback(self._held.give_back, held)
+            return await _decoded(await self._body(request))
 
     def admit(self, request: Request) -> None:
         """Check only who sends a request.
@@ -215,23 +211,8 @@ class Guard:
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise Refused(401, "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`")
 
-    def _declared(self, request: Request) -> int:
-        """The length that a body declares, in bytes; the largest one if it declares none."""
-        declared = request.headers.get("content-length", "")
-        length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self.max_bytes
-        if length > self.max_bytes:
-            raise self._too_long()
-        return length
-
     def _too_long(self) -> Refused:
         return Refused(413, f"the body is longer than {self.max_bytes} bytes (max_request_bytes)")
-
-    async def _make_room(self, amount: int) -> None:
-        try:
-            async with asyncio.timeout(self.max_seconds):
-                await self._held.take(amount)
-        except TimeoutError:
-            raise Refused(503, "other requests have too many bytes in flight: try again") from None
 
     async def _body(self, request: Request) -> bytes:
         """The body, read only as far as it keeps to the limits, whatever length it declares."""
@@ -256,11 +237,7 @@ class Guard:
 
 
 async def _decoded(body: bytes) -> Any:
-    """The JSON value of a body; a large one is decoded in a thread.
-
-    Raises:
-        Refused: 400 for a body that is not strict UTF-8 JSON.
-    """
+    """The JSON value of a body; a large one is decoded in a thread."""
 
     def decode() -> Any:
         return decode_json(body.decode("utf-8"), most_values=None)  # they were counted as they came

@@ -7,12 +7,11 @@ because it imports Ray.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -29,7 +28,7 @@ from cobalt.judge.settings import ENVIRONMENT_PREFIX, usable_cores
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving import cluster, nodes, sandbox_fusion
-from cobalt.serving.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import Guard, guarded_api, within
 from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError
 
@@ -91,14 +90,7 @@ class Evaluator:
             max_run_seconds=settings.max_run_seconds,
             max_request_seconds=settings.max_request_seconds,
         )
-        token = settings.token.get_secret_value() if settings.token is not None else None
-        self._guard = Guard(
-            token,
-            settings.max_request_bytes,
-            ENVIRONMENT_PREFIX + "TOKEN",
-            max_values=values_of(settings.max_tests),
-            max_seconds=settings.max_body_seconds,
-        )
+        self._guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._metrics = _Metrics()
 
     async def __del__(self) -> None:
@@ -131,14 +123,14 @@ class Evaluator:
     @_api.post("/")
     async def judge_over_http(self, request: Request) -> JSONResponse:
         """`POST` a judge request as JSON."""
-        async with self._at_most():
+        async with within(self._settings.max_request_seconds):
             return JSONResponse(await self.judge(await self._guard.read(request)))
 
     @_api.post(f"/{sandbox_fusion.PATH}")
     async def run_code_over_http(self, request: Request) -> JSONResponse:
         """`POST` a request in SandboxFusion's format as JSON."""
         try:
-            async with self._at_most():
+            async with within(self._settings.max_request_seconds):
                 return JSONResponse(await self._run_code.answer(await self._guard.read(request)))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
@@ -147,16 +139,6 @@ class Evaluator:
         """The settings that decide verdicts; see `cobalt.judge.Judge`. On an open cluster, `"private": false` too."""
         decisive = await self._judge.describe()
         return decisive if self._private else {**decisive, "private": False}
-
-    @contextlib.asynccontextmanager
-    async def _at_most(self) -> AsyncIterator[None]:
-        """Raises InfrastructureError when the block takes longer than an HTTP request may."""
-        seconds = self._settings.max_request_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError:
-            raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
 
 
 # Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after

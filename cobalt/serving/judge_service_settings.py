@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field
 
-from cobalt.judge.settings import MIB, JudgeSettings
-from cobalt.stage.settings import check_token
+from cobalt.engine.http_settings import HttpSettings
+from cobalt.judge.settings import JudgeSettings
 
 
-class ServiceSettings(JudgeSettings):
+class ServiceSettings(HttpSettings, JudgeSettings):
     """The judge's settings, the deployment's size, and what requests may ask for.
 
     Attributes:
@@ -22,38 +22,17 @@ class ServiceSettings(JudgeSettings):
             polling for a free replica, which costs more CPU than the tests.
         log_level: What replicas log, as JSON lines in Serve's log folder. "WARNING": failures of the judge and
             replaced sandboxes. "INFO": one more line for each program.
-        token: The token that HTTP requests must send as `Authorization: Bearer TOKEN`, 16 printable ASCII characters
-            or more. Set it as a variable rather than on a command line, which other users can see. None: requests
-            from the machine itself need no token, and all others are refused.
-        allow_open_cluster: Serve even on a Ray cluster that anybody can join; every result then has
-            `"private": false`.
-        max_request_bytes: Longest body of an HTTP request. A replica holds at most eight times as many bytes of bodies
-            at a time.
-        max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
-            answered 408.
         max_tests: The most tests that a suite may have, over HTTP and over the handle. A request with more JSON values
             than such a suite can need is refused before it is decoded.
         max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
-        max_request_seconds: Longest time that an HTTP request may take, its wait for a sandbox included, in seconds.
-            A request that takes longer is answered 503 (504 on SandboxFusion's route).
     """
 
     num_replicas: int | None = Field(None, ge=1)
     replica_cpus: float = Field(0.1, ge=0)
     max_ongoing_requests: int = Field(1000, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
-    token: SecretStr | None = None
-    allow_open_cluster: bool = False
-    max_request_bytes: int = Field(16 * MIB, ge=1024)
-    max_body_seconds: float = Field(30.0, gt=0, allow_inf_nan=False)
     max_tests: int = Field(10_000, ge=1)
     max_run_seconds: float = Field(300.0, gt=0, le=3600)
-    max_request_seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
-
-    @field_validator("token")
-    @classmethod
-    def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
-        return check_token(token)
 
     def of_the_judge(self) -> JudgeSettings:
         """The settings of the judge alone."""

@@ -8,7 +8,6 @@ node with CPUs judges. This module starts nothing. Ray is imported inside the fu
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
 JUDGE_RESOURCE = "judge"
@@ -41,7 +40,19 @@ def living_nodes() -> list[Node]:
     """The nodes of the cluster that are alive, ordered by address."""
     import ray
 
-    nodes = [_node(entry) for entry in ray.nodes() if entry["Alive"]]
+    nodes = [
+        Node(
+            id=entry["NodeID"],
+            host=entry["NodeManagerHostname"],
+            address=entry["NodeManagerAddress"],
+            cpus=entry["Resources"].get("CPU", 0.0),
+            gpus=entry["Resources"].get("GPU", 0.0),
+            judge=entry["Resources"].get(JUDGE_RESOURCE, 0.0),
+            object_store=int(entry["Resources"].get("object_store_memory", 0)),
+        )
+        for entry in ray.nodes()
+        if entry["Alive"]
+    ]
     return sorted(nodes, key=lambda node: (node.address, node.id))
 
 
@@ -57,19 +68,6 @@ def judging(nodes: Sequence[Node]) -> dict[str, float]:
     """The nodes that judge programs, by id, and the number of cores that each has for it."""
     marked = {node.id: node.judge for node in nodes if node.judge}
     return marked or {node.id: node.cpus for node in nodes if node.cpus}
-
-
-def _node(entry: dict[str, Any]) -> Node:
-    resources = entry["Resources"]
-    return Node(
-        id=entry["NodeID"],
-        host=entry["NodeManagerHostname"],
-        address=entry["NodeManagerAddress"],
-        cpus=resources.get("CPU", 0.0),
-        gpus=resources.get("GPU", 0.0),
-        judge=resources.get(JUDGE_RESOURCE, 0.0),
-        object_store=int(resources.get("object_store_memory", 0)),
-    )
 
 
 @dataclass(frozen=True, slots=True)

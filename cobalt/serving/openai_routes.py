@@ -19,7 +19,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
 
-from cobalt.serving.http_guard import Guard, Refused
+from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -94,21 +94,16 @@ class OpenAIRoutes:
 
     async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Awaitable[Any]]) -> Response:
         deadline = asyncio.get_running_loop().time() + self._max_seconds
-        late = f"no result within {self._max_seconds:g} s (max_request_seconds)"
         try:
-            async with asyncio.timeout_at(deadline) as limit:
+            async with within(self._max_seconds):
                 body = self._request(kind, await self._guard.read(request))
                 answer = await create(body)
-            if limit.expired():  # vLLM answers a cancelled request as one whose client has gone
-                raise InfrastructureError(late)
-        except TimeoutError:
-            return self._refusal(late, 503)
         except Refused as error:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
             return self._refusal(str(error), 400)
         except RecursionError:
-            return self._refusal("a field is nested too deeply", 400)
+            return self._refusal(TOO_DEEP, 400)
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:
@@ -122,25 +117,19 @@ class OpenAIRoutes:
                 answer.error.message += f" This engine serves `{self._name}`."
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
-            failure = self._failure(late, 503)
+            failure = self._failure(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
             return StreamingResponse(until(deadline, answer, failure), media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, kind: Any, payload: object) -> Any:
-        """A decoded body as vLLM's request.
-
-        Raises:
-            Refused: the payload is not an object.
-            UserError: a field is malformed or over a limit; the message names the field.
-        """
+        """A decoded body as vLLM's request."""
         if not isinstance(payload, dict):
             raise Refused(400, "the body must be one JSON object")
         check_text(payload)
         try:
             body = kind.model_validate(payload)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+            raise field_error(error) from None
         except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
             raise UserError(f"a field has the wrong type: {error}") from None
         count = completions_of(payload.get("prompt"), body.n)

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import cobalt
+from cobalt.engine.model_check import model_path
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.settings import JudgeSettings
 from cobalt.serving import cluster
@@ -301,9 +302,9 @@ def main(arguments: Arguments) -> int:
     """Check, print, and return the exit code."""
     if not arguments.seconds > 0:
         raise UserError(f"--seconds is {arguments.seconds:g}: it must be above 0")
-    model = arguments.model or ""
-    hub_model = "" if model.startswith(("~", ".", "/")) or model.count("/") != 1 or Path(model).exists() else model
-    inputs = {"data_dir": arguments.data_dir, "model": Path(model) if model and not hub_model else None}
+    folder_of_model = model_path(arguments.model) if arguments.model else None
+    hub_model = (arguments.model or "") if folder_of_model is None else ""
+    inputs = {"data_dir": arguments.data_dir, "model": folder_of_model}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
     for name, path in paths.items():
         if not Path(path).exists():

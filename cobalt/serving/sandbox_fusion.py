@@ -33,6 +33,7 @@ from cobalt.judge.inside.program import FILE_NAME
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import MIB, JudgeSettings
+from cobalt.serving.http_guard import field_error
 from cobalt.stage.errors import InfrastructureError, UserError
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class _Place:
 
     def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
         self.begun = asyncio.Event()
-        self.kept_until = 0.0  # by the event loop's clock, once the request has been answered
+        self.expiry: asyncio.TimerHandle | None = None  # runs between two requests for the place
         # Paths in the normal form that was checked: "a/." is "a".
         files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
         run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
@@ -164,7 +165,7 @@ class RunCode:
             )
         run = await self._run(request, limits)
         if isinstance(run, str):
-            return _answer("Failed", _result("Finished", 0.0, 1, "", run))
+            return _answer("Finished", 1, stderr=run)
         return _answer_run(run, limits)
 
     def _read(self, payload: object) -> RunCodeRequest:
@@ -173,8 +174,7 @@ class RunCode:
         try:
             request = RunCodeRequest.model_validate(payload)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+            raise field_error(error) from None
         if request.run_timeout > self._max_run_seconds:
             raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
         return request
@@ -197,20 +197,19 @@ class RunCode:
     def _claimed(self, key: bytes) -> _Place | None:
         """The place that an earlier request with the same content has left."""
         places = self._left.pop(key, [])
-        usable = [place for place in places if not place.failed]
-        if len(usable) > 1:
-            self._left[key] = usable[1:]
-        return usable[0] if usable else None
+        if len(places) > 1:
+            self._left[key] = places[1:]
+        if not places:
+            return None
+        if places[0].expiry is not None:
+            places[0].expiry.cancel()
+        return None if places[0].failed else places[0]
 
     def _keep(self, key: bytes, place: _Place) -> None:
-        loop = asyncio.get_running_loop()
-        place.kept_until = loop.time() + CLAIM_SECONDS
-        loop.call_at(place.kept_until, self._forget, key, place, place.kept_until)
+        place.expiry = asyncio.get_running_loop().call_later(CLAIM_SECONDS, self._forget, key, place)
 
-    def _forget(self, key: bytes, place: _Place, due: float) -> None:
+    def _forget(self, key: bytes, place: _Place) -> None:
         """Give up a place that no later request has claimed; a program in a sandbox keeps its place until it ends."""
-        if place not in self._left.get(key, []) or place.kept_until != due:
-            return
         if place.begun.is_set() and not place.task.done():
             self._keep(key, place)
             return
@@ -223,28 +222,25 @@ class RunCode:
 def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:
     stdout, stderr = run.stdout.decode("utf-8", "replace"), run.stderr.decode("utf-8", "replace")
     if run.end in ("cpu", "wall") or run.cpu_seconds > limits.cpu_seconds:
-        return _answer("Failed", _result("TimeLimitExceeded", run.wall_seconds, None, stdout, stderr))
+        return _answer("TimeLimitExceeded", None, run.wall_seconds, stdout, stderr)
+    code = 0 if run.end == "exit" and run.status == 0 else run.status or 1
     if run.end == "memory":
         stderr += (
             f"MemoryError: the program used more than {limits.memory_bytes // MIB} MiB of memory and was stopped.\n"
         )
     if run.end == "output" or run.output_bytes > limits.output_bytes:
         stderr += f"OutputLimitError: the program wrote more than {limits.output_bytes} bytes.\n"
-    elif run.end == "exit" and run.status == 0:
-        return _answer("Success", _result("Finished", run.wall_seconds, 0, stdout, stderr))
-    return _answer("Failed", _result("Finished", run.wall_seconds, run.status or 1, stdout, stderr))
+        code = run.status or 1
+    return _answer("Finished", code, run.wall_seconds, stdout, stderr)
 
 
-def _result(status: str, seconds: float, code: int | None, stdout: str, stderr: str) -> dict[str, Any]:
-    return {"status": status, "execution_time": seconds, "return_code": code, "stdout": stdout, "stderr": stderr}
-
-
-def _answer(status: str, result: dict[str, Any]) -> dict[str, Any]:
+def _answer(status: str, code: int | None, seconds: float = 0.0, stdout: str = "", stderr: str = "") -> dict[str, Any]:
+    run = {"status": status, "execution_time": seconds, "return_code": code, "stdout": stdout, "stderr": stderr}
     return {
-        "status": status,
+        "status": "Success" if code == 0 else "Failed",
         "message": "",
         "compile_result": None,
-        "run_result": result,
+        "run_result": run,
         "executor_pod_name": None,
         "files": {},
     }

@@ -43,22 +43,21 @@ def keeping_logs(ray_folder: Path) -> Iterator[None]:
 
 def _keep(ray_folder: Path) -> Path | None:
     """Copy the logs of a Ray's sessions; returns their new folder, None if there are none or they cannot be written."""
-    logs = [path for path in ray_folder.glob("session_*/logs") if not path.parent.is_symlink()]
-    target = logs_folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    files = [(path, path.relative_to(folder)) for folder in logs for path in folder.rglob("*") if path.is_file()]
-    files = [(path, name) for path, name in files if path.stat().st_size]
-    if not files:
+    sessions = [path for path in ray_folder.glob("session_*/logs") if not path.parent.is_symlink()]
+    logs = {path.relative_to(folder): path for folder in sessions for path in folder.rglob("*") if path.is_file()}
+    logs = {name: path for name, path in logs.items() if path.stat().st_size}
+    if not logs:
         return None
+    target = logs_folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)  # not as a parent, which would be open to other users
-        for path, name in files:
-            place = target / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("rb") as source, place.open("wb") as copy:
-                copy.write(source.read(_LARGEST))
+        for name, path in logs.items():
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("rb") as source:
+                copy.write_bytes(source.read(_LARGEST))
     except OSError:
         return None
-    older = sorted(path for path in logs_folder().iterdir() if path.is_dir())[:-KEPT]
-    for path in older:
-        shutil.rmtree(path, ignore_errors=True)
+    for older in sorted(path for path in logs_folder().iterdir() if path.is_dir())[:-KEPT]:
+        shutil.rmtree(older, ignore_errors=True)
     return target

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from ray import serve
 from ray.serve.schema import LoggingConfig
 
@@ -35,7 +35,7 @@ from cobalt.episode.chat_template import (
     template_arguments,
 )
 from cobalt.serving import cluster
-from cobalt.serving.http_guard import Guard, Refused, guarded_api
+from cobalt.serving.http_guard import Guard, Refused, field_error, guarded_api, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.stage.environment import passed_on
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -44,18 +44,13 @@ from cobalt.stage.settings import read_settings
 logger = logging.getLogger(__name__)
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(GenerationSettings):
     """The body of an HTTP request: a conversation and the settings for its continuation."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     messages: list[dict[str, str]] = Field(min_length=1)
-    temperature: float = 0.6
-    top_p: float = 0.95
-    max_tokens: int = 8192
-    n: int = 1
-    chat_template_thinking: TemplateThinking = "default"
-    seed: int | None = None
+    n: int = Field(1, ge=1)
 
 
 _api = guarded_api()
@@ -66,63 +61,10 @@ class VllmEngineActor:
 
     def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
         self._private = cluster.require_private(allow_open=settings.allow_open_cluster)
-        token = settings.token.get_secret_value() if settings.token is not None else None
-        variable = ENVIRONMENT_PREFIX + "TOKEN"
-        self._guard = Guard(token, settings.max_request_bytes, variable, max_seconds=settings.max_body_seconds)
-        if not on_gpu:
-            # vLLM's CPU build reads these when it is imported and when it starts its workers.
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)
-            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-            os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        # vLLM 0.24 samples with FlashInfer on GPUs, whose kernel is compiled when an engine starts: by nvcc, of a CUDA
-        # toolkit, which a GPU's node need not have.
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-        from vllm import SamplingParams, TokensPrompt
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        options: dict[str, Any] = {}
-        if on_gpu:
-            options["gpu_memory_utilization"] = settings.gpu_memory_utilization
-        else:
-            # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
-            # cannot do. Without chunks there is nothing to rewind.
-            options["enable_chunked_prefill"] = False
-            # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
-            # its kernels for them want multiples of 32.
-            options["block_size"] = 32
-            if settings.tensor_parallel_size == 1:
-                # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker
-                # process, and the engine's process would use a whole core to wait for it.
-                from cobalt.engine.vllm_executor import BoundExecutor
-
-                options["distributed_executor_backend"] = BoundExecutor
-        output = ErrorOutput()
-        try:
-            self._engine = AsyncLLM.from_engine_args(
-                AsyncEngineArgs(
-                    model=settings.model,
-                    tensor_parallel_size=settings.tensor_parallel_size,
-                    dtype=settings.dtype or "auto",
-                    max_model_len=settings.max_model_len,
-                    max_num_seqs=settings.max_num_seqs,
-                    enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
-                    trust_remote_code=settings.trust_remote_code,
-                    seed=settings.seed,
-                    enable_prefix_caching=True,
-                    disable_log_stats=True,
-                    **options,
-                )
-            )
-        except RuntimeError as error:
-            cause = output.first_error()
-            if not cause:
-                raise
-            raise InfrastructureError(f"vLLM's engine did not start: {cause}") from error
         self._settings = settings
         self._device = "gpu" if on_gpu else "cpu"
+        self._guard = Guard.of(settings, ENVIRONMENT_PREFIX)
+        self._engine = _start_engine(settings, on_gpu=on_gpu)
         # vLLM's own is used by the thread that renders the prompts of OpenAI's routes.
         self._tokenizer = copy.deepcopy(self._engine.get_tokenizer())
         if not getattr(self._tokenizer, "chat_template", True):  # some tokenizers bring a template of another kind
@@ -132,9 +74,6 @@ class VllmEngineActor:
         # have the token with which the template ends a turn.
         end = end_of_turn(self._tokenizer, {})
         self._stops = [] if end is None else [end]
-        self._sampling_params = SamplingParams
-        self._tokens_prompt = TokensPrompt
-        self._final_only = RequestOutputKind.FINAL_ONLY
         self._limit: int = self._engine.model_config.max_model_len
         self._numbers = itertools.count()
         # A thread, so that rendering does not block the event loop; only one, because the tokenizer is not shared.
@@ -180,17 +119,20 @@ class VllmEngineActor:
         self, tokens: list[int], wanted: GenerationSettings, max_tokens: int, number: int, sample: int
     ) -> dict[str, Any]:
         """One sample of a call; samples of a call with a seed have seeds that follow one another."""
-        parameters = self._sampling_params(
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(
             temperature=wanted.temperature,
             top_p=wanted.top_p,
             max_tokens=max_tokens,
             seed=None if wanted.seed is None else wanted.seed + sample,
             stop_token_ids=self._stops,
-            output_kind=self._final_only,
+            output_kind=RequestOutputKind.FINAL_ONLY,
             skip_special_tokens=False,
         )
         final = None
-        prompt = self._tokens_prompt(prompt_token_ids=tokens)
+        prompt = TokensPrompt(prompt_token_ids=tokens)
         async for output in self._engine.generate(prompt, parameters, f"{number}-{sample}"):
             final = output
         assert final is not None
@@ -223,32 +165,19 @@ class VllmEngineActor:
     @_api.post("/")
     async def generate_over_http(self, request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
-        seconds = self._settings.max_request_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                completions = await self._complete(await self._guard.read(request))
-        except TimeoutError:
-            raise InfrastructureError(f"no result within {seconds:g} s (max_request_seconds)") from None
+        async with within(self._settings.max_request_seconds):
+            payload = await self._guard.read(request)
+            if not isinstance(payload, dict):
+                raise Refused(400, "the body must be one JSON object")
+            try:
+                body = GenerateRequest.model_validate(payload)
+            except ValidationError as error:
+                raise field_error(error) from None
+            if body.n > self._settings.max_completions:
+                raise UserError(f"field 'n': more than {self._settings.max_completions} (max_completions)")
+            messages: Any = body.messages
+            completions = await self.generate(messages, body.model_dump(exclude={"messages"}))
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
-
-    async def _complete(self, payload: object) -> list[dict[str, Any]]:
-        """Answer a decoded request.
-
-        Raises:
-            Refused: the payload is not an object.
-            UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
-        """
-        if not isinstance(payload, dict):
-            raise Refused(400, "the body must be one JSON object")
-        try:
-            body = GenerateRequest.model_validate(payload)
-            settings = GenerationSettings(**body.model_dump(exclude={"messages"}))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
-        if body.n > self._settings.max_completions:
-            raise UserError(f"field 'n': more than {self._settings.max_completions} (max_completions)")
-        return await self.generate(body.messages, settings.model_dump())  # type: ignore[arg-type]
 
     @_api.get("/v1/models")
     async def models_over_http(self, request: Request) -> Response:
@@ -276,6 +205,58 @@ class VllmEngineActor:
         return text.removesuffix(end) if end else text
 
 
+def _start_engine(settings: VllmSettings, *, on_gpu: bool) -> Any:
+    """Start vLLM, an `AsyncLLM`; where it fails, the message has vLLM's first error."""
+    options: dict[str, Any] = {}
+    if on_gpu:
+        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        # vLLM 0.24 samples with FlashInfer, whose kernel is compiled when an engine starts: by nvcc, of a CUDA toolkit,
+        # which a GPU's node need not have.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    else:
+        # vLLM's CPU build reads these when it is imported and when it starts its workers.
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gib)
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
+        # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
+        # cannot do. Without chunks there is nothing to rewind.
+        options["enable_chunked_prefill"] = False
+        # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
+        # its kernels for them want multiples of 32.
+        options["block_size"] = 32
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    if not on_gpu and settings.tensor_parallel_size == 1:
+        # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process, and
+        # the engine's process would use a whole core to wait for it.
+        from cobalt.engine.vllm_executor import BoundExecutor
+
+        options["distributed_executor_backend"] = BoundExecutor
+    output = ErrorOutput()
+    arguments = AsyncEngineArgs(
+        model=settings.model,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        dtype=settings.dtype or "auto",
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
+        trust_remote_code=settings.trust_remote_code,
+        seed=settings.seed,
+        enable_prefix_caching=True,
+        disable_log_stats=True,
+        **options,
+    )
+    try:
+        return AsyncLLM.from_engine_args(arguments)
+    except RuntimeError as error:
+        cause = output.first_error()
+        if not cause:
+            raise
+        raise InfrastructureError(f"vLLM's engine did not start: {cause}") from error
+
+
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
     """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`).
 
@@ -293,22 +274,11 @@ _Ingress = serve.ingress(_api)(VllmEngineActor)
 
 
 def _gpus_of_nodes() -> list[float]:
-    """GPUs of each node of the cluster, which this process joins; without one, it starts that of `serve run`.
-
-    Raises:
-        InfrastructureError: the cluster refuses to be joined.
-    """
+    """GPUs of each node of the cluster, which this process joins; without one, it starts that of `serve run`."""
     import ray
-    from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():  # `serve run` would do so only after the app is built
-        address = cluster.running_cluster()
-        try:
-            ray.init(address=address or "local", namespace="serve")
-        except (ConnectionError, AuthenticationError):
-            raise InfrastructureError(
-                f"the Ray cluster at {address} refuses to be joined: copy its ~/.ray/auth_token here (mode 600)"
-            ) from None
+        ray.init(address=cluster.running_cluster() or "local", namespace="serve")
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
@@ -338,11 +308,10 @@ def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> N
     possible = sum(int(gpus // tensor_parallel) for gpus in nodes)
     if possible >= replicas:
         return
-    there = " + ".join(f"{gpus:g}" for gpus in nodes if gpus) or "none"
+    counts = " + ".join(f"{gpus:g}" for gpus in nodes if gpus) or "none"
     raise UserError(
         f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
-        f" {tensor_parallel} of one node for each replica; the cluster's nodes have {there}, enough for {possible}"
-        f" of the {replicas} replicas: lower one of the two settings, or add nodes"
+        f" {tensor_parallel} on one node for each replica, and the nodes have {counts}: lower one of the two settings"
     )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -58,9 +58,9 @@ def run_script(
 ) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    `command_line`, `program` and `example` are those of `parse_arguments`. Flags accept both `_` and `-`. A `UserError`
-    becomes one sentence on stderr and exit code 2, as does a file that the system refuses, an `InfrastructureError` one
-    sentence and exit code 1, and Ctrl-C or SIGTERM exit code 130. Any other exception is a bug and keeps its traceback.
+    `command_line`, `program` and `example` are those of `parse_arguments`. A `UserError` becomes one sentence on stderr
+    and exit code 2, as does a file that the system refuses, an `InfrastructureError` one sentence and exit code 1, and
+    Ctrl-C or SIGTERM exit code 130. Any other exception is a bug and keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
@@ -70,12 +70,9 @@ def run_script(
         logging.getLogger("httpx").setLevel(logging.WARNING)
         with terminations_as_interrupts():
             code = function(arguments)
-    except UserError as error:
+    except (UserError, InfrastructureError) as error:
         sys.stderr.write(f"error: {error}\n")
-        code = 2
-    except InfrastructureError as error:
-        sys.stderr.write(f"error: {error}\n")
-        code = 1
+        code = 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         code = 130
@@ -109,9 +106,9 @@ def run_stage(
         if prepare is not None:
             prepare(settings)
         result = function(settings)
-        outcome = asyncio.run(result) if inspect.iscoroutine(result) else result
-        show(cast(Outcome, outcome))
-        return 1 if cast(Outcome, outcome).failed else 0
+        outcome = result if isinstance(result, Outcome) else asyncio.run(result)
+        show(outcome)
+        return 1 if outcome.failed else 0
 
     settings_type = next(iter(get_type_hints(function).values()))
     run_script(settings_type, main, command_line, program=program, example=example)

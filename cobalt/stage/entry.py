@@ -29,7 +29,7 @@ def run_command(
         command_line: Arguments without the program's name; None: those of this process.
         program: The program's name in `--help`; None: that of the running script.
         example: A command line that `--help` shows.
-        prepare: Called with the arguments when they are read, before the work.
+        prepare: Called with the settings of a stage when they are read, before the work.
     """
     name, _, stage = module.partition(":")
     try:
@@ -38,26 +38,14 @@ def run_command(
         if stage:
             function = getattr(command, stage)
             cli.run_stage(function, command_line, program=program, example=example, prepare=prepare)
-            return
+        else:
+            cli.run_script(command.Arguments, command.main, command_line, program=program, example=example)
     except ModuleNotFoundError as error:
         _refuse_incomplete(error)
         raise
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         sys.exit(130)
-    work = command.main
-
-    def prepared(arguments: object) -> int:
-        if prepare is not None:
-            prepare(arguments)
-        code: int = work(arguments)
-        return code
-
-    try:
-        cli.run_script(command.Arguments, prepared, command_line, program=program, example=example)
-    except ModuleNotFoundError as error:
-        _refuse_incomplete(error)
-        raise
 
 
 def end_in_one_sentence() -> None:

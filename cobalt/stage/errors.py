@@ -4,7 +4,8 @@ A `UserError` is for the user to fix: scripts print its one sentence and exit wi
 is a failure of the system, not of a program: it is retried, and never becomes a verdict, a pass rate or a reward.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -30,6 +31,15 @@ class RequestRefused(ServiceDown, UserError):
 
 class SpendLimitReached(ServiceDown):
     """The run's spending limit is reached: the run ends and can be resumed with a higher limit."""
+
+
+@contextlib.contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Say in the message of a `UserError` where the mistake is: a file, or a record of one."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def last_line(said: str) -> str:

@@ -52,7 +52,11 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
             that this stage did not write.
     """
     check_files(inputs, [path])
-    if path.exists() and path.stat().st_size > 0 and _stage_of(path) != stage:
+    try:
+        made = (recorded_arguments(path) or {}).get("stage")
+    except UserError:  # not a manifest of ours
+        made = None
+    if path.exists() and path.stat().st_size > 0 and made != stage:
         raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
@@ -97,11 +101,3 @@ def _check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _stage_of(path: Path) -> object:
-    """The stage that the manifest of a result names; None where there is no manifest, or not one of ours."""
-    try:
-        return (recorded_arguments(path) or {}).get("stage")
-    except UserError:
-        return None

@@ -2,8 +2,7 @@
 
 `results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the run that
 began the file; otherwise it is refused, and the message names the difference. Arguments must not hold secrets. A writer
-takes the lock of the result first (`cobalt.stage.records.RecordFile`), so that a second writer is refused before it can
-change the first one's manifest.
+takes the lock of the result first, so that a second writer cannot change the first one's manifest.
 
 A manifest has the arguments that made its inputs, too, in the list `sources`. So a result that was made of a result
 still says how the first one was made when that one is gone (`made_by`).
@@ -80,15 +79,12 @@ def open_manifest(
 
     Args:
         result: The result file (`.jsonl`); the manifest is written next to it.
-        arguments: Everything that decides the records, JSON-able. Other arguments (concurrency, output paths) are left
-            out, so that they may change between a run and its resumption. The model's name for people, `engine.name`,
-            is recorded and not compared.
-        inputs: Files that the records are made from, in a fixed order. Their names and digests are compared, not their
-            folders. For files with the same name the manifest has a list of digests.
+        arguments: Everything that decides the records, JSON-able. What does not (concurrency, output paths) may change
+            between a run and its resumption. The model's name for people, `engine.name`, is not compared.
+        inputs: Files that the records are made from, in a fixed order. Names and digests are compared, not folders.
         complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
             service would have to be asked for them) are not compared.
-        circumstances: What decides no record and may differ when a run resumes, such as which problems it worked on;
-            recorded with the other circumstances, JSON-able.
+        circumstances: More of them, such as which problems the run works on.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -109,21 +105,17 @@ def open_manifest(
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that a result may be resumed with some arguments, as far as these are known; nothing is written.
-
-    Args:
-        result: The result file, which need not exist.
-        arguments: As for `open_manifest`; those that are not given are not compared, and inputs neither.
+    """Check that a result may be resumed, as far as its arguments are known before services are; nothing is written.
 
     Raises:
-        UserError: the result exists without a manifest, or was made with other arguments.
+        UserError: the result exists without a manifest, or was made with other values of these arguments.
     """
     if result.exists() and result.stat().st_size > 0:
-        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": {}}, only_given=True)
+        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_given=True)
 
 
 def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
-    """The manifest of a result that exists.
+    """The manifest of a result that exists, which was made with the same.
 
     Raises:
         UserError: there is none, or it has other arguments or inputs.
@@ -187,11 +179,7 @@ def _without_values(argument: str) -> str:
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
-    """Add a run's counts to the manifest of its result, under the key `summary`.
-
-    Args:
-        result: The result file, whose manifest `open_manifest` has written.
-        summary: The counts, JSON-able.
+    """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`.
 
     Raises:
         UserError: the manifest is missing or cannot be written.
@@ -214,15 +202,10 @@ def recorded_arguments(result: Path) -> dict[str, Any] | None:
     """The arguments that a result's manifest records; None if there is no manifest.
 
     Raises:
-        UserError: the manifest cannot be read, or records no arguments.
+        UserError: the manifest cannot be read.
     """
     path = manifest_path(result)
-    if not path.exists():
-        return None
-    arguments = _read(path).get("arguments")
-    if not isinstance(arguments, dict):
-        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
-    return arguments
+    return dict(_read(path)["arguments"]) if path.exists() else None
 
 
 def made_by(result: Path) -> list[dict[str, Any]]:
@@ -241,15 +224,13 @@ def made_by(result: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     content = _read(path)
-    found = [content.get("arguments"), *content.get("sources", [])]
-    if not all(isinstance(arguments, dict) for arguments in found):
-        raise UserError(f"{path} is not a manifest: move it and its result away")
+    makers = [content["arguments"], *content.get("sources", [])]
     if "sources" not in content:
         for name, digest in dict(content.get("inputs") or {}).items():
             sibling = result.with_name(name)
             if manifest_path(sibling).is_file() and sibling.is_file() and file_digest(sibling) == digest:
-                found += made_by(sibling)
-    return found
+                makers += made_by(sibling)
+    return makers
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -277,28 +258,29 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a manifest: move it and its result away")
+    if not isinstance(content, dict) or not isinstance(content.get("arguments"), dict):
+        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
     return content
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
-    """One phrase for each argument or input that changed; `only_given` ignores those that `now` does not have."""
-    phrases = []
-    for group in ("arguments", "inputs"):
-        flat = _flat if group == "arguments" else _numbered
-        old, new = flat(before.get(group, {})), flat(now[group])
-        for name in sorted(new.keys() if only_given else old.keys() | new.keys()):
-            if name in _NOT_COMPARED or old.get(name) == new.get(name):
-                continue
-            if group == "arguments":
-                phrases.append(f"{name} was {old.get(name)!r}, now {new.get(name)!r}")
-            elif name not in new:
-                phrases.append(f"input {name} is not given")
-            elif name not in old:
-                phrases.append(f"input {name} is new")
-            else:
-                phrases.append(f"the content of input {name} differs")
+    """One phrase for each argument or input that changed; `only_given` ignores arguments that `now` does not have."""
+    given = _flat(now["arguments"])
+    phrases = [
+        f"{name} was {old!r}, now {new!r}"
+        for name, (old, new) in changed_settings(before["arguments"], given).items()
+        if name in given or not only_given
+    ]
+    if "inputs" not in now:
+        return phrases
+    old, new = _numbered(before.get("inputs", {})), _numbered(now["inputs"])
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            phrases.append(f"input {name} is not given")
+        elif name not in old:
+            phrases.append(f"input {name} is new")
+        elif old[name] != new[name]:
+            phrases.append(f"the content of input {name} differs")
     return phrases
 
 
@@ -313,14 +295,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _numbered(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _numbered(inputs: Mapping[str, Any]) -> dict[str, str]:
     """Digests by name; inputs with the same name are numbered, so that a message can say which one changed."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, str] = {}
     for name, value in inputs.items():
-        if isinstance(value, list):
-            flat |= {f"{name} ({place} of {len(value)})": digest for place, digest in enumerate(value, 1)}
-        else:
-            flat[name] = value
+        digests = value if isinstance(value, list) else [value]
+        for number, digest in enumerate(digests, 1):
+            flat[f"{name} ({number} of {len(digests)})" if len(digests) > 1 else name] = digest
     return flat
 
 

@@ -3,18 +3,18 @@
 Each record is written whole and synced before it counts as done. A last line without its newline comes from a process
 that was killed during a write: the line is cut off and its record is made again. Every other malformed line, and an id
 that occurs twice, is an error, because dropping it silently would change the numbers. An advisory lock lets only one
-process write a file at a time. Results that are made in seconds are written in one piece instead (`write_whole`). Of a
-record's fields, this module reads `id` alone.
+process write a file at a time. Of a record's fields, this module reads `id` alone.
 """
 
 import asyncio
 import contextlib
+import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -96,7 +96,7 @@ class RecordFile:
         self.path = path
         self._appending = threading.Lock()
         try:
-            _check_path(path)
+            check_record_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
@@ -135,7 +135,7 @@ class RecordFile:
                     self._handle.truncate(size)
                 raise UserError(f"cannot write {self.path}: {error.strerror}") from None
 
-    def __enter__(self) -> "RecordFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -186,22 +186,12 @@ def sort_records(path: Path, order: Sequence[RecordId]) -> None:
                 handle.write(lines.readline())
 
 
-def write_whole(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write a result in one piece; an existing result is replaced.
-
-    If `records` raises or the process is stopped, the result stays as it was, or missing. So no partial result is left
-    that would not fit the input after it is corrected.
+def check_record_path(path: Path) -> None:
+    """Raise if no file of records can be written at a path, or if it could not be read again as what it is.
 
     Raises:
-        UserError: the result cannot be written, or another process is writing it.
+        UserError: see above.
     """
-    _check_path(path)
-    with replacing(path) as handle:
-        handle.writelines(map(encode_record, records))
-
-
-def _check_path(path: Path) -> None:
-    """Raise if no file can be written at a path, or if it could not be read again as what it is."""
     if path.suffix in (".gz", ".parquet"):
         raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
     check_result_path(path)
@@ -227,15 +217,10 @@ def _torn_bytes(path: Path) -> int:
     """Number of bytes after the last newline of a file."""
     try:
         with path.open("rb") as handle:
-            end = handle.seek(0, os.SEEK_END)
-            position = end
-            while position > 0:
-                start = max(0, position - 65536)
-                handle.seek(start)
-                newline = handle.read(position - start).rfind(b"\n")
-                if newline >= 0:
-                    return end - (start + newline + 1)
-                position = start
-            return end
+            size = os.fstat(handle.fileno()).st_size
+            if size == 0:  # which cannot be mapped
+                return 0
+            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return size - content.rfind(b"\n") - 1
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

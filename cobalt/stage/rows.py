@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from cobalt.stage.errors import UserError
+from cobalt.stage.json_measure import MOST_LEVELS, MOST_VALUES, JsonMeasure
 from cobalt.stage.parquet_rows import plain
 
-MOST_LEVELS = 100
-"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
 LARGEST_ROW = 1 << 29
 """Bytes of a row's JSON, unpacked, and of an array. TACO's largest rows have tens of MB, and those of LiveCodeBench,
 whose tests are in them, somewhat over 100 MB. Decoding can take twenty times as much memory."""
@@ -38,15 +37,10 @@ MOST_EXPANSION = 200
 """How many times its own size a file may unpack to, where that is more than `LARGEST_ROW`. Problems and trajectories
 shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 
-
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _PARQUET_ROWS = Path(__file__).with_name("parquet_rows.py")
-_PIECE = 1 << 20  # bytes of a file that are hashed at a time
 
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
-MOST_VALUES = 4_000_000
-"""Most values of a JSON text that is no line of a file, such as a field of one."""
 
 # `int` and `str` accept this many digits under every limit that can be set.
 _SHORT_DIGITS = sys.int_info.str_digits_check_threshold
@@ -97,10 +91,14 @@ def read_rows(
         _hash(path, digest)
         digest = None
     try:
-        with _opened(path) as handle:
+        with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as handle:
             remaining = None if path.suffix == ".gz" else path.stat().st_size - ignore_last_bytes
-            _check_form(path, handle)
-            if _begins_an_array(handle):
+            start = handle.read(64)
+            handle.seek(0)
+            for beginning, advice in _OTHER_FORMS:
+                if start.startswith(beginning):
+                    raise UserError(f"{path} is not JSON: {advice}")
+            if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
                 yield from _items(path, handle, digest)
             else:
                 yield from _lines(path, _bounded_lines(path, handle), remaining, digest)
@@ -110,57 +108,6 @@ def read_rows(
         raise UserError(f"cannot decompress {path}: {error}: get the file whole") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-class TooManyValues(UserError):
-    """A JSON text has more values than its reader accepts."""
-
-
-class JsonMeasure:
-    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
-
-    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes: a text without a limit on its
-    values takes 25 times its size. What quoted strings hold is not counted, so that long strings are never refused.
-
-    Args:
-        most_values: Largest number of values.
-        most_levels: Largest depth of nested arrays and objects.
-    """
-
-    def __init__(self, most_values: int, most_levels: int) -> None:
-        self._most_values, self._most_levels = most_values, most_levels
-        self._values, self._levels, self._quotes = 1, 0, 0
-        self._escape = b""  # a backslash whose character has not arrived
-
-    def add(self, piece: bytes) -> None:
-        """Count the next piece of the text, of any size.
-
-        Raises:
-            TooManyValues: the text has more than `most_values` values.
-            UserError: it has more than `most_levels` levels, or closes more than it opens.
-        """
-        for start in range(0, len(piece), _PIECE):
-            self._add(piece[start : start + _PIECE])
-
-    def _add(self, piece: bytes) -> None:
-        text = self._escape + piece
-        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
-        self._escape = text[len(text) - escaped :]
-        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
-        quotes = text.count(b'"')
-        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
-            raise TooManyValues(f"more than {self._most_values} values")
-        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
-        self._quotes += quotes
-        for bracket in outside.translate(None, _NOT_BRACKETS):
-            self._levels += 1 if bracket in b"[{" else -1
-            if self._levels > self._most_levels:
-                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
-            if self._levels < 0:
-                raise UserError("not valid JSON (it closes more than it opens)")
-        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
-        if self._values > self._most_values:
-            raise TooManyValues(f"more than {self._most_values} values")
 
 
 def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> Any:
@@ -278,25 +225,6 @@ def _power_of_two(exponent: int) -> decimal.Decimal:
     if exponent <= _SHORT_BITS:
         return decimal.Decimal(1 << exponent)
     return _power_of_two(exponent // 2) * _power_of_two(exponent - exponent // 2)
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
-
-
-def _check_form(path: Path, handle: IO[bytes]) -> None:
-    """Raise if the file is one of the forms that users take for lines of JSON."""
-    start = handle.read(64)
-    handle.seek(0)
-    for beginning, advice in _OTHER_FORMS:
-        if start.startswith(beginning):
-            raise UserError(f"{path} is not JSON: {advice}")
-
-
-def _begins_an_array(handle: IO[bytes]) -> bool:
-    start = handle.read(64)
-    handle.seek(0)
-    return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def _bounded_lines(path: Path, handle: IO[bytes], unit: str = "line") -> Iterator[bytes]:
@@ -433,7 +361,7 @@ def _hash(path: Path, digest: Digest | None) -> None:
         return
     try:
         with path.open("rb") as handle:
-            while piece := handle.read(_PIECE):
+            while piece := handle.read(1 << 20):
                 digest.update(piece)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

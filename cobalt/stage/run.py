@@ -4,7 +4,7 @@ A stage is a function and one class of settings. The class is a pydantic datacla
 command and the Python API at once; the docstring of a field is its help. The function takes the settings and returns an
 `Outcome`. There are two kinds of result:
 
-- `each` makes one record for each item, many at a time, and keeps what is finished: a run that was stopped goes on.
+- `Each` makes one record for each item, many at a time, and keeps what is finished: a run that was stopped goes on.
 - `whole` makes one file, or several that appear together: a run that was stopped leaves none and starts over.
 
 Both write the manifest (`cobalt.stage.manifest`) and refuse a result that other settings made.
@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import IO, Annotated, Any, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
 
 import tyro
 
@@ -29,7 +29,7 @@ from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
 from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record, sort_records
+from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record, sort_records
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -176,12 +176,9 @@ def whole(
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
-        if lines and path.suffix in (".gz", ".parquet"):
-            raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+        (check_record_path if lines else check_result_path)(path)
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
-        else:
-            check_result_path(path)
     with ExitStack() as stack:
         made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
         if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
@@ -193,7 +190,8 @@ def whole(
             if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
                 open_manifest(path, arguments, inputs)
-            write_summary(path, made.summary)
+            if made.summary:
+                write_summary(path, made.summary)
 
 
 def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
@@ -232,104 +230,134 @@ def check_concurrency(concurrency: int) -> None:
         raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
 
 
-async def each(
-    items: Iterable[Item],
-    identify: Callable[[Item], RecordId],
-    work: Callable[[Item], Awaitable[Mapping[str, Any]]],
-    output: RecordFile,
-    *,
-    arguments: Mapping[str, Any],
-    described: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
-    inputs: Sequence[Path],
-    concurrency: int,
-    description: str | None,
-    unit: str = "problem",
-    only: frozenset[RecordId] | None = None,
-    circumstances: Mapping[str, Any] | None = None,
-) -> int:
-    """Do `work` for every item that `output` does not hold yet, many at a time, and keep what is finished.
+class Described(Protocol):
+    """A judge or an engine: a service whose description decides records."""
 
-    An item on which a part of the system fails is written to `<output>.errors.jsonl` and left out of the result, so
-    that running the same command again retries it; the others go on. The loss of a service ends the run, and so does a
-    defect of the code: nothing is left out because of a defect.
+    async def describe(self) -> Mapping[str, Any]:
+        """What decides the service's answers, JSON-able."""
+        ...
 
-    Args:
-        items: All items of the run, in the order of the finished file. They are taken one at a time, when a worker is
-            free, and not kept.
-        identify: The id of an item.
-        work: Makes the record of one item; the record's `id` must be the item's.
-        output: The result file.
-        arguments: What decides the records, for the manifest; see `open_manifest`.
-        described: Returns what services add to the arguments. Called only if something is left to do, so that a
-            finished result needs no services.
-        inputs: The files the records are made from, for the manifest.
-        concurrency: How many items are worked on at a time.
-        description: Label of the progress bar; None: no bar.
-        unit: What the bar counts.
-        only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
-        circumstances: See `open_manifest`.
 
-    Returns:
-        How many items failed.
+class Each(RecordFile):
+    """A result with one record for each item; what is finished is kept. Use it as a context manager."""
 
-    Raises:
-        ServiceDown: a service is gone; what is finished is kept.
-        UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot be
-            written, or an item cannot be read; what is finished is kept.
-    """
-    order: list[RecordId] = []
-    failures: list[dict[str, Any]] = []
+    def __init__(
+        self,
+        path: Path,
+        arguments: Mapping[str, Any],
+        inputs: Sequence[Path] = (),
+        *,
+        services: Mapping[str, Described] | None = None,
+        circumstances: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open or create a result.
 
-    def pending() -> Iterator[Item]:
+        Args:
+            path: The result.
+            arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
+            inputs: The files that the records are made from.
+            services: Their descriptions are added to the arguments by these names. They are asked only if something is
+                left to do, so that a finished result needs no services.
+            circumstances: See `open_manifest`.
+
+        Raises:
+            UserError: as for `RecordFile`.
+        """
+        super().__init__(path)
+        self._arguments, self._inputs = arguments, inputs
+        self._services, self._circumstances = services or {}, circumstances
+        self._order: list[RecordId] = []
+        self._failures: list[dict[str, Any]] = []
+
+    def summary(self) -> Summary | None:
+        """The summary of a result that is finished; see `finished`."""
+        return finished(self.path, self._arguments, self._inputs)
+
+    async def make(
+        self,
+        items: Iterable[Item],
+        identify: Callable[[Item], RecordId],
+        work: Callable[[Item], Awaitable[Mapping[str, Any]]],
+        *,
+        concurrency: int,
+        description: str | None = None,
+        only: frozenset[RecordId] | None = None,
+    ) -> int:
+        """Do `work` for every item that the result does not hold yet, many at a time.
+
+        An item on which a part of the system fails is written to `<result>.errors.jsonl` and left out of the result, so
+        that running the same command again retries it; the others go on. The loss of a service ends the run, and so
+        does a defect of the code: nothing is left out because of a defect.
+
+        Args:
+            items: All items, in the order of the finished file. They are taken one at a time, when a worker is free,
+                and not kept.
+            identify: The id of an item.
+            work: Makes the record of one item; the record's `id` must be the item's.
+            concurrency: How many items are worked on at a time.
+            description: Label of the progress bar; None: no bar.
+            only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
+
+        Returns:
+            How many items failed.
+
+        Raises:
+            ServiceDown: a service is gone; what is finished is kept.
+            UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot
+                be written, or an item cannot be read; what is finished is kept.
+        """
+        pending = self._pending(items, identify, only)
+        first = list(islice(pending, 1))
+        services = self._services if first else {}
+        described = {name: dict(await service.describe()) for name, service in services.items()}
+        arguments = {**self._arguments, **described}
+        open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
+        if self.done:
+            logger.info("%s holds %d problems; resuming", self.path, len(self.done))
+        total = len(only | self.done) if only is not None else len(items) if isinstance(items, Sized) else None
+        options = {"total": total, "initial": len(self.done), "desc": description, "unit": "problem"}
+        with track(**options, disable=description is None) as progress:
+
+            async def work_and_keep(item: Item) -> None:
+                try:
+                    await append_whole(self, await work(item))
+                except ServiceDown:
+                    raise
+                except InfrastructureError as error:
+                    logger.error("problem %r failed: %s", identify(item), error)
+                    self._failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+                progress.update(1)
+
+            try:
+                await work_on_all(chain(first, pending), work_and_keep, concurrency)
+            finally:
+                _write_failures(errors_path(self.path), self._failures)
+        self._end()
+        return len(self._failures)
+
+    def _pending(
+        self, items: Iterable[Item], identify: Callable[[Item], RecordId], only: frozenset[RecordId] | None
+    ) -> Iterator[Item]:
         for item in items:
-            order.append(identify(item))
-            if order[-1] not in output.done and (only is None or order[-1] in only):
+            identifier = identify(item)
+            self._order.append(identifier)
+            if identifier not in self.done and (only is None or identifier in only):
                 yield item
 
-    queue = pending()
-    first = list(islice(queue, 1))
-    if first and described is not None:
-        arguments = {**arguments, **await described()}
-    open_manifest(output.path, arguments, inputs, complete=not first, circumstances=circumstances)
-    queue = chain(first, queue)
-    if output.done:
-        logger.info("%s holds %d problems; resuming", output.path, len(output.done))
-    total = len(only | output.done) if only is not None else len(items) if isinstance(items, Sized) else None
-    with track(
-        total=total, initial=len(output.done), desc=description, unit=unit, disable=description is None
-    ) as progress:
-
-        async def work_and_keep(item: Item) -> None:
-            try:
-                record = await work(item)
-            except ServiceDown:
-                raise
-            except InfrastructureError as error:
-                logger.error("problem %r failed: %s", identify(item), error)
-                failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
-            else:
-                await append_whole(output, record)
-            progress.update(1)
-
-        try:
-            await work_on_all(queue, work_and_keep, concurrency)
-        finally:
-            _write_failures(errors_path(output.path), failures)
-    unknown = output.done - set(order)
-    if unknown:
-        raise UserError(
-            f"{output.path} holds id {min(unknown, key=str)!r}, which the input does not have: name another output file"
-        )
-    if not failures:
-        sort_records(output.path, order)
-    else:
-        logger.error(
-            "%d of %d problems failed (%s); run the same command again to retry them",
-            len(failures),
-            total or len(order),
-            errors_path(output.path),
-        )
-    return len(failures)
+    def _end(self) -> None:
+        unknown = self.done - set(self._order)
+        if unknown:
+            raise UserError(
+                f"{self.path} holds id {min(unknown, key=str)!r}, which the input does not have: name another output"
+                " file"
+            )
+        if self._failures:
+            logger.error(
+                "%d problems failed (%s); run the same command again to retry them",
+                *(len(self._failures), errors_path(self.path)),
+            )
+        else:
+            sort_records(self.path, self._order)
 
 
 def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:

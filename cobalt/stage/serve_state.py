@@ -92,24 +92,18 @@ def recorded_state(pid: int, model: str | None, environment: Mapping[str, str]) 
 
 def running_states() -> list[ServeState]:
     """Every `cobalt serve` of this user that runs; the files of those that have ended are removed."""
-    found = []
+    running = []
     for path in sorted(state_folder().glob("*.json")):
         state = _read(path)
-        if state is None:
-            continue
-        if state.started == _started(state.pid):
-            found.append(state)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
-    return found
+        if state is not None and state.started == _started(state.pid):
+            running.append(state)
+        elif state is not None:
+            path.unlink(missing_ok=True)
+    return running
 
 
 def choose_state(pid: int | None = None) -> ServeState:
-    """The running `cobalt serve`, which must be one.
-
-    Args:
-        pid: Its process id, where there are several.
+    """The running `cobalt serve`, which must be one; `pid` chooses among several.
 
     Raises:
         UserError: there is none, or several and `pid` does not choose among them.
@@ -133,10 +127,7 @@ def choose_state(pid: int | None = None) -> ServeState:
 def use_running_services(needed: Services = "judge and engine") -> None:
     """Let this process use the one `cobalt serve` that runs, if `RAY_ADDRESS` does not name a cluster already.
 
-    Call it before Ray is imported.
-
-    Args:
-        needed: What of it the user is told.
+    Call it before Ray is imported. The user is told what of it is `needed`.
 
     Raises:
         UserError: there are several, of which Ray would take any.

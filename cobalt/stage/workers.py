@@ -41,12 +41,8 @@ async def work_on_all(items: Iterable[Item], work: Callable[[Item], Awaitable[No
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first error of a group and of the groups in it, bugs first."""
-    leaves: list[BaseException] = []
-    waiting: list[BaseException] = [errors]
-    while waiting:
-        error = waiting.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            waiting.extend(error.exceptions)
-        else:
-            leaves.append(error)
-    return next((error for error in leaves if not isinstance(error, CobaltError)), leaves[0])
+    bugs = errors.subgroup(lambda error: not isinstance(error, CobaltError | BaseExceptionGroup))
+    error: BaseException = bugs or errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import UserError
 
 _FILE = re.compile(r"(?P<kind>\w+)_world_size_(?P<ranks>\d+)_rank_(?P<rank>\d+)\.pt")
 
@@ -32,11 +31,7 @@ def steps(output: Path) -> list[int]:
 
 
 def last(output: Path) -> int:
-    """The step of the last whole checkpoint; 0 for none.
-
-    Raises:
-        UserError: the file that names it is not readable.
-    """
+    """The step of the last whole checkpoint; 0 for none."""
     named = _named(output)
     return max((step for step in steps(output) if step <= named and not missing_part(path_of(output, step))), default=0)
 
@@ -46,11 +41,7 @@ def _named(output: Path) -> int:
     if not tracker.exists():
         return 0
     text = tracker.read_text(encoding="utf-8").strip()
-    if not text:  # the disk was full
-        return max(steps(output), default=0)
-    if not text.isdigit():
-        raise UserError(f"{tracker} does not hold a step: write the step of the last whole checkpoint into it")
-    return int(text)
+    return int(text) if text else max(steps(output), default=0)  # it is empty where the disk was full
 
 
 def name_last(output: Path, step: int) -> None:

@@ -7,12 +7,15 @@ installed.
 
 import difflib
 import importlib.util
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
@@ -34,33 +37,50 @@ _REWARD_FILE = "code_reward_func_think.py"
 _UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSettings:
-    """The settings that decide a training run, besides the configuration files.
-
-    Attributes:
-        data_dir: Folder with train.parquet and validation.parquet.
-        model: The policy to start from: a folder or a hub name.
-        output_dir: Folder for checkpoints, metrics and logs.
-        data: A file of `cobalt_verl/config/data`: what the prompts are.
-        rollout: A file of `cobalt_verl/config/rollout`: how a prompt's samples are generated.
-        estimator: A file of `cobalt_verl/config/estimator`: the advantages and the loss.
-        scale: A file of `cobalt_verl/config/scale`: sizes, and the machine they are for.
-        keep: How many of the last checkpoints to keep; None: as many as the scale says.
-        overrides: Hydra overrides, such as `data.train_batch_size=8`; they are applied last.
-        wandb: Log to Weights & Biases too.
-    """
+@dataclass(frozen=True)
+class RunSettings:
+    """Flags of both trainers."""
 
     data_dir: Path
+    """Folder with train.parquet and validation.parquet (preproc/verl_preproc_*.py)."""
     model: str
-    output_dir: Path
-    data: str = "problems"
-    rollout: str = "single_turn"
-    estimator: str = "grpo"
-    scale: str = "pocket"
+    """The policy to start from: a folder or a hub name."""
+    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """Folder for checkpoints, metrics and logs. Running the same command again continues there."""
+    overrides: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()
+    """Settings as key=value, such as data.train_batch_size=8; they are applied last."""
     keep: int | None = None
-    overrides: tuple[str, ...] = ()
+    """How many of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
     wandb: bool = False
+    """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
+    dry_run: bool = False
+    """Compose the configuration, check it and the data without a GPU, estimate the memory, and stop."""
+    print_config: bool = False
+    """Like dry_run, and also print the whole configuration (YAML) to standard output."""
+    hang_limit: float = 1800.0
+    """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
+    force: bool = False
+    """Go on, with a warning, where the estimate says that memory or disk are far too small."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings(RunSettings):
+    """Train a policy on veRL with rewards from the judge.
+
+    The flags data, rollout, estimator and scale choose files of cobalt_verl/config.
+    """
+
+    data: str = "problems"
+    """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt. episodes: problems that
+    the policy repairs over several turns (GRPO-MT, VeRPO-MT)."""
+    rollout: str = "single_turn"
+    """How the samples of a prompt are generated. single_turn: one response each. multi_turn: an episode with feedback.
+    multi_turn_until_solved: an episode that ends once a program passes all tests."""
+    estimator: str = "grpo"
+    """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
+    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
+    steps on one GPU, to see that everything runs."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -82,8 +102,6 @@ def compose(settings: TrainingSettings) -> Any:
     """
     from omegaconf import OmegaConf
 
-    for folder, name in settings.choices.items():
-        check_choice(folder, name)
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
@@ -105,8 +123,7 @@ def compose(settings: TrainingSettings) -> Any:
     reward = config.reward.custom_reward_function
     if reward.path is not None and "://" not in reward.path:
         reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
-    _limit_engine(config)
-    _size_queue(config)
+    _derive(config)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
         raise UserError(
@@ -121,31 +138,24 @@ def _reward_file() -> Path:
     return of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE
 
 
-def _limit_engine(config: Any) -> None:
-    """Set the engine's longest sequence on GPUs, where none is set: vLLM would plan for the model's, which is longer.
+def _derive(config: Any) -> None:
+    """Set what follows from other settings, where it is not set.
 
-    No turn of an episode sees more than `data.max_prompt_length` or writes more than `data.max_response_length`.
+    On GPUs the engine's longest sequence is a prompt with a response, for each turn of an episode as well; vLLM would
+    plan for the model's, which is longer. TransferQueue gets a storage unit for each GPU, on a CPU for each rank: each
+    rank writes and reads its share of a batch, and Ray reserves a CPU for each unit.
     """
     from omegaconf import OmegaConf
 
-    key = "actor_rollout_ref.rollout.max_model_len"
-    lengths = [OmegaConf.select(config, f"data.max_{part}_length") for part in ("prompt", "response")]
-    on_cpu = OmegaConf.select(config, "trainer.device") == "cpu"
-    if not on_cpu and OmegaConf.select(config, key) is None and all(isinstance(length, int) for length in lengths):
-        OmegaConf.update(config, key, sum(lengths))
-
-
-def _size_queue(config: Any) -> None:
-    """Set the number of TransferQueue's storage units where none is set: one for each GPU, on a CPU for each rank.
-
-    Each rank writes and reads its share of a batch. Ray reserves a CPU for each unit.
-    """
-    from omegaconf import OmegaConf
-
-    key = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
-    gpus = [OmegaConf.select(config, f"trainer.{part}") for part in ("nnodes", "n_gpus_per_node")]
-    if OmegaConf.select(config, key) is None and all(isinstance(count, int) for count in gpus):
-        OmegaConf.update(config, key, max(1, gpus[0] * gpus[1]))
+    lengths = [config.data.max_prompt_length, config.data.max_response_length]
+    counts = [config.trainer.nnodes, config.trainer.n_gpus_per_node]
+    if any(type(value) is not int for value in (*lengths, *counts)):
+        return  # `cobalt.training.checks` says so
+    rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
+    if rollout.max_model_len is None and not trains_on_cpu(config):
+        OmegaConf.update(rollout, "max_model_len", sum(lengths))
+    if storage.num_data_storage_units is None:
+        OmegaConf.update(storage, "num_data_storage_units", max(1, math.prod(counts)))
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:
@@ -182,65 +192,69 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
                 if unknown is None:
                     raise
                 choices = [item for item in overrides if "@" in item.partition("=")[0]]
-                there = hydra_compose(name, [search, *choices])
-                raise UserError(_unknown_setting(unknown[1], list(_keys(there)))) from None
+                raise UserError(_unknown_setting(unknown[1], hydra_compose(name, [search, *choices]))) from None
             OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise UserError(f"the configuration cannot be composed: {' '.join(str(error).split())}") from None
+        reason = str(error).partition("Config search path")[0]
+        raise UserError(f"the configuration cannot be composed: {' '.join(reason.split())}") from None
     return config
 
 
-def _keys(config: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted names of all settings of a configuration, sections included; nothing is resolved."""
+def _unknown_setting(key: str, config: Any) -> str:
+    """A sentence about an override of a setting that is not there, with the most similar ones that are."""
     from omegaconf import OmegaConf
 
-    for name in config:
-        yield f"{prefix}{name}"
-        if not OmegaConf.is_missing(config, name) and OmegaConf.is_dict(inner := config._get_node(name)):
-            yield from _keys(inner, f"{prefix}{name}.")
-
-
-def _unknown_setting(key: str, there: Sequence[str]) -> str:
-    """A sentence about an override of a setting that is not there, with the most similar ones that are."""
-    there = [name for name in there if not name.startswith("critic.")]  # which no run here has
-    last = key.rpartition(".")[2]
-    similar = [name for name in there if name.endswith(f".{key}")]
-    similar += [name for name in there if name.rpartition(".")[2] == last]
-    similar += difflib.get_close_matches(key, there, n=3, cutoff=0.8)
-    similar = list(dict.fromkeys(similar))
-    advice = f"did you mean {' or '.join(similar[:3])}?" if similar else "none has a similar name"
+    whole: Any = OmegaConf.to_container(config)
+    names = list(_leaves(whole))
+    similar = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    similar.sort(key=lambda name: not name.endswith(f".{key}"))
+    similar = (similar + difflib.get_close_matches(key, names, n=3, cutoff=0.8))[:3]
+    advice = f"did you mean {' or '.join(similar)}?" if similar else "none has a similar name"
     return f"there is no setting {key!r}: {advice} (+{key}=VALUE would add it, for code of your own that reads it)"
 
 
-def check_flags(data_dir: Path, output_dir: Path, hang_limit: float) -> None:
-    """Check the flags of a training command that veRL's configuration does not have.
+def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all settings of a configuration but those of the critic, which no run here has."""
+    for name, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif not prefix.startswith("critic."):
+            yield f"{prefix}{name}"
+
+
+def check_flags(settings: RunSettings) -> None:
+    """Check the flags of a training command that the configuration does not have.
 
     Raises:
         UserError: the output is a file or the folder of the data, or the limit is not above 0.
     """
-    output = output_dir.resolve()
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output_dir {output} is a file: name a folder")
-    if output == data_dir.resolve():
-        raise UserError(f"--output_dir {output} is the folder of the data: name another one")
-    if not hang_limit > 0:
-        raise UserError(f"--hang_limit is {hang_limit:g}: it must be above 0")
+    output = settings.output_dir.resolve()
+    if output.is_file() or output == settings.data_dir.resolve():
+        raise UserError(f"--output_dir {output} is a file, or the folder of the data: name another folder")
+    if not settings.hang_limit > 0:
+        raise UserError(f"--hang_limit is {settings.hang_limit:g}: it must be above 0")
+
+
+def whole_number_errors(config: Any, least: Mapping[str, int], optional: Collection[str] = ()) -> Iterator[str]:
+    """Sentences about settings that are not whole numbers.
+
+    Args:
+        config: A composed configuration.
+        least: The dotted names of the settings, and the least value of each.
+        optional: Names of those that may be null.
+    """
+    from omegaconf import OmegaConf
+
+    for key, lowest in least.items():
+        value = OmegaConf.select(config, key)
+        if (value is None and key in optional) or (type(value) is int and value >= lowest):
+            continue
+        yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
 
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
     """Overrides that set keys to paths, whatever characters these have."""
     return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]
-
-
-def check_choice(folder: str, name: str) -> None:
-    """Check that a folder of `cobalt_verl/config` has a file of this name.
-
-    Raises:
-        UserError: it has not; the message lists those that it has.
-    """
-    there = sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml"))
-    if name not in there:
-        raise UserError(f"there is no {folder} {name!r}: give one of {', '.join(there)} (cobalt_verl/config/{folder})")
 
 
 def _installed(package: str) -> Path:

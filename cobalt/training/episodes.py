@@ -61,15 +61,10 @@ def episode_settings(config: Any) -> EpisodeSettings | None:
     section = OmegaConf.select(config, "cobalt.multi_turn")
     if section is None:
         return None
-    if not OmegaConf.is_dict(section):
-        raise UserError(f"cobalt.multi_turn is {section!r}: it must be a mapping")
-    values: Any = OmegaConf.to_container(section, resolve=True)
-    unknown = sorted(values.keys() - {"turns", "reward", "stop"})
-    if unknown:
-        raise UserError(f"cobalt.multi_turn has no setting {unknown[0]!r}")
-    if "turns" not in values:
-        raise UserError("cobalt.multi_turn has no setting 'turns'")
     every_turn = OmegaConf.select(config, "cobalt.judge_every_turn", default=False)
     if not isinstance(every_turn, bool):
         raise UserError(f"cobalt.judge_every_turn is {every_turn!r}: it must be true or false")
-    return EpisodeSettings(**values, judge_every_turn=every_turn)
+    try:
+        return EpisodeSettings(**section, judge_every_turn=every_turn)
+    except TypeError as error:  # not a mapping, or without turns, or with another setting
+        raise UserError(f"cobalt.multi_turn has wrong settings: {error}") from None

@@ -5,10 +5,8 @@
 veRL's own merger does the work; this module finds the checkpoint, and moves the folder into place when it is complete.
 """
 
-import contextlib
 import logging
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -82,7 +80,7 @@ def export(run: Path, step: int, output: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     # Small policies keep their precision; large ones are served in bfloat16, and written in it. Adapters are merged.
     config = _config(run)
-    if trains_on_cpu(config) or _has_adapters(config):
+    if trains_on_cpu(config) or _model(config).get("lora_rank"):
         arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
     else:
         arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
@@ -95,24 +93,13 @@ def export(run: Path, step: int, output: Path) -> None:
     if finished.returncode:
         if "Weights only load failed" in finished.stderr:
             raise UserError(
-                f"{_not_weights(checkpoint)}, which could run code when it is loaded: do not use this checkpoint"
+                f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use this"
+                " checkpoint"
             )
         raise InfrastructureError(f"veRL's merger failed: {last_line(finished.stderr) or finished.returncode}")
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
-
-
-def _not_weights(checkpoint: Path) -> str:
-    """Which file of a checkpoint holds more than weights, and what. Nothing in the files is run."""
-    from torch.serialization import get_unsafe_globals_in_checkpoint
-
-    for path in sorted(checkpoint.glob("model_world_size_*.pt")):
-        with contextlib.suppress(ValueError, OSError, RuntimeError, pickle.UnpicklingError):
-            names = get_unsafe_globals_in_checkpoint(path)
-            if names:
-                return f"{path} holds more than weights ({', '.join(names[:3])})"
-    return f"a file model_world_size_*.pt of {checkpoint} holds more than weights"
 
 
 def _config(run: Path) -> Any:
@@ -122,13 +109,6 @@ def _config(run: Path) -> Any:
         return OmegaConf.load(run / "config.yaml")
     except OSError:
         raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
-
-
-def _has_adapters(config: Any) -> bool:
-    from omegaconf import OmegaConf
-
-    models = ("model", "actor_rollout_ref.model")
-    return any(OmegaConf.select(config, f"{model}.lora_rank", default=0) for model in models)
 
 
 def main(arguments: Arguments) -> int:
@@ -147,21 +127,19 @@ def push_policy(run: Path, step: int, model: Path, target: str) -> str:
     """Upload an exported policy; see `cobalt.problems.hub.push`."""
     from omegaconf import OmegaConf
 
-    # As they are written: another user's run could refer to variables of this environment.
+    # As it is written: another user's run could refer to variables of this environment.
     written: Any = OmegaConf.to_container(_config(run), resolve=False)
-    base = _value(written, "actor_rollout_ref.model.path") or _value(written, "model.path")
-    estimator = _value(written, "algorithm.adv_estimator")
+    estimator = written.get("algorithm", {}).get("adv_estimator")
     how = f"Step {step} of a training run" + (
-        f" with the advantages of {hub.code(str(estimator))}." if estimator else "."
+        f" with the advantages of {hub.code(str(estimator))}" if estimator else ""
     )
-    return hub.push(target, hub.policy_files(model), hub.policy_card(str(base), how), "model")
+    card = hub.policy_card(str(_model(written).get("path")), f"{how}.")
+    return hub.push(target, hub.policy_files(model), card, "model")
 
 
-def _value(config: Any, name: str) -> Any:
-    """The value of a dotted name in nested mappings; None if there is none."""
-    for part in name.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config
+def _model(config: Any) -> Any:
+    """The section of the policy in the configuration of either trainer."""
+    return config.get("actor_rollout_ref", config).get("model", {})
 
 
 def chosen_step(arguments: Arguments) -> int:
@@ -174,8 +152,6 @@ def chosen_step(arguments: Arguments) -> int:
     if arguments.step is not None:
         if arguments.best:
             raise UserError("--step and --best both choose a checkpoint: give one of them")
-        if arguments.step < 1:
-            raise UserError(f"--step {arguments.step}: the first step is 1")
         return arguments.step
     if not arguments.best:
         step = checkpoints.last(run)

@@ -14,26 +14,22 @@ import sysconfig
 
 def missing() -> str:
     """What this machine lacks, as one sentence that names the packages to install; "": nothing."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return (
-            "there is no C compiler, which kernels for GPUs need at run time: install gcc"
-            " (Debian: apt-get install gcc libc6-dev; Red Hat: dnf install gcc)"
-        )
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "gcc"
     headers = sysconfig.get_path("include")
     command = [compiler, "-fsyntax-only", "-I", headers, "-x", "c", "-"]
     source = "#include <Python.h>\n"
     try:
         tried = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the C compiler {compiler}, which kernels for GPUs need at run time, does not run ({error})"
-    if tried.returncode == 0:
-        return ""
-    reason = next((line.strip() for line in tried.stderr.splitlines() if "error" in line), "no reason given")
+        reason = str(error)
+    else:
+        if tried.returncode == 0:
+            return ""
+        reason = next((line.strip() for line in tried.stderr.splitlines() if "error" in line), "no reason given")
     return (
-        f"{compiler} cannot compile with Python.h in {headers}, which kernels for GPUs need at run time: install"
-        " Python's headers (Debian: apt-get install python3.11-dev libc6-dev; Red Hat: dnf install python3.11-devel)"
-        f" ({reason})"
+        f"{compiler} cannot compile with Python.h in {headers}, which kernels for GPUs need at run time: install a C"
+        " compiler and Python's headers (Debian: apt-get install gcc libc6-dev python3.11-dev; Red Hat: dnf install gcc"
+        f" python3.11-devel) ({reason})"
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from cobalt.serving import cluster
 from cobalt.serving.judge_service_settings import ServiceSettings
-from cobalt.serving.services import IMPORT_ENVIRONMENT, running_services
+from cobalt.serving.private_ray import IMPORT_ENVIRONMENT, running_services
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
@@ -57,13 +57,12 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int:
+def launch(settings: TrainingSettings, config: Any) -> int:
     """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
 
     Args:
         settings: What to train, on what.
         config: The checked configuration that `compose` made of the settings.
-        hang_limit: Seconds without progress after which the run counts as hung (`cobalt.training.watching`).
 
     Returns:
         The exit code of veRL's driver.
@@ -96,7 +95,7 @@ def launch(settings: TrainingSettings, config: Any, *, hang_limit: float) -> int
         ):
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            code = watch(command, environment, output, hang_limit)
+            code = watch(command, environment, output, settings.hang_limit)
         if code and failure.exists():
             raise InfrastructureError(
                 f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
@@ -113,23 +112,19 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
     whole: Any = OmegaConf.to_container(config, resolve=True)
     chosen = {name: whole[name] for name in ("actor_rollout_ref", "algorithm", "data", "reward")}
-    for section, name in (("data", "train_files"), ("data", "val_files"), ("reward", "custom_reward_function")):
-        value = chosen[section].pop(name)
-        if name == "custom_reward_function":
-            rules = {k: v for k, v in value["reward_kwargs"].items() if k != "judge_attempts"}
-            if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
-                del rules["require_thinking"]
-            chosen[section]["settings"] = rules
-    decided = {
-        "stage": "train",
-        "choices": settings.choices,
-        "model": settings.model,
-        "loss_agg": whole["cobalt"]["loss_agg"],
+    for name in ("train_files", "val_files"):
+        del chosen["data"][name]
+    rules = chosen["reward"].pop("custom_reward_function")["reward_kwargs"]
+    rules.pop("judge_attempts", None)
+    if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
+        del rules["require_thinking"]
+    chosen["reward"]["settings"] = rules
+    own = {
+        name: whole["cobalt"][name]
+        for name in ("loss_agg", "multi_turn", "judge_every_turn")
+        if name in whole["cobalt"]
     }
-    for name in ("multi_turn", "judge_every_turn"):
-        if name in whole["cobalt"]:
-            decided[name] = whole["cobalt"][name]
-    return decided | chosen
+    return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
 
 
 def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
@@ -145,12 +140,8 @@ def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
 def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Iterator[dict[str, str]]:
     """Let Ray start its workers as forks of a process that imports veRL once; yields the variable that says so.
 
-    Nothing on a cluster, whose nodes have no such process, and with GPUs.
-
-    Args:
-        config: The composed configuration of the run.
-        variables: The environment of veRL's processes (`process_environment`).
-        log: Where the process writes.
+    Nothing on a cluster, whose nodes have no such process, and with GPUs. The process has the environment of veRL's
+    processes (`variables`), and writes into the log.
     """
     if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
         yield {}
@@ -199,9 +190,9 @@ def _services(config: Any) -> Iterator[dict[str, str]]:
 
 def _judge_cpus() -> float:
     """CPUs that the replicas of the judge reserve by its settings."""
-    from cobalt.serving import judge_service as service
+    from cobalt.serving.judge_service import reserved_cpus
 
-    return service.reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
+    return reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
 
 
 @contextlib.contextmanager

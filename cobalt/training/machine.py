@@ -9,10 +9,13 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
@@ -38,32 +41,16 @@ _RANK_BYTES = 64 * 2**20
 """Shared memory for the messages of NCCL and of the engine between processes, for each GPU."""
 
 
+_GPUS = """
+import torch
+print(*(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())))
+"""
+
+
 def visible_gpus() -> list[int]:
-    """Bytes of each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves; 0 where the driver does not say."""
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    sizes: dict[str, int] = {}
-    names: list[tuple[str, str]] = []
-    for line in listed.splitlines():
-        index, uuid, size = (field.strip() for field in line.split(","))
-        sizes[uuid] = int(size) * 2**20 if size.isdecimal() else 0
-        names.append((index, uuid))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return list(sizes.values())
-    found: list[int] = []
-    for name in (part.strip() for part in chosen.split(",")):
-        if name.startswith("MIG-"):  # a slice, whose size this query does not list
-            found.append(0)
-            continue
-        full = [uuid for index, uuid in names if name and (name == index or uuid.startswith(name))]
-        if len(full) != 1:  # CUDA ignores what follows a name that it does not know
-            break
-        found.append(sizes[full[0]])
-    return found
+    """Bytes of each GPU that torch sees on this machine, in a process of its own, because asking takes GPU memory."""
+    asked = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True, check=False)
+    return [int(size) for size in asked.stdout.split()]
 
 
 def check_gpus(config: Any) -> None:
@@ -72,13 +59,11 @@ def check_gpus(config: Any) -> None:
     Raises:
         UserError: it has fewer.
     """
-    wanted, found = gpus_of(config), len(visible_gpus())
-    if found < wanted:
-        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        place = "this machine has" if chosen is None else f"CUDA_VISIBLE_DEVICES={chosen} leaves"
+    wanted, seen = gpus_of(config), len(visible_gpus())
+    if seen < wanted:
         raise UserError(
-            f"the configuration asks for {wanted} GPUs, and {place} {found}: set trainer.n_gpus_per_node, or"
-            " RAY_ADDRESS to a cluster that has them"
+            f"the configuration asks for {wanted} GPUs, and torch sees {seen} on this machine: set"
+            " trainer.n_gpus_per_node or CUDA_VISIBLE_DEVICES, or RAY_ADDRESS to a cluster that has them"
         )
 
 
@@ -88,15 +73,11 @@ def gpus_of(config: Any) -> int:
 
 
 def cpus_needed(config: Any, judge: float) -> int:
-    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge, and to start actors.
+    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge's replicas (`judge`).
 
-    Args:
-        config: The composed configuration.
-        judge: CPUs that the judge's replicas reserve.
+    One more is free, on which Ray can start an actor that reserves none.
     """
-    queue = _storage_units(config) + 1
-    # An actor that reserves no CPU is started on a node with a free one.
-    return _CPUS_OF_A_RANK * gpus_of(config) + queue + math.ceil(judge) + 1
+    return _CPUS_OF_A_RANK * gpus_of(config) + _storage_units(config) + 1 + math.ceil(judge) + 1
 
 
 def _storage_units(config: Any) -> int:
@@ -147,12 +128,10 @@ def object_store_bytes(config: Any) -> int:
 
 
 def shared_memory_needed(config: Any) -> int:
-    """Bytes of shared memory that a run takes on this machine."""
-    store = object_store_bytes(config)
-    if not trains_on_cpu(config):  # weights go to the engine through the GPU's own memory
-        return store + int(config.trainer.n_gpus_per_node) * _RANK_BYTES
+    """Bytes of shared memory that a run takes on this machine; on a CPU the weights go to the engine through it."""
     bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes) * 2**20
-    return store + 2 * bucket
+    messages = 2 * bucket if trains_on_cpu(config) else int(config.trainer.n_gpus_per_node) * _RANK_BYTES
+    return object_store_bytes(config) + messages
 
 
 def check_shared_memory(config: Any) -> None:
@@ -191,12 +170,12 @@ def room(config: Any, output: Path) -> Room:
         UserError: the setting is not a number above 0.
     """
     stated = config.cobalt.gpu_memory_gib
-    if stated is not None and (not isinstance(stated, int | float) or isinstance(stated, bool) or not stated > 0):
+    if not isinstance(stated, int | float | None):
         raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
-    gpu = float(min(filter(None, gpus), default=0)) or (stated or math.inf) * 2**30
+    gpu = float(min(gpus, default=(stated or math.inf) * 2**30))
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
     disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)
@@ -205,7 +184,7 @@ def room(config: Any, output: Path) -> Room:
 
 def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total: int = psutil.virtual_memory().total
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:

@@ -5,7 +5,7 @@ takes (`tests/test_memory.py`). What an allocator loses in fragments is not coun
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.machine import Room, object_store_bytes, room
+from cobalt.training.machine import Room, object_store_bytes, room, shared_memory_needed
 from cobalt.training.policy import shape_of
 
 logger = logging.getLogger(__name__)
@@ -34,12 +34,7 @@ _PINNED = 4 / 3  # blocks of pinned memory have sizes that are powers of two
 _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
-_BUCKET = f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
-_OTHERWISE = {
-    "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
-    "host memory": "take a machine with more memory, more nodes (trainer.nnodes), or a smaller model",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +52,10 @@ class Need:
 
 
 class _Run:
-    """A run of either trainer: its configuration, with `changed` in place of some settings."""
+    """A run of either trainer."""
 
-    def __init__(self, config: Any, steps: int | None, changed: Mapping[str, Any]) -> None:
-        self.config, self.steps, self.changed = config, steps, changed
+    def __init__(self, config: Any, steps: int | None) -> None:
+        self.config, self.steps = config, steps
         self.on_cpu, self.online = trains_on_cpu(config), "actor_rollout_ref" in config
         self.actor = f"{_ACTOR}." if self.online else ""
         self.engine = f"{_ACTOR}.fsdp_config" if self.online else "engine"
@@ -80,7 +75,7 @@ class _Run:
     def __getitem__(self, key: str) -> Any:
         from omegaconf import OmegaConf
 
-        return self.changed[key] if key in self.changed else OmegaConf.select(self.config, key)
+        return OmegaConf.select(self.config, key)
 
     def needs(self, has: Room) -> list[Need]:
         """See `estimate`."""
@@ -100,7 +95,7 @@ class _Run:
             host |= {name: each * value for name, value in (states | work).items()}
             if self.online:
                 host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
-                host["shared memory"] = object_store_bytes(self.config) + 2 * int(self[_BUCKET]) * 2**20
+                host["shared memory"] = shared_memory_needed(self.config)
             return [Need("host memory", host, has.host), disk]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
@@ -120,7 +115,9 @@ class _Run:
             if self.scored:
                 scores = self._pass(max(int(self[key] or 1) for key in self.scored), backward=False)
                 needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, has.gpu))
-            needs += self._sampling(resting | ({"weights": 0} if no_weights else {}), has.gpu)
+            share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * has.gpu
+            engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
+            needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), has.gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
             host["loading"] = max(0, whole - host["optimizer"])
@@ -144,22 +141,6 @@ class _Run:
             kept = inputs + max(0, (1.5 if backward else 0.5) * layer - logits)
         return {"activations": kept, "logits": logits}
 
-    def _sampling(self, resting: dict[str, float], gpu: float) -> Iterator[Need]:
-        """What a GPU has while the engine samples, the engine of its share, and what it has while weights are sent."""
-        shape, parallel = self.shape, int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
-        share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
-        engine = {
-            "weights": shape.parameters * self.served / parallel,
-            "keys and values of a sample": self.longest * shape.cached * self.served / parallel,
-            "a batch": int(self[f"{_ROLLOUT}.max_num_batched_tokens"]) * shape.inside * self.served / 2 / parallel,
-            "logits": int(self[f"{_ROLLOUT}.max_num_seqs"]) * shape.vocabulary * (self.served + 12),  # 3 in 32 bits
-            "CUDA": _CUDA,
-        }
-        yield Need("vLLM's share", engine, share)
-        yield Need("GPU, sampling", {"CUDA": _CUDA, "vLLM": 0 if share == inf else share} | resting, gpu)
-        sent = {"vLLM": engine["weights"], "bucket": int(self[_BUCKET]) * 2**20, "a matrix": 4 * shape.largest}
-        yield Need("GPU, sending weights", {"CUDA": 2 * _CUDA} | resting | sent, gpu)
-
     def _files(self, tensors: Mapping[str, float]) -> dict[str, float]:
         every, contents = int(self["trainer.save_freq"]), self[f"{self.actor}checkpoint.save_contents"]
         keep = self["cobalt.keep_checkpoints" if self.online else "trainer.max_ckpt_to_keep"]
@@ -170,60 +151,37 @@ class _Run:
         export = _FILES + self.shape.parameters * (4 if self.on_cpu else 2)
         return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
 
-    def smaller(self) -> Iterator[dict[str, Any]]:
-        """Settings that may make the run fit: micro-batches, off-loading, vLLM's share, lengths, weight bucket."""
-        least = self.longest if self.by_tokens else 1
-        for keys in filter(None, (self.scored, [self.update])):
-            size = int(self[keys[0]] or 1)
-            while size > least:
-                size = max(least, size // 2) if self.by_tokens or size % 2 == 0 else 1  # it must divide the batch
-                yield dict.fromkeys(keys, size)
-        yield from ({key: not self[key]} for key in (f"{self.engine}.{name}" for name in _OFFLOADS))
-        yield from ({f"{_ROLLOUT}.gpu_memory_utilization": share} for share in (0.9, 0.8, 0.6, 0.4) if self.online)
-        answer = int(self[self.answer])
-        for size in (answer // 2, answer // 4, answer // 8):
-            limits = [*self.scored, self.update] if self.by_tokens else []
-            yield dict.fromkeys(limits, self.longest - answer + size) | {self.answer: size}
-        if self.online:
-            yield {_BUCKET: ceil(4 * self.shape.largest / 2**20)}
+    def advice(self, name: str) -> str:
+        """Settings that make a need smaller, by its name."""
+        offload = " and ".join(f"{self.engine}.{option}=true" for option in _OFFLOADS[:2])
+        return {
+            "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
+            "host memory": f"lower {self.update} (on a CPU), take a machine with more memory, or a smaller model",
+            "GPU, update": f"lower {self.update}, set {self.engine}.offload_policy=true, or take more or larger GPUs",
+            "GPU, log-probs": f"lower {' and '.join(self.scored)}, or set {offload}",
+            "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {offload}",
+        }[name]
 
 
-def estimate(config: Any, has: Room, steps: int | None = None, changed: Mapping[str, Any] | None = None) -> list[Need]:
-    """The peaks of a run: of a GPU in each phase, of vLLM's share of it, of a node's memory, of the disk.
+def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
+    """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk.
 
     Args:
         config: The composed configuration of either trainer.
         has: What there is.
         steps: Of the whole run; None: not known, and no checkpoint is counted.
-        changed: Other values of some of its settings.
 
     Raises:
         UserError: the sizes of the model are not known (`shape_of`).
     """
-    return _Run(config, steps, changed or {}).needs(has)
-
-
-def remedy(config: Any, has: Room, steps: int | None = None) -> dict[str, Any]:
-    """Settings with which a run fits, the first that do by the order of `_Run.smaller`; none if there are none."""
-
-    def excess(changed: Mapping[str, Any]) -> float:
-        return sum(max(0.0, need.total - need.limit) for need in estimate(config, has, steps, changed))
-
-    chosen = dict[str, Any]()
-    for step in _Run(config, steps, {}).smaller():
-        if excess(chosen | step) < excess(chosen):
-            chosen |= step
-    for key in list(chosen):
-        rest = {name: value for name, value in chosen.items() if name != key}
-        chosen = chosen if excess(rest) else rest
-    return {} if excess(chosen) else chosen
+    return _Run(config, steps).needs(has)
 
 
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate as a table; warn of a run that does not fit, and refuse it above `REFUSED`.
 
     Raises:
-        UserError: it is refused, without `force`; the message names settings with which it fits, if there are any.
+        UserError: it is refused, without `force`; the message names the settings that decide what it needs most.
     """
     has = room(config, output)
     try:
@@ -241,10 +199,8 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     logger.info("%s", "\n".join(rows))
     if worst.total <= worst.limit:
         return
-    settings = " ".join(f"{key}={str(value).lower()}" for key, value in remedy(config, has, steps).items())
-    other = _OTHERWISE.get(worst.name, "take more or larger GPUs, or a smaller model")
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
-    advice = f"{short}: {f'set {settings}' if settings else other}"
+    advice = f"{short}: {_Run(config, steps).advice(worst.name)}"
     if worst.total > REFUSED * worst.limit and not force:
         raise UserError(f"{advice}; --force goes on all the same")
     logger.warning("%s; the run goes on", advice)

@@ -6,12 +6,10 @@ engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of ever
 """
 
 import logging
-import math
 import os
 import sys
-import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -25,20 +23,22 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import (
-    check_choice,
+    RunSettings,
     check_flags,
     compose_file,
     path_overrides,
     process_environment,
     trains_on_cpu,
+    whole_number_errors,
 )
 from cobalt.training.installed import choose_attention
-from cobalt.training.memory import BYTES, check_memory
-from cobalt.training.policy import check_weights, policy_path
+from cobalt.training.offline_tokens import TokenGroup, load_groups
+from cobalt.training.plan import planned_steps, stops_after_plan
+from cobalt.training.policy import policy_path
 
 logger = logging.getLogger(__name__)
 
-_WHOLE = {
+_LEAST = {
     "data.train_batch_size": 1,
     "data.max_length": 1,
     "data.max_token_len_per_gpu": 1,
@@ -48,61 +48,35 @@ _WHOLE = {
     "trainer.n_gpus_per_node": 1,
     "trainer.save_freq": -1,
     "trainer.test_freq": -1,
+    "trainer.total_training_steps": 1,
+    "trainer.max_ckpt_to_keep": 1,
 }
 """Settings that must be whole numbers, and the least value of each."""
 
 _OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep")
-"""Settings that may be null, and otherwise must be whole numbers of 1 or more."""
-
-_SECTIONS = ("data", "trainer", "checkpoint")
-"""Sections of veRL's configuration of which overrides may change the keys of `_READ` alone."""
-
-_DECIDED = {
-    "offline.estimator": "--estimator decides it",
-    "data.train_files": "--data_dir decides it",
-    "model.path": "--model decides it",
-    "trainer.default_local_dir": "--output_dir decides it",
-    "trainer.logger": "--wandb decides it",
-    "engine.use_dynamic_bsz": "micro-batches are always filled up to data.max_token_len_per_gpu",
-}
-"""Settings that are read, and that something else decides."""
+"""Those of them that may be null."""
 
 _READ = {
-    *(f"data.{name}" for name in ("val_files", "train_batch_size", "max_length", "max_token_len_per_gpu", "seed")),
-    "data.chat_template_thinking",
-    *(f"trainer.{name}" for name in ("device", "n_gpus_per_node", "total_epochs", "total_training_steps")),
-    *(f"trainer.{name}" for name in ("save_freq", "test_freq", "max_ckpt_to_keep", "project_name", "experiment_name")),
+    *_LEAST,
+    *("data.val_files", "data.chat_template_thinking"),
+    *("trainer.device", "trainer.project_name", "trainer.experiment_name"),
 }
+"""What this training reads of the sections `data`, `trainer` and `checkpoint` of veRL's configuration."""
+
+_DECIDED = ("offline.estimator", "model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
+"""Settings of other sections that flags or other settings decide."""
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(RunSettings):
     """Train a policy on judged responses, without sampling or judging any."""
 
     data_dir: Path
     """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc_judged.py)."""
-    model: str
-    """The policy to start from: a folder or a hub name."""
-    output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """Folder for checkpoints, metrics and logs. Running the same command again continues there."""
-    overrides: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")]
-    """Settings as key=value, such as data.train_batch_size=8 or offline.kl=0.1; they are applied last."""
     estimator: str = "rloo"
     """Advantages. sft: accepted responses alone. rloo, grpo, exponential: a policy gradient on groups."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
-    dry_run: bool = False
-    """Check the configuration and the data without a GPU, estimate the memory, and stop."""
-    print_config: bool = False
-    """Like dry_run, and also print the whole configuration (YAML) to standard output."""
-    keep: int | None = None
-    """How many of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
-    wandb: bool = False
-    """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
-    hang_limit: float = 1800.0
-    """End the run after this many seconds without a new phase line in its log or a new step in its metrics."""
-    force: bool = False
-    """Go on, with a warning, where the estimate says that memory or disk are far too small."""
 
 
 def compose(arguments: Arguments) -> Any:
@@ -111,7 +85,6 @@ def compose(arguments: Arguments) -> Any:
     Raises:
         UserError: there is no such scale, or a setting is wrong.
     """
-    check_choice("offline_scale", arguments.scale)
     validation = arguments.data_dir.resolve() / "validation.jsonl"
     paths: dict[str, Path | str] = {
         "data.train_files": arguments.data_dir.resolve() / "train.jsonl",
@@ -120,155 +93,79 @@ def compose(arguments: Arguments) -> Any:
     }
     if validation.exists():
         paths["data.val_files"] = validation
-    scale = f"offline_scale@_global_={arguments.scale}"
-    loggers = ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
-    kept = [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
-    given = [scale, *path_overrides(paths), f"offline.estimator={arguments.estimator}", *loggers, *kept]
-    config = compose_file("offline", [*given, *arguments.overrides])
-    errors = [*_errors(config), *_unread(compose_file("offline", given), config)]
+    config = compose_file(
+        "offline",
+        [
+            f"offline_scale@_global_={arguments.scale}",
+            *path_overrides(paths),
+            f"offline.estimator={arguments.estimator}",
+            *(["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []),
+            *([] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]),
+            *arguments.overrides,
+        ],
+    )
+    errors = [*_unread(arguments.overrides), *whole_number_errors(config, _LEAST, _OPTIONAL)]
+    errors = errors or list(_errors(config))
     if errors:
         raise UserError("; ".join(errors))
     return config
 
 
 def _errors(config: Any) -> Iterator[str]:
-    from hydra.errors import InstantiationException
-    from omegaconf import OmegaConf
-    from verl.utils.config import omega_conf_to_dataclass
-
-    unknown = sorted(set(config.offline) - {field.name for field in fields(OfflineSettings)})
-    if unknown:
-        yield f"offline.{unknown[0]}: leave it out (there is no such setting)"
-    else:
-        try:
-            OfflineSettings(**config.offline)
-        except (UserError, TypeError) as error:
-            yield str(error)
-    wrong = False
-    optional = {key: 1 for key in _OPTIONAL if OmegaConf.select(config, key) is not None}
-    for key, least in (_WHOLE | optional).items():
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            wrong = True
-            yield f"{key} is {value!r}: it must be a whole number of {least} or more"
-    rate, kind, thinking = config.optim.lr, str(config.engine.model_dtype), config.data.chat_template_thinking
-    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 < rate < math.inf:
-        yield f"optim.lr is {rate!r}: it must be above 0 and finite"
-    if config.trainer.device not in ("cpu", "cuda"):
-        yield f"trainer.device is {config.trainer.device!r}: it must be cpu or cuda"
-    if kind not in BYTES:
-        yield f"engine.model_dtype is {kind!r}: it must be one of {', '.join(BYTES)}"
-    if thinking not in get_args(TemplateThinking):
-        yield f"data.chat_template_thinking is {thinking!r}: it must be one of {', '.join(get_args(TemplateThinking))}"
-    for section in ("optim", "engine", "checkpoint"):
-        try:
-            omega_conf_to_dataclass(config[section])
-        except (InstantiationException, TypeError, ValueError) as error:
-            cause = error.__cause__ or error  # veRL's own checks are assertions, mostly without a message
-            refused = str(cause) or traceback.extract_tb(cause.__traceback__)[-1].line
-            yield f"veRL does not take {section}: {refused}"
-    if wrong:
-        return
-    if config.data.train_batch_size % config.trainer.n_gpus_per_node:
+    try:
+        OfflineSettings(**config.offline)
+    except (UserError, TypeError) as error:
+        yield f"offline: {error}"
+    data, gpus = config.data, config.trainer.n_gpus_per_node
+    if data.chat_template_thinking not in (known := get_args(TemplateThinking)):
+        yield f"data.chat_template_thinking is {data.chat_template_thinking!r}: it must be one of {', '.join(known)}"
+    if data.train_batch_size % gpus:
+        yield f"data.train_batch_size {data.train_batch_size} groups cannot be shared by {gpus} GPUs"
+    if data.max_length > data.max_token_len_per_gpu:
         yield (
-            f"data.train_batch_size {config.data.train_batch_size} groups cannot be shared by"
-            f" {config.trainer.n_gpus_per_node} GPUs"
-        )
-    if config.engine.max_token_len_per_gpu != config.data.max_token_len_per_gpu:
-        yield "engine.max_token_len_per_gpu: leave it out (data.max_token_len_per_gpu decides it)"
-    if config.data.max_length > config.data.max_token_len_per_gpu:
-        yield (
-            f"data.max_length {config.data.max_length} is more than data.max_token_len_per_gpu"
-            f" {config.data.max_token_len_per_gpu}, the tokens of a micro-batch"
+            f"data.max_length {data.max_length} is more than data.max_token_len_per_gpu {data.max_token_len_per_gpu},"
+            " the tokens of a micro-batch"
         )
 
 
-def _unread(without: Any, config: Any) -> Iterator[str]:
-    """Overrides of settings that this training does not read, or not from there."""
-    from omegaconf import OmegaConf
-
-    names = [f"{section}.{name}" for section in _SECTIONS for name in sorted({*without[section], *config[section]})]
-    for key in dict.fromkeys([*names, *_DECIDED]):
-        before, after = (OmegaConf.select(part, key) for part in (without, config))
-        if key not in _READ and before != after:
-            yield f"{key}: leave it out ({_DECIDED.get(key, 'offline training does not read it')})"
+def _unread(overrides: Sequence[str]) -> Iterator[str]:
+    """Overrides of settings that this training does not read, or that something else decides."""
+    for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
+        of_verl = key.partition(".")[0] in ("data", "trainer", "checkpoint")
+        if key in _DECIDED or (of_verl and key not in _READ):
+            yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
 
 
-def _check_template(groups: Path, thinking: str) -> None:
-    """Check that prompts are rendered as they were when the groups were made, as far as their manifest says.
-
-    Raises:
-        UserError: they are not, or the manifest is not readable.
-    """
-    made = (recorded_arguments(groups) or {}).get("chat_template_thinking")
-    if made not in (None, thinking):
-        raise UserError(
-            f"{groups} was made with --chat_template_thinking {made}: set data.chat_template_thinking={made}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run will do.
-
-    Attributes:
-        steps: How many training steps.
-        lines: Sentences for a user.
-    """
-
-    steps: int
-    lines: tuple[str, ...]
-
-
-def check_data(config: Any) -> Plan:
+def check_data(config: Any) -> tuple[int, list[str]]:
     """Check that the policy and the groups fit together.
+
+    Returns:
+        The number of training steps, and sentences for a user.
 
     Raises:
         UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
             long, or there are fewer groups than a step takes.
     """
-    from cobalt.training.offline_tokens import load_groups
-
-    if not Path(config.data.train_files).is_file():
-        raise UserError(
-            f"there is no {config.data.train_files}: make it with preproc/preproc_codenet.py or"
-            " preproc/preproc_judged.py"
-        )
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
-    check_weights(config.model.path)
-    settings = OfflineSettings(**config.offline)
-    counts, lines = {}, []
-    for name in ("train_files", "val_files"):
-        if config.data[name]:
-            _check_template(Path(config.data[name]), config.data.chat_template_thinking)
-            groups = load_groups(
-                Path(config.data[name]),
-                tokenizer,
-                settings if name == "train_files" else OfflineSettings(),  # validation looks at all responses
-                config.data.max_length,
-                config.data.chat_template_thinking,
-            )
-            counts[name] = len(groups)
-            responses = sum(len(group.rows) for group in groups)
-            use, silent = "to look at", ""
-            if name == "train_files":
-                empty = sum(not any(row.advantage for row in group.rows) for group in groups)
-                use, silent = "to train on", f", {empty} of them without a gradient"
-            lines.append(f"{config.data[name]}: {len(groups)} groups{silent}, {responses} responses {use}")
-    if counts["train_files"] < config.data.train_batch_size:
-        raise UserError(
-            f"{config.data.train_files} has {counts['train_files']} groups, fewer than data.train_batch_size"
-            f" {config.data.train_batch_size}: set data.train_batch_size"
-        )
-    most = counts["train_files"] * config.trainer.total_epochs // config.data.train_batch_size
-    planned = config.trainer.total_training_steps
-    if planned is not None and planned > most:
-        raise UserError(
-            f"trainer.total_training_steps {planned} is more than the {most} steps of trainer.total_epochs"
-            f" {config.trainer.total_epochs}"
-        )
-    steps = int(most if planned is None else planned)
-    return Plan(steps, (*lines, f"{steps} training steps of {config.data.train_batch_size} groups"))
+    batch, file = config.data.train_batch_size, config.data.train_files
+    groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
+    empty = sum(not any(row.advantage for row in group.rows) for group in groups)
+    responses = sum(len(group.rows) for group in groups)
+    notes = [f"{file}: {len(groups)} groups, {empty} of them without a gradient, {responses} responses to train on"]
+    if config.data.val_files:  # validation looks at all responses
+        looked_at = _groups(config, config.data.val_files, tokenizer, OfflineSettings())
+        notes.append(f"{config.data.val_files}: {len(looked_at)} groups to look at")
+    steps = planned_steps(config, len(groups), len(groups) * config.trainer.total_epochs // batch)
+    return steps, [*notes, f"{steps} training steps of {batch} groups"]
+
+
+def _groups(config: Any, file: str, tokenizer: Any, settings: OfflineSettings) -> list[TokenGroup]:
+    """The groups of a file, whose prompts are rendered as they were when it was made, as far as its manifest says."""
+    thinking = config.data.chat_template_thinking
+    made = (recorded_arguments(Path(file)) or {}).get("chat_template_thinking")
+    if made not in (None, thinking):
+        raise UserError(f"{file} was made with --chat_template_thinking {made}: set data.chat_template_thinking={made}")
+    return load_groups(Path(file), tokenizer, settings, config.data.max_length, thinking)
 
 
 def launch(arguments: Arguments, config: Any, steps: int) -> int:
@@ -341,23 +238,13 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    check_flags(arguments.data_dir, arguments.output_dir, arguments.hang_limit)
+    check_flags(arguments)
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
-    plan = check_data(config)
-    if arguments.print_config:
-        from omegaconf import OmegaConf
-
-        sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
-        sys.stdout.flush()
-    for line in (*plan.lines, attention):
-        logger.info("%s", line)
-    check_memory(config, arguments.output_dir, plan.steps, force=arguments.force)
-    if arguments.dry_run or arguments.print_config:
-        more = "" if arguments.print_config else "; --print_config prints the whole configuration"
-        logger.info("OK: the dry run found nothing wrong%s", more)
+    steps, notes = check_data(config)
+    if stops_after_plan(arguments, config, [*notes, attention], steps):
         return 0
-    code = launch(arguments, config, plan.steps)
+    code = launch(arguments, config, steps)
     if code == 0:
         logger.info("next: evaluate the policy: cobalt serve --model %s", arguments.output_dir.resolve() / "model")
     return code

@@ -108,29 +108,24 @@ def _rows(
     distinct = list(dict.fromkeys(rendered))
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
-    texts = [
-        _after(opened_thinking(prompt), response.text)
-        for response, prompt in zip(group.responses, rendered, strict=True)
-    ]
+    texts = []
+    for response, prompt in zip(group.responses, rendered, strict=True):
+        head = opened_thinking(prompt)  # tag and white space, which an engine puts before the response as well
+        texts.append(response.text.removeprefix(head if response.text.startswith(head) else head.rstrip()))
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
     rewards = np.asarray([response.reward for response in group.responses], np.float64)
     advantages = offline_advantages(settings, rewards, accepted)
     return tuple(
-        Row(prompts[prompt], np.asarray(_ended(own, end), np.int32), float(advantage), bool(right))
+        Row(
+            prompts[prompt],
+            np.asarray(own if own[-1:] == [end] else [*own, end], np.int32),
+            float(advantage),
+            bool(right),
+        )
         for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True)
         if right or settings.estimator != "sft"
     )
-
-
-def _after(head: str, response: str) -> str:
-    """A response without the head that an engine put before it because the prompt ends with it: tag and white space."""
-    return response.removeprefix(head if response.startswith(head) else head.rstrip())
-
-
-def _ended(response: Sequence[int], end: int) -> list[int]:
-    """A response with its end token, once."""
-    return [*response] if response and response[-1] == end else [*response, end]
 
 
 @dataclass(frozen=True, slots=True)

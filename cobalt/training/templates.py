@@ -89,6 +89,7 @@ def choose_thinking(config: Any) -> str:
 def _thinking_of(config: Any) -> tuple[bool, str]:
     """Whether responses of a run should have a thinking, and the reason."""
     from omegaconf import OmegaConf
+    from pyarrow import parquet
 
     model = config.actor_rollout_ref.model
     name = model.tokenizer_path or model.path
@@ -99,18 +100,11 @@ def _thinking_of(config: Any) -> tuple[bool, str]:
         return True, f"because the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
     if thinks:
         return True, f"because the chat template of {name} is one of a model that thinks"
-    if any(CLOSE in message["content"] for message in _first_prompt(config.data.train_files)):
+    with parquet.ParquetFile(config.data.train_files) as file:
+        first = next(file.iter_batches(1, columns=["prompt"])).to_pylist()[0]["prompt"]
+    if any(CLOSE in message["content"] for message in first):
         return True, f"because the first prompt of {config.data.train_files} has the tag"
     return False, f"because neither the chat template of {name} nor the first prompt shows a model that thinks"
-
-
-def _first_prompt(path: str) -> list[dict[str, str]]:
-    """The messages of the first row of a file that the checks have read."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        prompt: list[dict[str, str]] = next(file.iter_batches(1, columns=["prompt"])).column("prompt").to_pylist()[0]
-    return prompt
 
 
 def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:

@@ -44,9 +44,10 @@ from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.settings import JudgeSettings
 from cobalt.problems.problem import Problem, TestSuite, load_problems
 from cobalt.reward.format import format_reward
+from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import RecordFile, read_records, sort_records, write_whole
+from cobalt.stage.records import RecordFile, encode_record, read_records, sort_records
 
 LONGEST_SECONDS = 2.0
 """Most CPU seconds that one example of a pure function may take; examples have about 50,000 characters at most."""
@@ -478,7 +479,8 @@ def record_properties() -> Iterator[list[Property]]:
             assert [record["id"] for record in read_records(path)] == order
             sort_records(path, order)
             assert path.read_bytes() == content
-        write_whole(path, unique.values())
+        with replacing(path) as handle:
+            handle.writelines(map(encode_record, unique.values()))
         assert json.dumps(read_records(path)) == json.dumps(list(unique.values()))
         assert [entry.name for entry in folder.iterdir()] == [path.name]
 

@@ -94,7 +94,7 @@ def test_a_result_that_cannot_be_sorted_stays_as_it_is(tmp_path):
 
 
 async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished(tmp_path):
-    from cobalt.stage.run import each
+    from cobalt.stage.run import Each
 
     (tmp_path / "input").write_text("")
     path = tmp_path / "r.jsonl"
@@ -103,17 +103,8 @@ async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished
         return {"id": item, "text": "x" * 300}
 
     async def run():
-        with RecordFile(path) as output:
-            return await each(
-                range(20),
-                lambda item: item,
-                work,
-                output,
-                arguments={},
-                inputs=[tmp_path / "input"],
-                concurrency=4,
-                description="",
-            )
+        with Each(path, {}, [tmp_path / "input"]) as output:
+            return await output.make(range(20), int, work, concurrency=4)
 
     with files_of_at_most(2000), pytest.raises(UserError, match="cannot write"):
         await run()
@@ -123,12 +114,12 @@ async def test_a_full_disk_ends_a_run_in_one_sentence_and_keeps_what_is_finished
 
 
 async def test_a_record_that_is_being_written_when_the_run_ends_is_written_whole(tmp_path):
-    from cobalt.stage.run import each
+    from cobalt.stage.run import Each
 
     (tmp_path / "input").write_text("")
     writing, ended = threading.Event(), threading.Event()
 
-    class SlowDisk(RecordFile):
+    class SlowDisk(Each):
         def append(self, record):
             writing.set()
             assert ended.wait(60)
@@ -141,16 +132,7 @@ async def test_a_record_that_is_being_written_when_the_run_ends_is_written_whole
         asyncio.get_running_loop().call_later(0.2, ended.set)
         raise ServiceDown("the judge is gone")
 
-    with SlowDisk(tmp_path / "r.jsonl") as output:
+    with SlowDisk(tmp_path / "r.jsonl", {}, [tmp_path / "input"]) as output:
         with pytest.raises(ServiceDown):
-            await each(
-                [0, 1],
-                lambda item: item,
-                work,
-                output,
-                arguments={},
-                inputs=[tmp_path / "input"],
-                concurrency=2,
-                description="",
-            )
+            await output.make([0, 1], int, work, concurrency=2)
         assert read_records(output.path) == [{"id": 0}]

@@ -7,9 +7,9 @@ program), as CodeRL records it. Nothing is judged here.
 from collections.abc import Mapping
 from typing import Any
 
-from cobalt.datasets.offline.contrast import plain
+from cobalt.datasets.offline.contrast import Candidate, plain
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.judged_record import UNKNOWN_RESULT, JudgedProgram, JudgedRecord, judged_record
+from cobalt.datasets.offline.results import UNKNOWN_RESULT, Dropped, JudgedRecord, judged_record
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import PromptSet, opening_messages
 from cobalt.problems.problem import Problem, has_tests
@@ -34,14 +34,15 @@ def read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, 
         isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
     ):
         raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
+    codes: list[tuple[str, Status | None, str]]
+    codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
+    codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
     programs = [
-        JudgedProgram(plain(code), Status.ACCEPTED, f"human_solutions/{place}") for place, code in enumerate(solutions)
+        Dropped(UNKNOWN_RESULT, origin)
+        if status is None
+        else Candidate(plain(code), status, settings.rewards.of(status), origin)
+        for code, status, origin in codes
     ]
-    for place, entry in enumerate(generated):
-        status = _status(entry)
-        dropped = UNKNOWN_RESULT if status is None else None
-        origin = f"generated_solutions/{place}"
-        programs.append(JudgedProgram(plain(entry["code"]), status or Status.WRONG_ANSWER, origin, dropped=dropped))
     if not has_tests(record, "test_cases"):
         statement: str = record.get("question") or record["instruction"]
         messages = opening_messages(prompts.first_turn(statement), prompts)

@@ -7,16 +7,16 @@ right answers, or a wrong record. Programs are chosen by a seed, as many of each
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.datasets.offline.groups import Status, read_groups
+from cobalt.datasets.offline.groups import OfflineResponse, Status, read_groups
 from cobalt.datasets.readings import judge_recorded
 from cobalt.judge import Judge, judge_or_local, programs_at_a_time
-from cobalt.judge.verdict import ExecResult, VerdictKind
+from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
 from cobalt.stage.run import READ, Input, Outcome, Output, stage, whole
@@ -64,24 +64,23 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
         InfrastructureError: the judge failed; nothing is written.
     """
     suites = {str(problem.id): problem.tests for problem in load_problems(settings.problems_file)}
-    chosen = choose_programs(settings, frozenset(suites))
+    chosen = choose_programs(settings, suites)
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
     results: dict[int, ExecResult] = {}
     async with judge_or_local(judge) as local:
 
-        async def work(item: tuple[int, dict[str, Any]]) -> None:
-            index, program = item
-            results[index] = await judge_recorded(local, program["code"], suites[program["problem_id"]])
+        async def work(item: tuple[int, tuple[str, OfflineResponse]]) -> None:
+            index, (problem, response) = item
+            results[index] = await judge_recorded(local, response.program or "", suites[problem])
 
         arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
         arguments["judge"] = dict(await local.describe())
         with whole(settings.output_file, arguments, [settings.input_file, settings.problems_file]) as result:
             await work_on_all(iter(enumerate(chosen)), work, programs_at_a_time())
-            in_order = [results[index] for index in range(len(chosen))]
-            result.write(_records(chosen, in_order, suites))
-            statuses = [Status(program["status"]) for program in chosen]
-            result.summary = agreement(list(zip(statuses, in_order, strict=True)))
+            judged = [(problem, response, results[index]) for index, (problem, response) in enumerate(chosen)]
+            result.write(_record(problem, response, verdict, suites[problem]) for problem, response, verdict in judged)
+            result.summary = agreement([(response.status, verdict) for _, response, verdict in judged])
     return Outcome(
         summary=result.summary,
         title=f"Agreement by status: {settings.output_file}",
@@ -89,28 +88,27 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
     )
 
 
-def choose_programs(settings: CheckSettings, problems: frozenset[str]) -> list[dict[str, Any]]:
-    """Up to `settings.most` programs of each status, drawn while the file is read.
+def choose_programs(settings: CheckSettings, problems: Collection[str]) -> list[tuple[str, OfflineResponse]]:
+    """Up to `settings.most` responses with a program of each status, each with its problem's id.
+
+    They are drawn while the file is read.
 
     Raises:
         UserError: the file is malformed.
     """
     rng = random.Random(settings.seed)
-    chosen: defaultdict[Status, list[dict[str, Any]]] = defaultdict(list)
+    chosen: defaultdict[Status, list[tuple[str, OfflineResponse]]] = defaultdict(list)
     seen: Counter[Status] = Counter()
     for group in read_groups(settings.input_file):
         for response in group.responses:
-            code = response.program
-            if group.problem_id not in problems or code is None:
+            if group.problem_id not in problems or response.program is None:
                 continue
             seen[response.status] += 1
-            program = {"problem_id": group.problem_id, "origin": response.origin, "status": response.status.value}
-            program |= {"code": code, "response": response.text}
             of_status = chosen[response.status]
             if len(of_status) < settings.most:
-                of_status.append(program)
-            elif (place := rng.randrange(seen[response.status])) < settings.most:
-                of_status[place] = program
+                of_status.append((group.problem_id, response))
+            elif (slot := rng.randrange(seen[response.status])) < settings.most:
+                of_status[slot] = (group.problem_id, response)
     return [program for status in Status for program in chosen[status]]
 
 
@@ -120,27 +118,20 @@ def agreement(judged: Sequence[tuple[Status, ExecResult]]) -> Summary:
     for status in Status:
         results = [result for recorded, result in judged if recorded is status]
         if results:
-            kinds = Counter(str(kind) for kind in map(_first_failure, results) if kind is not None)
+            failures = [(result, result.first_failed()) for result in results]
+            kinds = Counter(str(result.verdicts[test].kind) for result, test in failures if test is not None)
             passed = sum(result.all_passed for result in results)
             contradict = {Status.ACCEPTED: len(results) - passed, Status.COMPILE_ERROR: passed}.get(status, 0)
             table[status.value] = {"judged": len(results), PASSES: passed, CONTRADICTS: contradict, **kinds}
     return table
 
 
-def _first_failure(result: ExecResult) -> VerdictKind | None:
-    place = result.first_failed()
-    return None if place is None else result.verdicts[place].kind
-
-
-def _records(
-    chosen: Sequence[Mapping[str, Any]], results: Sequence[ExecResult], suites: Mapping[str, TestSuite]
-) -> Iterator[dict[str, Any]]:
-    for program, result in zip(chosen, results, strict=True):
-        yield {
-            "id": f"{program['problem_id']}/{program['origin']}",
-            "test_cases": suites[program["problem_id"]].to_json(),
-            "recorded_response": program["response"],
-            "recorded_all_tests_pass": program["status"] == Status.ACCEPTED,
-            "status": program["status"],
-            "exec_result": result.to_record(),
-        }
+def _record(problem: str, response: OfflineResponse, result: ExecResult, suite: TestSuite) -> dict[str, Any]:
+    return {
+        "id": f"{problem}/{response.origin}",
+        "test_cases": suite.to_json(),
+        "recorded_response": response.text,
+        "recorded_all_tests_pass": response.status is Status.ACCEPTED,
+        "status": response.status.value,
+        "exec_result": result.to_record(),
+    }

@@ -1,8 +1,6 @@
 """Choose programs of a problem and put them into groups: with contrast, or at random.
 
-Programs of different turns of a conversation are never in one group. Every program ends in exactly one count. The order
-is seeded: all programs are shuffled, and the first that fit are taken, so that looking at more programs than are needed
-would not change the result.
+Every program ends in exactly one count. The order is seeded: all are shuffled, and the first that fit are taken.
 """
 
 import random
@@ -81,11 +79,9 @@ def make_groups(
 ) -> tuple[list[tuple[OfflineResponse, ...]], Counter[str]]:
     """Groups of one problem's programs, each program in at most one, and what became of each candidate.
 
-    A group has as many responses as `settings.group_size` says, all of the same turn of a conversation. With the
-    contrast "required" it gets one accepted program and one that is not; its other places are drawn from what is left
-    of both kinds. With "any" all places are drawn from all programs. Copies and near duplicates are looked for among
-    the programs of a turn, with their contexts. Near duplicates are looked for among the accepted and among the others,
-    not between the two: a wrong program that resembles a right one is the contrast that training wants.
+    A group has responses of one turn. With the contrast "required" it gets one accepted program and one that is not,
+    and the rest is drawn from what is left of both kinds. Near duplicates are looked for among the accepted and among
+    the others, not between the two: a wrong program that resembles a right one is the contrast that training wants.
 
     Args:
         problem_id: Decides the seeded choice, with the settings' seed.
@@ -94,77 +90,100 @@ def make_groups(
         fits: See `Fits`; None: there is no limit of length.
         refuse: See `Refuse`; called for the programs that would be taken, and for contradicting copies, only.
     """
-    counts: Counter[str] = Counter()
+    chooser = _Chooser(settings, fits, refuse)
     turns: defaultdict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         turns[len(candidate.context) // 2].append(candidate)
     groups: list[tuple[OfflineResponse, ...]] = []
     for turn, of_turn in sorted(turns.items()):
         rng = random.Random(f"{settings.seed} {problem_id}{f' turn {turn}' if turn else ''}")
-        groups += _groups_of_turn(of_turn, settings, fits, refuse, rng, counts)
-    return groups, counts
+        groups += chooser.groups(of_turn, rng)
+    return groups, chooser.counts
 
 
-def _groups_of_turn(
-    candidates: Sequence[Candidate],
-    settings: GroupSettings,
-    fits: Fits | None,
-    refuse: Refuse | None,
-    rng: random.Random,
-    counts: Counter[str],
-) -> list[tuple[OfflineResponse, ...]]:
-    distinct = _without_duplicates(candidates, refuse, counts)
-    accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
-    others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
-    balanced = settings.contrast == "required"
-    if balanced and not (accepted and others):
-        counts[NO_CONTRAST] += len(distinct)
-        return []
-    rng.shuffle(accepted)
-    rng.shuffle(others)
-    most = settings.max_accepted if balanced else len(accepted)
-    accepted = _take(accepted, most, settings.near_duplicates, fits, refuse, counts)
-    # With contrast, more would be left over: each group needs an accepted one.
-    most = len(accepted) * (settings.group_size - 1) if balanced else len(others)
-    others = _take(others, most, settings.near_duplicates, fits, refuse, counts)
-    groups = (_deal if balanced else _deal_at_random)(accepted, others, settings, rng)
-    if balanced and not groups:
-        counts[NO_CONTRAST] += len(accepted) + len(others)
-        return []
-    used = len(groups) * settings.group_size
-    counts[USED] += used
-    counts[LEFT_OVER] += len(accepted) + len(others) - used
-    return [tuple(map(_response, group)) for group in groups]
+class _Chooser:
+    """Chooses programs of a problem, and counts what becomes of all."""
 
+    def __init__(self, settings: GroupSettings, fits: Fits | None, refuse: Refuse | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._settings = settings
+        self._fits = fits or (lambda candidates: [True] * len(candidates))
+        self._refuse = refuse or (lambda _: None)
 
-def _without_duplicates(
-    candidates: Sequence[Candidate], refuse: Refuse | None, counts: Counter[str]
-) -> list[Candidate]:
-    """The first of each program; none of a program whose copies have different statuses, whose reward is not known.
+    def groups(self, candidates: Sequence[Candidate], rng: random.Random) -> list[tuple[OfflineResponse, ...]]:
+        """The groups of the programs of one turn."""
+        settings, counts = self._settings, self.counts
+        distinct = self._without_duplicates(candidates)
+        accepted = [candidate for candidate in distinct if candidate.status is Status.ACCEPTED]
+        others = [candidate for candidate in distinct if candidate.status is not Status.ACCEPTED]
+        balanced = settings.contrast == "required"
+        if balanced and not (accepted and others):
+            counts[NO_CONTRAST] += len(distinct)
+            return []
+        rng.shuffle(accepted)
+        rng.shuffle(others)
+        accepted = self._take(accepted, settings.max_accepted if balanced else len(accepted))
+        # With contrast, more would be left over: each group needs an accepted one.
+        others = self._take(others, len(accepted) * (settings.group_size - 1) if balanced else len(others))
+        groups = (_deal if balanced else _deal_at_random)(accepted, others, settings, rng)
+        if balanced and not groups:
+            counts[NO_CONTRAST] += len(accepted) + len(others)
+            return []
+        used = len(groups) * settings.group_size
+        counts[USED] += used
+        counts[LEFT_OVER] += len(accepted) + len(others) - used
+        return [
+            tuple(OfflineResponse(one.response, one.status, one.reward, one.origin, one.context) for one in group)
+            for group in groups
+        ]
 
-    Copies that are refused do not contradict the others.
-    """
-    copies: defaultdict[tuple[str, ...], list[Candidate]] = defaultdict(list)
-    for candidate in candidates:
-        copies[_source(candidate)].append(candidate)
-    distinct = []
-    for same in copies.values():
-        if refuse is not None and _contradict(same):
-            reasons = [refuse(candidate) for candidate in same]
-            counts.update(reason for reason in reasons if reason is not None)
-            same = [candidate for candidate, reason in zip(same, reasons, strict=True) if reason is None]
-        if _contradict(same):
-            counts[CONTRADICTED] += len(same)
-        elif same:
-            counts[DUPLICATE] += len(same) - 1
-            distinct.append(same[0])
-    return distinct
+    def _without_duplicates(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The first of each program; none of a program whose copies have different statuses, whose reward is not known.
 
+        Copies that are refused do not contradict the others.
+        """
+        copies: defaultdict[tuple[str, ...], list[Candidate]] = defaultdict(list)
+        for candidate in candidates:
+            # Of responses as they were written, the whole text is trained on, so it is what is compared.
+            text = normalised_source(candidate.program) if candidate.text is None else candidate.text
+            copies[*(message["content"] for message in candidate.context), text].append(candidate)
+        distinct = []
+        for same in copies.values():
+            if _contradict(same):
+                reasons = [self._refuse(candidate) for candidate in same]
+                self.counts.update(reason for reason in reasons if reason is not None)
+                same = [candidate for candidate, reason in zip(same, reasons, strict=True) if reason is None]
+            if _contradict(same):
+                self.counts[CONTRADICTED] += len(same)
+            elif same:
+                self.counts[DUPLICATE] += len(same) - 1
+                distinct.append(same[0])
+        return distinct
 
-def _source(candidate: Candidate) -> tuple[str, ...]:
-    # Of responses as they were written, the whole text is trained on, so it is what is compared.
-    text = normalised_source(candidate.program) if candidate.text is None else candidate.text
-    return (*(message["content"] for message in candidate.context), text)
+    def _take(self, candidates: Sequence[Candidate], most: int) -> list[Candidate]:
+        """The first candidates that are short enough, new and not refused; the rest is counted."""
+        taken: list[Candidate] = []
+        seen = NearDuplicates(self._settings.near_duplicates)
+        for begin in range(0, len(candidates), _CHUNK):
+            chunk = candidates[begin : begin + _CHUNK]
+            if len(taken) == most:
+                self.counts[NOT_NEEDED] += len(candidates) - begin
+                break
+            for candidate, is_short in zip(chunk, self._fits(chunk), strict=True):
+                if len(taken) == most:
+                    self.counts[NOT_NEEDED] += 1
+                elif not is_short:
+                    self.counts[TOO_LONG] += 1
+                elif seen.resembles(sketch := seen.sketch(_whole(candidate))):
+                    self.counts[NEAR_DUPLICATE] += 1
+                elif candidate.text is None and program_of(candidate.response) != candidate.program:
+                    self.counts[UNWRITABLE] += 1  # the judge would read another program in the response
+                elif (reason := self._refuse(candidate)) is not None:
+                    self.counts[reason] += 1
+                else:
+                    taken.append(candidate)
+                    seen.remember(sketch)
+        return taken
 
 
 def _contradict(same: Sequence[Candidate]) -> bool:
@@ -174,46 +193,6 @@ def _contradict(same: Sequence[Candidate]) -> bool:
 def _whole(candidate: Candidate) -> str:
     """What is compared of a program to find near duplicates: its context and itself."""
     return "\n".join([*(message["content"] for message in candidate.context), candidate.text or candidate.program])
-
-
-def _is_writable(candidate: Candidate) -> bool:
-    """Whether the judge would read exactly this program in the response."""
-    return candidate.text is not None or program_of(candidate.response) == candidate.program
-
-
-def _take(
-    candidates: Sequence[Candidate],
-    most: int,
-    threshold: float,
-    fits: Fits | None,
-    refuse: Refuse | None,
-    counts: Counter[str],
-) -> list[Candidate]:
-    """The first candidates that are short enough, new and not refused; the rest is counted."""
-    taken: list[Candidate] = []
-    seen = NearDuplicates(threshold) if threshold <= 1 else None
-    for begin in range(0, len(candidates), _CHUNK):
-        if len(taken) == most:
-            counts[NOT_NEEDED] += len(candidates) - begin
-            break
-        chunk = candidates[begin : begin + _CHUNK]
-        short = [True] * len(chunk) if fits is None else fits(chunk)
-        for candidate, is_short in zip(chunk, short, strict=True):
-            if len(taken) == most:
-                counts[NOT_NEEDED] += 1
-            elif not is_short:
-                counts[TOO_LONG] += 1
-            elif seen is not None and seen.resembles(sketch := seen.sketch(_whole(candidate))):
-                counts[NEAR_DUPLICATE] += 1
-            elif not _is_writable(candidate):
-                counts[UNWRITABLE] += 1
-            elif refuse is not None and (reason := refuse(candidate)) is not None:
-                counts[reason] += 1
-            else:
-                taken.append(candidate)
-                if seen is not None:
-                    seen.remember(sketch)
-    return taken
 
 
 def _deal(
@@ -226,8 +205,8 @@ def _deal(
     rng.shuffle(rest)
     more = settings.group_size - 2
     groups = []
-    for place in range(number):
-        group = [accepted[place], others[place], *rest[place * more : (place + 1) * more]]
+    for index in range(number):
+        group = [accepted[index], others[index], *rest[index * more : (index + 1) * more]]
         rng.shuffle(group)
         groups.append(group)
     return groups
@@ -242,8 +221,4 @@ def _deal_at_random(
     size = settings.group_size
     number = len(programs) // size
     number = min(number, settings.max_groups or number)
-    return [programs[place * size : (place + 1) * size] for place in range(number)]
-
-
-def _response(candidate: Candidate) -> OfflineResponse:
-    return OfflineResponse(candidate.response, candidate.status, candidate.reward, candidate.origin, candidate.context)
+    return [programs[index * size : (index + 1) * size] for index in range(number)]

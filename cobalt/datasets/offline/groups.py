@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
-from typing_extensions import TypedDict
 
 from cobalt.episode import Message, program_of
 from cobalt.stage.errors import UserError
@@ -58,11 +57,13 @@ class OfflineResponse:
             each followed by the user's message. Empty for a first turn.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     text: str
     status: Status
-    reward: float
+    reward: Annotated[float, Field(strict=True)]
     origin: str
-    context: tuple[Message, ...] = ()
+    context: tuple[Message, ...]
 
     @property
     def program(self) -> str | None:
@@ -74,10 +75,8 @@ class OfflineResponse:
 class OfflineGroup:
     """Responses to one problem at the same turn of a conversation.
 
-    Rewards need not follow the statuses: a policy gradient takes any finite rewards, and supervised training takes the
-    statuses. The reward of Cobalt can be lower for an accepted response than for another one, because a flaw of the
-    form costs 0.9 (`cobalt.reward`), so an order of the rewards would refuse what Cobalt itself trains on. Where the
-    rewards are levels of the statuses, the settings that give them keep them apart.
+    Rewards need not follow the statuses: the reward of Cobalt can be lower for an accepted response than for another
+    one, because a flaw of the form costs 0.9 (`cobalt.reward`).
 
     Attributes:
         id: Unique in its file.
@@ -89,18 +88,18 @@ class OfflineGroup:
         contrast: See `Contrast`.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     id: str
     problem_id: str
     source: str
     messages: tuple[Message, ...]
     responses: tuple[OfflineResponse, ...]
-    contrast: Contrast = "required"
+    contrast: Contrast
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1]["role"] != "user":
             raise UserError("field 'messages' must end with the user's message")
-        if self.contrast not in get_args(Contrast):
-            raise UserError(f"field 'contrast' is {self.contrast!r}: it must be 'required' or 'any'")
         if len(self.responses) < 2:
             raise UserError("field 'responses' must hold two or more")
         if self.contrast == "required" and len({one.status is Status.ACCEPTED for one in self.responses}) < 2:
@@ -130,31 +129,10 @@ class OfflineGroup:
         Raises:
             UserError: a field is missing, unknown or malformed; the message names it.
         """
-        fields = checked(_RECORD, record)
-        responses = tuple(OfflineResponse(**response) for response in fields["responses"])
-        return cls(**{**fields, "responses": responses})
+        return checked(_GROUP, record)
 
 
-class _Response(TypedDict):
-    text: str
-    status: Status
-    reward: Annotated[float, Field(strict=True)]
-    origin: str
-    context: tuple[Message, ...]
-
-
-class _Group(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
-    id: str
-    problem_id: str
-    source: str
-    contrast: Contrast
-    messages: tuple[Message, ...]
-    responses: list[_Response]
-
-
-_RECORD: TypeAdapter[Any] = TypeAdapter(_Group)
+_GROUP: TypeAdapter[OfflineGroup] = TypeAdapter(OfflineGroup)
 
 
 def read_groups(path: Path) -> Iterator[OfflineGroup]:

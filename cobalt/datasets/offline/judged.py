@@ -20,20 +20,9 @@ from typing import Any
 
 from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
-from cobalt.datasets.offline.judged_record import JudgedRecord
-from cobalt.datasets.offline.results import read_multi_turn, read_single_turn
+from cobalt.datasets.offline.results import Dropped, JudgedRecord, read_multi_turn, read_single_turn
 from cobalt.datasets.offline.settings import JudgedSettings
-from cobalt.datasets.offline.writing import (
-    EVALUATED,
-    READ,
-    Counts,
-    JudgedProblem,
-    deciding,
-    groups_made,
-    split_problems,
-    token_counter,
-    write_groups,
-)
+from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.thinking import CLOSE, OPEN
@@ -62,25 +51,29 @@ def judged_groups(settings: JudgedSettings) -> Outcome:
     prompts = load_prompts(settings.prompts)
     writers = _writer_names(settings.input_files)
     firsts = {path: _first_record(path) for path in settings.input_files}
-    _check_responses(settings, firsts)
+    if settings.responses != "as_written" and all(
+        _reader(first) is read_recorded_programs for first in firsts.values()
+    ):
+        raise UserError(
+            f"{', '.join(map(str, firsts))}: responses is {settings.responses}, which is read only of results of"
+            " models: leave --responses out"
+        )
     for path, first in firsts.items():
-        _check_prompts(path, first, settings, prompts)
-    own_prompts = settings.responses != "programs" and all(map(_has_conversations, firsts.values()))
+        if settings.responses != "programs" and first.get("exec_results") is not None and not _has_prompt(first):
+            _check_prompts(path, first, settings.prompts, prompts)
+    own_prompts = settings.responses != "programs" and all(map(_has_prompt, firsts.values()))
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in ("responses", "rewards_from", "source")}
     if settings.rewards_from == "recorded":
         settings = _with_thinking(settings, firsts.values())
         arguments["require_thinking"] = settings.require_thinking
     if len(writers) > 1:
         arguments["writers"] = writers
-    asked = OWN_PROMPTS if own_prompts else prompts.digests
-    counter = token_counter(settings)
-    arguments = deciding(settings, "judged", asked, counter) | arguments
-    counts = Counts()
+    writer = GroupWriter(settings, settings.source)
+    arguments = writer.arguments("judged", OWN_PROMPTS if own_prompts else prompts.digests) | arguments
     with whole(settings.results, arguments, [*settings.input_files, *settings.evaluation_files]) as result:
         splits = split_problems(settings, _statements(settings.input_files, own_prompts=own_prompts))
-        problems = _problems(settings, prompts, writers, splits, counts)
-        write_groups(result, settings, settings.source, problems, splits, counter, counts)
-        result.summary = counts.summary()
+        writer.write(result, _problems(settings, prompts, writers, splits, writer), splits)
+        result.summary = writer.summary()
     return groups_made(result.summary, "Judged programs", settings.output_dir)
 
 
@@ -91,83 +84,55 @@ def _first_record(path: Path) -> dict[str, Any]:
 
 
 def _with_thinking(settings: JudgedSettings, firsts: Iterable[Mapping[str, Any]]) -> JudgedSettings:
-    """The settings with `require_thinking` decided, which is said."""
+    """The settings with `require_thinking` decided, which is logged."""
     if settings.require_thinking != "auto":
         return settings
     responses = [str(first.get(name)) for first in firsts for name in ("responses", "raw_responses")]
     thinks = any(tag in text for text in responses for tag in (OPEN, CLOSE))
-    logger.info(
-        "rewards: --require_thinking %s, because %s of the first responses has a thinking tag",
-        str(thinks).lower(),
-        "one" if thinks else "none",
-    )
+    logger.info("rewards: --require_thinking %s, from the thinking tags of the first responses", str(thinks).lower())
     return replace(settings, require_thinking="true" if thinks else "false")
 
 
-def _has_conversations(record: Mapping[str, Any]) -> bool:
+def _has_prompt(record: Mapping[str, Any]) -> bool:
     """Whether a record brings the prompt that the model saw."""
     return record.get("conversations") is not None
 
 
-def _check_responses(settings: JudgedSettings, firsts: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise if other responses than the default's are asked for, and no file has responses of a model."""
-    if settings.responses != "as_written" and all(_kind(first) == "apps" for first in firsts.values()):
-        raise UserError(
-            f"{', '.join(map(str, firsts))}: responses is {settings.responses}, which is read only of results of"
-            " models: leave --responses out"
-        )
-
-
-def _check_prompts(path: Path, first: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> None:
+def _check_prompts(path: Path, first: Mapping[str, Any], asked: str, prompts: PromptSet) -> None:
     """Raise if the responses of a single-turn result answer other prompts than those that the groups would have.
 
     Where nothing says which prompts they answer, the user is warned.
     """
-    if settings.responses == "programs" or first.get("exec_results") is None or _has_conversations(first):
-        return  # programs without prompts, or with those that the model saw
     if first.get("hidden_verdicts") is not None:
         raise UserError(
             f"{path} is a result of eval_single_turn.py, which does not say which prompts its responses answer: give"
             " the single-turn result that it was made from, or take the programs alone by --responses programs"
         )
     recorded = (recorded_arguments(path) or {}).get("prompts")
-    if recorded is None:
-        logger.warning(
-            "%s: no manifest beside it names its prompts, so it cannot be checked that its responses were made with the"
-            " prompt set %r",
-            path,
-            settings.prompts,
-        )
-        return
     # A record has the instruction as it was sent, but not the system message.
     names = ("system.jinja",) if first.get("instruction") is not None else FILES
-    if not isinstance(recorded, dict) or any(recorded.get(name) != prompts.digests[name] for name in names):
+    if recorded is None:
+        logger.warning("%s: no manifest beside it says whether its prompts were those of the set %r", path, asked)
+    elif not isinstance(recorded, dict) or any(recorded.get(name) != prompts.digests[name] for name in names):
         raise UserError(
-            f"{path}: its responses were made with another prompt set than {settings.prompts!r}: give"
-            " that one by --prompts, or take the programs alone by --responses programs"
+            f"{path}: its responses were made with another prompt set than {asked!r}: give that one by --prompts, or"
+            " take the programs alone by --responses programs"
         )
 
 
 def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
-    """The statement of each problem by its id, which is a string in groups; the first file's.
-
-    Args:
-        paths: The files.
-        own_prompts: Every record must bring its own prompt.
-
-    Raises:
-        UserError: a record has no statement or no prompt, or two have ids that are equal as strings.
-    """
+    """The statement of each problem by its id, which is a string in groups; `own_prompts`: each has its own prompt."""
     statements: dict[str, str] = {}
     for records in _read_together(paths):
         for path, own in zip(paths, records, strict=True):
-            if own_prompts and not _has_conversations(own):
+            if own_prompts and not _has_prompt(own):
                 raise UserError(
                     f"{path}: record {own['id']!r} has no 'conversations', which the first one has: give a file for"
                     " each kind of result"
                 )
         record = records[0]
-        identifier, statement = str(record["id"]), _statement(record)
+        identifier = str(record["id"])
+        statement = record.get("instruction") if record.get("question") is None else record["question"]
         if not isinstance(statement, str):
             raise UserError(f"{paths[0]}: record {record['id']!r}: field 'question' is missing or not a string")
         if identifier in statements:
@@ -179,56 +144,36 @@ def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
 
 
 def _read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
-    """The records of each problem, one of each file: finished results have the order of their common input.
-
-    Args:
-        paths: At least one.
-
-    Raises:
-        UserError: a file cannot be read, or the files do not have the same ids in the same order; the message names
-            the file and the id.
-    """
+    """The records of each problem, one of each file: finished results have the order of their common input."""
     for records in zip_longest(*map(iterate_records, paths)):
         first = next(record for record in records if record is not None)
         for path, record in zip(paths, records, strict=True):
             if record is None:
-                raise UserError(
-                    f"{path}: it ends before record {first['id']!r}, which another of the files has: {_RULE}"
-                )
+                raise UserError(f"{path}: it lacks record {first['id']!r}, which another of the files has: {_RULE}")
             if record["id"] != first["id"]:
                 raise UserError(f"{path}: record {record['id']!r} stands where {paths[0]} has {first['id']!r}: {_RULE}")
         yield list(records)
 
 
 def _writer_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each file: its own, with as many folders before it as tell the files apart.
-
-    Raises:
-        UserError: a file is given twice.
-    """
-    resolved = [path.resolve() for path in paths]
-    for index, path in enumerate(paths):
-        if resolved[index] in resolved[:index]:
-            raise UserError(f"{path} is given twice: name each file once")
-    parts = [path.parts for path in resolved]
+    """A name for each file: its own, with as many folders before it as tell the files apart."""
+    parts = [path.resolve().parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise UserError(f"{', '.join(map(str, paths))}: a file is given twice: name each file once")
     length = 1
     while len({own[-length:] for own in parts}) < len(parts):
         length += 1
     return ["/".join(own[-length:]) for own in parts]
 
 
-def _statement(record: Mapping[str, Any]) -> Any:
-    return record.get("instruction") if record.get("question") is None else record["question"]
-
-
 def _problems(
-    settings: JudgedSettings, prompts: PromptSet, writers: Sequence[str], splits: Mapping[str, str], counts: Counts
+    settings: JudgedSettings, prompts: PromptSet, names: Sequence[str], splits: Mapping[str, str], counts: GroupWriter
 ) -> Iterator[JudgedProblem]:
     for records in _read_together(settings.input_files):
-        reads = []
+        reads: list[JudgedRecord] = []
         for path, record in zip(settings.input_files, records, strict=True):
             try:
-                reads.append(_READERS[_kind(record)](record, settings, prompts))
+                reads.append(_reader(record)(record, settings, prompts))
                 _check_agreement(reads[0], reads[-1], settings.input_files[0])
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
@@ -240,17 +185,15 @@ def _problems(
             counts.problems.leave_out(EVALUATED, identifier)
             counts.programs[EVALUATED] += number
             continue
-        candidates = []
-        for writer, read in zip(writers, reads, strict=True):
+        candidates: list[Candidate] = []
+        for name, read in zip(names, reads, strict=True):
             for program in read.programs:
-                if program.dropped is not None:
-                    counts.programs.leave_out(program.dropped, f"{identifier}/{program.origin}")
-                    continue
-                reward = settings.rewards.of(program.status) if program.reward is None else program.reward
-                origin = program.origin if len(writers) == 1 else f"{writer}:{program.origin}"
-                candidates.append(
-                    Candidate(program.code, program.status, reward, origin, program.text, program.context)
-                )
+                if isinstance(program, Dropped):
+                    counts.programs.leave_out(program.reason, f"{identifier}/{program.origin}")
+                elif len(names) == 1:
+                    candidates.append(program)
+                else:
+                    candidates.append(replace(program, origin=f"{name}:{program.origin}"))
         problem = next((read.problem for read in reads if read.problem is not None), None)
         yield JudgedProblem(identifier, reads[0].messages, candidates, problem)
 
@@ -262,20 +205,11 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
     if first.tests is not None and other.tests is not None and first.tests != other.tests:
         raise UserError(f"its tests (field 'test_cases') are not those in {path}: give results of one input")
     if list(first.messages) != list(other.messages):
-        raise UserError(
-            f"its prompt is not that in {path}: give results that were made with one prompt set, or take the programs"
-            " alone by --responses programs"
-        )
+        raise UserError(f"its prompt is not that in {path}: give results of one prompt set, or --responses programs")
 
 
-def _kind(record: Mapping[str, Any]) -> str:
-    if record.get("raw_responses") is not None or _has_conversations(record):
-        return "multi_turn"
-    return "apps" if record.get("exec_results") is None else "single_turn"
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]] = {
-    "single_turn": read_single_turn,
-    "multi_turn": read_multi_turn,
-    "apps": read_recorded_programs,
-}
+def _reader(record: Mapping[str, Any]) -> Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]:
+    """What reads a record of this kind."""
+    if record.get("raw_responses") is not None or _has_prompt(record):
+        return read_multi_turn
+    return read_recorded_programs if record.get("exec_results") is None else read_single_turn

@@ -1,4 +1,4 @@
-"""The judged responses of this project's results: single-turn ones, and evaluated multi-turn ones.
+"""What a record of judged programs holds, and the readers of this project's results: single-turn and multi-turn ones.
 
 Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
 as it was written has a context: the messages between the problem and the response that the model saw, in which its
@@ -8,17 +8,11 @@ tests and the best pass rate of the programs in the context. Nothing is judged h
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from cobalt.datasets.offline.contrast import Candidate
 from cobalt.datasets.offline.groups import Status
-from cobalt.datasets.offline.judged_record import (
-    NO_PROGRAM,
-    NOT_FINISHED,
-    UNKNOWN_RESULT,
-    JudgedProgram,
-    JudgedRecord,
-    judged_record,
-)
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import Message, PromptSet, first_messages, opening_messages
 from cobalt.episode.record import (
@@ -30,21 +24,54 @@ from cobalt.episode.record import (
 )
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import VerdictKind
-from cobalt.problems.problem import Problem
+from cobalt.problems.problem import Problem, TestSuite
 from cobalt.reward import RewardSettings, compute_reward
 from cobalt.selection.scores import score_trajectory
 from cobalt.stage.errors import UserError
 
-_STATUSES = {
-    VerdictKind.WRONG_ANSWER: Status.WRONG_ANSWER,
-    VerdictKind.RUNTIME_ERROR: Status.RUNTIME_ERROR,
-    VerdictKind.COMPILE_ERROR: Status.COMPILE_ERROR,
-    VerdictKind.TIME_LIMIT: Status.TIME_LIMIT,
-    VerdictKind.WALL_LIMIT: Status.TIME_LIMIT,
-    VerdictKind.MEMORY_LIMIT: Status.MEMORY_LIMIT,
-    VerdictKind.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
-    VerdictKind.NO_CODE: Status.NO_CODE,
-}
+# What becomes of a program, besides the counts of the other modules.
+UNKNOWN_RESULT = "dropped: the result does not say whether the program is right"
+NOT_FINISHED = "dropped: the response was cut off, or the engine failed"
+NO_PROGRAM = "dropped: the response has no program"
+
+_PROBLEM_FIELDS = (
+    "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A program that cannot be used: why, as a key of the counts, and where it stands in the record."""
+
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRecord:
+    """A problem with its judged programs.
+
+    Attributes:
+        statement: The problem's statement.
+        tests: All its tests; None if the record has none.
+        messages: The prompt.
+        programs: The programs, in the order of the record.
+        problem: The record's fields that are about the problem; None if the record has no tests.
+    """
+
+    statement: str
+    tests: TestSuite | None
+    messages: Sequence[Message]
+    programs: Sequence[Candidate | Dropped]
+    problem: Mapping[str, Any] | None
+
+
+def judged_record(
+    problem: Problem, messages: Sequence[Message], programs: Sequence[Candidate | Dropped]
+) -> JudgedRecord:
+    """The record of a problem with tests."""
+    without_results = {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
+    return JudgedRecord(problem.question, problem.tests, messages, programs, without_results)
 
 
 def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
@@ -60,9 +87,8 @@ def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompt
         raise UserError("field 'exec_results' must have one entry for each of 'responses'")
     programs = []
     for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
-        reward = _recorded(settings, turn, result.pass_rate, 0.0)
         kinds = [verdict.kind for verdict in result.verdicts]
-        programs.append(_program(turn, kinds, f"{sample}/0", settings, reward))
+        programs.append(_program(turn, kinds, f"{sample}/0", settings, [result.pass_rate]))
     return judged_record(problem, _prompt(problem, (), settings, prompts), programs)
 
 
@@ -89,7 +115,10 @@ def read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts
         if trajectory.messages and trajectory.context(0) != seen:
             raise UserError("field 'conversations' holds different prompts of one problem")
         turns = trajectory.turns[:1] if settings.responses == "as_written" else trajectory.turns
-        rewards = _recorded_rewards(settings, trajectory, len(turns))
+        rates: list[float] = []
+        if settings.rewards_from == "recorded":
+            tests = len(problem.public_tests) + len(problem.hidden_tests)
+            rates = [passed / tests for passed in score_trajectory(trajectory, len(turns)).passed]
         for number, turn in enumerate(turns):
             if turn.hidden_verdicts is None:
                 raise UserError("it has no 'hidden_verdicts': run eval_multi_turn.py first")
@@ -97,7 +126,7 @@ def read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts
             context = _context(trajectory, number) if settings.responses == "turns" else ()
             kinds = [*public, *turn.hidden_verdicts]
             origin = f"{trajectory.sample}/{number}"
-            programs.append(_program(turn, kinds, origin, settings, rewards[number], context))
+            programs.append(_program(turn, kinds, origin, settings, rates[: number + 1], context))
     return judged_record(problem, _prompt(problem, seen, settings, prompts), programs)
 
 
@@ -112,46 +141,35 @@ def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
     return tuple(trajectory.context(number)[len(trajectory.context(0)) :])
 
 
-def _recorded_rewards(settings: JudgedSettings, trajectory: Trajectory, turns: int) -> list[float | None]:
-    """The recorded reward of each of the first turns; None where rewards are those of the statuses."""
-    if settings.rewards_from == "status":
-        return [None] * turns
-    tests = len(trajectory.problem.public_tests) + len(trajectory.problem.hidden_tests)
-    rates = [passed / tests for passed in score_trajectory(trajectory, turns).passed]
-    return [
-        _recorded(settings, turn, rate, max(rates[:number], default=0.0))
-        for number, (turn, rate) in enumerate(zip(trajectory.turns[:turns], rates, strict=True))
-    ]
-
-
-def _recorded(settings: JudgedSettings, turn: Turn, pass_rate: float, best_before: float) -> float | None:
-    if settings.rewards_from == "status":
-        return None
-    rules = RewardSettings(require_thinking=settings.require_thinking == "true")
-    return compute_reward(turn.response, None if turn.program is None else pass_rate, best_before, rules).total
-
-
 def _program(
     turn: Turn,
     kinds: Sequence[VerdictKind],
     origin: str,
     settings: JudgedSettings,
-    reward: float | None,
+    rates: Sequence[float],
     context: tuple[Message, ...] = (),
-) -> JudgedProgram:
+) -> Candidate | Dropped:
+    """A turn's program, judged as `kinds`; the pass rates are its own, last, and those of the turns before it."""
     code = turn.program
     text = None if settings.responses == "programs" else turn.response
     failed = next((kind for kind in kinds if kind is not VerdictKind.PASSED), None)
-    dropped = None
     # A response that was cut off has no end to learn, but its program is what was judged.
     if turn.error or (text is not None and turn.finish_reason not in (None, "stop")):
-        dropped = NOT_FINISHED
-    elif code is None and text is None:
-        dropped = NO_PROGRAM
-    elif not kinds or failed is VerdictKind.NOT_RUN:
-        dropped = UNKNOWN_RESULT
-    status = Status.ACCEPTED if failed is None else _STATUSES.get(failed, Status.WRONG_ANSWER)
-    return JudgedProgram(code or "", status, origin, text, context, reward, dropped)
+        return Dropped(NOT_FINISHED, origin)
+    if code is None and text is None:
+        return Dropped(NO_PROGRAM, origin)
+    if not kinds or failed is VerdictKind.NOT_RUN:
+        return Dropped(UNKNOWN_RESULT, origin)
+    if failed is None:
+        status = Status.ACCEPTED
+    else:
+        status = Status.TIME_LIMIT if failed is VerdictKind.WALL_LIMIT else Status(failed.value)
+    reward = settings.rewards.of(status)
+    if settings.rewards_from == "recorded":
+        rules = RewardSettings(require_thinking=settings.require_thinking == "true")
+        rate = None if code is None else rates[-1]
+        reward = compute_reward(turn.response, rate, max(rates[:-1], default=0.0), rules).total
+    return Candidate(code or "", status, reward, origin, text, context)
 
 
 def _prompt(

@@ -110,23 +110,21 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        for name, least in (("group_size", 2), ("max_accepted", 1), ("max_tokens", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
-        if self.max_groups is not None and self.max_groups < 1:
-            raise UserError(f"max_groups is {self.max_groups}: it must be 1 or more")
-        if not self.near_duplicates > 0:
-            raise UserError(f"near_duplicates is {self.near_duplicates}: it must be above 0")
-        if not 0 < self.similarity <= 1:
-            raise UserError(f"similarity is {self.similarity}: it must be above 0 and at most 1")
-        if not 0 <= self.validation_share < 1:
-            raise UserError(f"validation_share is {self.validation_share}: it must be 0 or more and below 1")
+        ranges = (
+            ("group_size", self.group_size >= 2, "2 or more"),
+            ("max_accepted", self.max_accepted >= 1, "1 or more"),
+            ("max_groups", self.max_groups is None or self.max_groups >= 1, "1 or more"),
+            ("max_tokens", self.max_tokens >= 1, "1 or more"),
+            ("near_duplicates", self.near_duplicates > 0, "above 0"),
+            ("similarity", 0 < self.similarity <= 1, "above 0 and at most 1"),
+            ("validation_share", 0 <= self.validation_share < 1, "0 or more and below 1"),
+        )
+        for name, holds, rule in ranges:
+            if not holds:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be {rule}")
         for name in ("chat_template_thinking", "max_tokens"):
             if self.model_name is None and getattr(self, name) != getattr(GroupSettings, name):
-                raise UserError(
-                    f"{name} is {getattr(self, name)}: it is read only with --model_name, so give the policy by"
-                    f" --model_name or leave --{name} out"
-                )
+                raise UserError(f"{name} is read only with --model_name: give the policy by it, or leave --{name} out")
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,19 +159,14 @@ class JudgedSettings(GroupSettings):
         if not self.input_files:
             raise UserError("no input is named: give the files of judged programs by --input_files")
         if self.rewards.runtime_bonus:
-            raise UserError(
-                f"rewards.runtime_bonus is {self.rewards.runtime_bonus}: it is only for CodeNet, whose submissions have"
-                " recorded times, so leave it out"
-            )
-        if self.rewards_from != "recorded" and self.require_thinking != "auto":
-            raise UserError(
-                f"require_thinking is {self.require_thinking}: it is read only with --rewards_from recorded, so leave"
-                " it out"
-            )
-        if self.rewards_from == "recorded" and self.responses == "programs":
+            raise UserError("rewards.runtime_bonus is only for CodeNet, whose submissions have recorded times")
+        recorded = self.rewards_from == "recorded"
+        if not recorded and self.require_thinking != "auto":
+            raise UserError("require_thinking is read only with --rewards_from recorded: leave it out")
+        if recorded and self.responses == "programs":
             raise UserError(
                 "rewards_from is recorded and responses is programs: recorded rewards are about whole responses, so"
                 " give --responses as_written or turns"
             )
-        if self.rewards_from == "recorded" and self.rewards != RewardLevels():
+        if recorded and self.rewards != RewardLevels():
             raise UserError("rewards_from is recorded: --rewards are levels of statuses, so leave them out")

@@ -9,6 +9,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,32 +105,21 @@ def similar_pairs(statements: Sequence[str], threshold: float) -> list[tuple[int
         return []
     features = [_letter_runs(statement) for statement in statements]
     owners = np.repeat(np.arange(len(features), dtype=np.uint64), [len(own) for own in features])
-    values = np.concatenate(features)
-    order = np.argsort(values, kind="stable")
-    values, owners = values[order], owners[order]
-    begins = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1]))) if len(values) else np.array([], int)
-    sizes = np.diff(np.append(begins, len(values)))
-    telling = np.repeat(sizes <= _COMMON, sizes)
+    _, index, sizes = np.unique(np.concatenate(features), return_inverse=True, return_counts=True)
+    telling = (sizes <= _COMMON)[index]
     known = np.bincount(owners[telling].astype(np.int64), minlength=len(statements))
-    keys, shared = _shared(owners, begins, sizes, len(statements))
-    first, second = (keys // np.uint64(len(statements))).astype(int), (keys % np.uint64(len(statements))).astype(int)
+    by_feature = owners[np.argsort(index, kind="stable")]
+    begins = np.cumsum(sizes) - sizes
+    keys = [np.array([], dtype=np.uint64)]  # for each feature of a pair: first x number of statements + second
+    for size in range(2, _COMMON + 1):
+        offsets = begins[sizes == size]
+        for one, other in combinations(range(size), 2):  # owners are in order, so the first is the smaller
+            keys.append(by_feature[offsets + one] * np.uint64(len(statements)) + by_feature[offsets + other])
+    pairs, shared = np.unique(np.concatenate(keys), return_counts=True)
+    first, second = np.divmod(pairs.astype(np.int64), len(statements))
     fewer = np.minimum(known[first], known[second])
     similar = (fewer >= _FEWEST) & (shared >= threshold * fewer)
     return list(zip(first[similar].tolist(), second[similar].tolist(), strict=True))
-
-
-def _shared(
-    owners: Numbers, begins: NDArray[np.int64], sizes: NDArray[np.int64], number: int
-) -> tuple[Numbers, Numbers]:
-    """For each pair that shares a feature, its number (first x `number` + second) and how many features it shares."""
-    keys: list[Numbers] = [np.array([], dtype=np.uint64)]
-    for size in range(2, _COMMON + 1):
-        offsets = begins[sizes == size]
-        for one in range(size):
-            for other in range(one + 1, size):  # owners are in order, so the first is the smaller
-                keys.append(owners[offsets + one] * np.uint64(number) + owners[offsets + other])
-    pairs, shared = np.unique(np.concatenate(keys), return_counts=True)
-    return pairs, shared.astype(np.uint64)
 
 
 def _letter_runs(statement: str) -> Numbers:

@@ -8,14 +8,13 @@ judged here.
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from cobalt.datasets.offline.contrast import Candidate, Fits, Refuse, make_groups
+from cobalt.datasets.offline.contrast import Candidate, Refuse, make_groups
 from cobalt.datasets.offline.groups import OfflineGroup, Status
 from cobalt.datasets.offline.settings import PROBLEMS, TRAIN, VALIDATION, GroupSettings
 from cobalt.datasets.offline.similarity import letters, similar_pairs
@@ -65,56 +64,139 @@ class JudgedProblem:
     refuse: Refuse | None = None
 
 
-@dataclass(slots=True)
-class Counts:
-    """What a run counted: problems, programs and groups, each by what became of them."""
+class GroupWriter:
+    """Makes the groups of a source, counts what becomes of its problems and programs, and writes the files.
 
-    problems: Tally = field(default_factory=partial(Tally, by_id=True))
-    programs: Tally = field(default_factory=partial(Tally, by_id=True))
-    groups: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        problems, programs: Counts by what became of them, with the first ids that were left out: of problems, and of
+            programs or the problems that they belong to.
+        groups: Counts by file and by what the groups are.
+    """
+
+    def __init__(self, settings: GroupSettings, source: str) -> None:
+        """Load what measures lengths, if there is a limit.
+
+        Args:
+            settings: How groups are made.
+            source: Name of the data set in the groups.
+
+        Raises:
+            UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
+        """
+        self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
+        self.groups: Counter[str] = Counter()
+        self._settings, self._source = settings, source
+        self._counter: PromptTokenCounter | None = None
+        if settings.model_name is not None:
+            self._counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+            self._counter.check_end()
+
+    def arguments(self, stage: str, prompts: Mapping[str, str] | str) -> dict[str, Any]:
+        """What decides the groups, for the manifests, besides the settings of a source.
+
+        Args:
+            stage: Name of the stage.
+            prompts: The digests of the prompt set, or where the prompts are from.
+        """
+        settings, limited = self._settings, self._counter is not None
+        return {
+            "stage": stage,
+            "prompts": prompts if isinstance(prompts, str) else dict(prompts),
+            "rewards": asdict(settings.rewards),
+            "tokenizer": None if self._counter is None else self._counter.fingerprint,
+            "max_tokens": settings.max_tokens if limited else None,
+            "chat_template_thinking": settings.chat_template_thinking if limited else None,
+            **{name: getattr(settings, name) for name in _DECIDING},
+        }
 
     def summary(self) -> Summary:
-        """The counts for a manifest and a table, each kind in the order in which it was first counted.
-
-        With the first ids that were left out: of problems, and of programs or the problems that they belong to.
-        """
+        """The counts for a manifest and a table, each kind in the order in which it was first counted."""
         counts = {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(+self.groups)}
         return with_first(counts, self.problems, self.programs)
 
+    def write(self, result: Whole, problems: Iterable[JudgedProblem], splits: Mapping[str, str]) -> None:
+        """Make the groups of each problem, and write them when all problems are read.
 
-def token_counter(settings: GroupSettings) -> PromptTokenCounter | None:
-    """What measures prompts and responses; None if there is no limit of length.
+        Args:
+            result: The files of `settings.results`.
+            problems: The problems in any order. Until all are read, their lines lie in a temporary file.
+            splits: The split of each problem, in the order that the files get.
 
-    Raises:
-        UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
-    """
-    if settings.model_name is None:
-        return None
-    counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
-    counter.check_end()
-    return counter
+        Raises:
+            UserError: a file cannot be written, or no group is left for one of them.
+        """
+        slots: dict[tuple[str, str], tuple[int, int]] = {}
+        with tempfile.TemporaryFile(dir=self._settings.output_dir) as spool:
+            for problem in problems:
+                groups = self._groups(problem)
+                if not groups:
+                    continue
+                split = splits[problem.id]
+                self.problems[f"in {split}.jsonl"] += 1
+                self.groups[f"in {split}.jsonl"] += len(groups)
+                for group in groups:
+                    self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
+                    self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
+                lines = {split: [group.to_record() for group in groups]}
+                if problem.record is not None:
+                    lines[PROBLEMS] = [dict(problem.record)]
+                for name, records in lines.items():
+                    encoded = b"".join(map(encode_record, records))
+                    slots[name, problem.id] = (spool.tell(), len(encoded))
+                    spool.write(encoded)
+            self._check_files()
+            for path in self._settings.results:
+                for problem_id in splits:
+                    if (path.stem, problem_id) in slots:
+                        offset, length = slots[path.stem, problem_id]
+                        spool.seek(offset)
+                        result.write_lines([spool.read(length)], path)
 
+    def _groups(self, problem: JudgedProblem) -> list[OfflineGroup]:
+        """The groups of a problem; what becomes of it and its programs is counted."""
+        fits = None
+        if self._counter is not None:
+            alone = self._counter.count([problem.messages])[0]
+            if alone >= self._settings.max_tokens:
+                self.problems.leave_out(LONG_PROMPT, problem.id)
+                self.programs[LONG_PROMPT] += len(problem.candidates)
+                return []
+            fits = partial(self._fits, self._counter, problem.messages, alone)
+        made, became = make_groups(problem.id, problem.candidates, self._settings, fits, problem.refuse)
+        for what, number in became.items():
+            if what.startswith("dropped"):
+                self.programs.leave_out(what, problem.id, number)
+            else:
+                self.programs[what] += number
+        if not made:
+            self.problems.leave_out(NO_GROUP, problem.id)
+        messages, contrast = tuple(problem.messages), self._settings.contrast
+        return [
+            OfflineGroup(f"{problem.id}/{number}", problem.id, self._source, messages, responses, contrast)
+            for number, responses in enumerate(made)
+        ]
 
-def deciding(
-    settings: GroupSettings, stage: str, prompts: Mapping[str, str] | str, counter: PromptTokenCounter | None
-) -> dict[str, Any]:
-    """What decides the groups, for the manifests, besides the settings of a source.
+    def _fits(
+        self, counter: PromptTokenCounter, messages: Sequence[Message], alone: int, candidates: Sequence[Candidate]
+    ) -> list[bool]:
+        """Which responses fit after a prompt, which has `alone` tokens, and their contexts."""
+        longer = iter(counter.count([[*messages, *one.context] for one in candidates if one.context]))
+        prompts = [next(longer) if one.context else alone for one in candidates]
+        responses = counter.count_responses([one.response for one in candidates])
+        return [sum(tokens) <= self._settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
 
-    Args:
-        settings: The settings of the stage.
-        stage: Its name.
-        prompts: The digests of the prompt set, or where the prompts are from.
-        counter: What measures lengths.
-    """
-    return {
-        "stage": stage,
-        "prompts": prompts if isinstance(prompts, str) else dict(prompts),
-        "rewards": asdict(settings.rewards),
-        "tokenizer": None if counter is None else counter.fingerprint,
-        "max_tokens": None if counter is None else settings.max_tokens,
-        "chat_template_thinking": None if counter is None else settings.chat_template_thinking,
-        **{name: getattr(settings, name) for name in _DECIDING},
-    }
+    def _check_files(self) -> None:
+        """Raise if a file would have no group."""
+        names = [path.stem for path in self._settings.results if path.stem != PROBLEMS]
+        empty = next((name for name in names if not self.groups[f"in {name}.jsonl"]), None)
+        if empty is None:
+            return
+        what = f"no group is left for {empty}.jsonl (problems: {tally(self.problems)}"
+        if +self.groups:
+            share = "a smaller --validation_share" if empty == TRAIN else "--validation_share 0, a larger one"
+            raise UserError(f"{what}): give {share} or another --seed")
+        size = f"a group takes {self._settings.group_size} different programs of one turn (group_size)"
+        raise UserError(f"{what}; programs: {tally(self.programs)}): {size}")
 
 
 def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
@@ -145,10 +227,10 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
     dropped = evaluated.keys() & firsts.keys()
     leader = list(range(len(firsts)))
 
-    def lead(place: int) -> int:
-        while leader[place] != place:
-            place = leader[place]
-        return place
+    def lead(index: int) -> int:
+        while leader[index] != index:
+            index = leader[index]
+        return index
 
     for first, second in similar_pairs(texts, settings.similarity):
         if second < len(firsts):
@@ -156,7 +238,7 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
             leader[other] = one
         elif first < len(firsts):
             dropped.add(texts[first])
-    split = {text: _split(settings, firsts[texts[lead(place)]]) for place, text in enumerate(firsts)}
+    split = {text: _split(settings, firsts[texts[lead(index)]]) for index, text in enumerate(firsts)}
     return {name: split[own[name]] for name in statements if own[name] not in dropped}
 
 
@@ -165,143 +247,13 @@ def _split(settings: GroupSettings, name: str) -> str:
     return VALIDATION if int.from_bytes(drawn[:8], "big") / 2**64 < settings.validation_share else TRAIN
 
 
-def _evaluation_statements(path: Path) -> Iterable[str]:
+def _evaluation_statements(path: Path) -> Iterator[str]:
     empty = True
     for place, record in read_rows(path):
         empty = False
-        found = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
-        if found is None:
+        statement = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+        if statement is None:
             raise UserError(f"{path}, {place}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
-        yield found
+        yield statement
     if empty:
         raise UserError(f"{path}: the evaluation file holds no problem")
-
-
-class _Parts:
-    """The lines of a result, which come in the order in which problems are read and are written in another one.
-
-    Meanwhile they lie in a temporary file.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._places: dict[str, tuple[int, int]] = {}
-
-    def add(self, problem: str, lines: bytes) -> None:
-        """Keep the lines of a problem, which must be new."""
-        self._places[problem] = (self._file.tell(), len(lines))
-        self._file.write(lines)
-
-    def lines(self, order: Iterable[str]) -> Iterator[bytes]:
-        """The lines of the problems that have some."""
-        for problem in order:
-            if problem in self._places:
-                offset, length = self._places[problem]
-                self._file.seek(offset)
-                yield self._file.read(length)
-
-
-def write_groups(
-    result: Whole,
-    settings: GroupSettings,
-    source: str,
-    problems: Iterable[JudgedProblem],
-    splits: Mapping[str, str],
-    counter: PromptTokenCounter | None,
-    counts: Counts,
-) -> None:
-    """Make the groups of each problem and write them when all problems are read.
-
-    The problems may come in any order. In the files they have that of the splits.
-
-    Args:
-        result: The files of `settings.results`.
-        settings: How groups are made.
-        source: Name of the data set in the groups.
-        problems: The problems, each with a split.
-        splits: The split of each problem.
-        counter: What measures lengths; None: there is no limit.
-        counts: What became of the problems, the programs and the groups is added to it.
-
-    Raises:
-        UserError: a file cannot be written, or no group is left for one of them.
-    """
-    most = 0
-    with ExitStack() as stack:
-        parts = {
-            path.stem: _Parts(stack.enter_context(tempfile.TemporaryFile(dir=settings.output_dir)))
-            for path in settings.results
-        }
-        for problem in problems:
-            fits, prompt_fits = _limit(settings, counter, problem.messages)
-            if not prompt_fits:
-                counts.problems.leave_out(LONG_PROMPT, problem.id)
-                counts.programs[LONG_PROMPT] += len(problem.candidates)
-                continue
-            most = max(most, _most_of_a_turn(problem.candidates))
-            made, became = make_groups(problem.id, problem.candidates, settings, fits, problem.refuse)
-            for what, number in became.items():
-                if what.startswith("dropped"):
-                    counts.programs.leave_out(what, problem.id, number)
-                else:
-                    counts.programs[what] += number
-            if not made:
-                counts.problems.leave_out(NO_GROUP, problem.id)
-                continue
-            split = splits[problem.id]
-            counts.problems[f"in {split}.jsonl"] += 1
-            counts.groups[f"in {split}.jsonl"] += len(made)
-            lines = []
-            for number, responses in enumerate(made):
-                identifier = f"{problem.id}/{number}"
-                messages = tuple(problem.messages)
-                group = OfflineGroup(identifier, problem.id, source, messages, responses, settings.contrast)
-                lines.append(encode_record(group.to_record()))
-                counts.groups[EQUAL_REWARDS] += len({one.reward for one in responses}) == 1
-                counts.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in responses)
-            parts[split].add(problem.id, b"".join(lines))
-            if problem.record is not None:
-                parts[PROBLEMS].add(problem.id, encode_record(problem.record))
-        _check_splits(settings, parts, counts, most)
-        for path in settings.results:
-            result.write_lines(parts[path.stem].lines(splits), path)
-
-
-def _most_of_a_turn(candidates: Sequence[Candidate]) -> int:
-    """The most programs that groups of a problem can be drawn from: programs of one turn."""
-    return max(Counter(len(candidate.context) for candidate in candidates).values(), default=0)
-
-
-def _check_splits(settings: GroupSettings, names: Container[str], counts: Counts, most: int) -> None:
-    """Raise if a file would have no group; `most` is the largest number of programs that a problem has at one turn."""
-    empty = [name for name in (TRAIN, VALIDATION) if name in names and not counts.groups[f"in {name}.jsonl"]]
-    if not empty:
-        return
-    what = f"no group is left for {empty[0]}.jsonl (problems: {tally(counts.problems)}"
-    if counts.groups:
-        share = "a smaller --validation_share" if empty[0] == TRAIN else "--validation_share 0, a larger one"
-        raise UserError(f"{what}): give {share} or another --seed")
-    why = f"; programs: {tally(counts.programs)})"
-    if most:
-        why += (
-            f": a group takes {settings.group_size} different programs (group_size), and no problem has more than"
-            f" {most}, copies included"
-        )
-    raise UserError(what + why)
-
-
-def _limit(
-    settings: GroupSettings, counter: PromptTokenCounter | None, messages: Sequence[Message]
-) -> tuple[Fits | None, bool]:
-    """Which responses fit after a prompt and their contexts, and whether the shortest would without a context."""
-    if counter is None:
-        return None, True
-    alone = counter.count([messages])[0]
-
-    def fits(candidates: Sequence[Candidate]) -> list[bool]:
-        longer = iter(counter.count([[*messages, *one.context] for one in candidates if one.context]))
-        prompts = [next(longer) if one.context else alone for one in candidates]
-        responses = counter.count_responses([one.response for one in candidates])
-        return [sum(tokens) <= settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
-
-    return fits, alone < settings.max_tokens

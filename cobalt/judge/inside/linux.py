@@ -90,8 +90,8 @@ class Mount:
     def __init__(self, kind: str, target: str, flags: int, data: str = "") -> None:
         name = ctypes.c_char_p(kind.encode())
         options = ctypes.c_char_p(data.encode())
-        self._target = ctypes.c_char_p(target.encode())
-        self._arguments = (name, self._target, name, ctypes.c_ulong(flags), options)
+        self._target = target
+        self._arguments = (name, ctypes.c_char_p(target.encode()), name, ctypes.c_ulong(flags), options)
 
     def make(self) -> None:
         """Mount it in this process's mount namespace."""
@@ -99,7 +99,7 @@ class Mount:
 
     def detach(self) -> None:
         """Take the mount out of the namespace; it is gone when its last descriptor is closed."""
-        _check(_libc.umount2(self._target, MNT_DETACH))
+        detach_mount(self._target)
 
 
 def make_read_only(target: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import gc
 import sys
+from _io import StringIO
 from _weakref import ref as reference
 from atexit import _run_exitfuncs as _run_exit_handlers
 from os import _exit
@@ -68,22 +69,22 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
             turns them into what Python prints.
     """
     text = text_of(source)
-    stderr, sys.stderr = sys.stderr, _Lines() if limits["syntax_warnings"] else None
+    stderr, printed = sys.stderr, StringIO()
+    sys.stderr = printed if limits["syntax_warnings"] else None
     try:
         try:
             codes = [_compile(text, limits)]
         except SyntaxError as error:
             if not (limits["top_level_return"] and error.msg == "'return' outside function"):
                 raise
-            if isinstance(sys.stderr, _Lines):
-                sys.stderr.text = ""  # it is compiled again
+            printed.seek(printed.truncate(0))  # it is compiled again
             from . import top_level_return  # it loads `ast`, which would make every program's process larger
 
             pieces = top_level_return.compile_with_return(text, FILE_NAME)
             if pieces is None:
                 raise
             codes = pieces
-        warnings = _with_source(sys.stderr, text) if sys.stderr is not None else b""
+        warnings = _with_source(printed.getvalue(), text)
     finally:
         sys.stderr = stderr
     return codes + compile_text(limits["after"], "driver.py"), warnings
@@ -144,25 +145,11 @@ def _compile(text: str, limits: dict[str, Any]) -> CodeType:
     return compile(text, FILE_NAME, "exec", dont_inherit=True)
 
 
-class _Lines:
-    """A stream that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        """Keep the text."""
-        self.text += text
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-
-def _with_source(stream: Any, text: str) -> bytes:
+def _with_source(warnings: str, text: str) -> bytes:
     """The compiler's warnings as Python prints them for a file: each with the line of the program."""
     lines = text.split("\n")
     shown: list[str] = []
-    for warning in stream.text.removesuffix("\n").split("\n")[:_MOST_WARNINGS] if stream.text else ():
+    for warning in warnings.removesuffix("\n").split("\n")[:_MOST_WARNINGS] if warnings else ():
         shown.append(warning)
         name, _, rest = warning.partition(":")
         number = rest.partition(":")[0]

@@ -3,6 +3,7 @@
 import ast
 import types
 from collections.abc import Iterator
+from typing import Any
 
 _FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
 
@@ -44,25 +45,15 @@ def _returns(node: ast.AST) -> bool:
 class _ModuleStatements(ast.NodeTransformer):
     """Rewrites statements that are allowed in a module but not in a function whose names are global."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return node
-
-    def visit_Global(self, node: ast.Global) -> ast.AST:
-        return ast.copy_location(ast.Pass(), node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if node.value is None:
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, _SCOPES):
+            return node
+        if isinstance(node, ast.Global):
             return ast.copy_location(ast.Pass(), node)
-        return ast.copy_location(ast.Assign([node.target], node.value), node)
+        if isinstance(node, ast.AnnAssign):
+            plain: ast.stmt = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+            return ast.copy_location(plain, node)
+        return super().visit(node)
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:

@@ -80,7 +80,9 @@ def _pages(number: bytes) -> int:
 
 def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]], memory_limit: int) -> int:
     """Bytes that the kernel holds for the processes' sockets, pipes and mappings; above the limit for too many."""
-    memory = _buffers(proc, pids)
+    objects = _held_objects(proc, pids)  # each counted once, and as the most that it can hold
+    memory = SOCKET_BYTES * sum(name.startswith("socket:") for name in objects)
+    memory += PIPE_BYTES * sum(name.startswith("pipe:") for name in objects)
     left = MOST_MAPPINGS
     for pid in lines:
         count = _mappings(proc, pid, left)
@@ -90,16 +92,15 @@ def _held_by_the_kernel(proc: int, pids: list[int], lines: dict[int, list[bytes]
 
 
 def _names(proc: int, folder: str) -> list[str]:
+    """The names in a folder of /proc; none if its process has ended meanwhile."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
-    except OSError:
-        return []  # the process has ended meanwhile
-    try:
-        return os.listdir(descriptor)
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
         return []
-    finally:
-        os.close(descriptor)
 
 
 def _of_threads(proc: int, pid: int) -> int:
@@ -132,13 +133,13 @@ def _proportional(proc: int, lines: dict[int, list[bytes]]) -> int:
 
 def _borrowers(lines: dict[int, list[bytes]]) -> set[int]:
     """Processes that run in their parent's memory; the parent waits until they have memory of their own (vfork)."""
-    found: dict[int, int] = {}  # by parent, because a parent can wait for one such child only
+    borrowers: dict[int, int] = {}  # by parent, because a parent can wait for one such child only
     for pid, fields in lines.items():
         parent = int(fields[_PARENT])
         above = lines.get(parent)
         if above is not None and above[_STATE] == _BLOCKED and above[_SIZES] == fields[_SIZES]:
-            found[parent] = pid
-    return set(found.values())
+            borrowers[parent] = pid
+    return set(borrowers.values())
 
 
 def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
@@ -190,14 +191,6 @@ def _page_tables(proc: int, pid: int) -> int:
 def open_pipes(proc: int, pids: list[int]) -> int:
     """How many pipes the processes hold."""
     return sum(name.startswith("pipe:") for name in _held_objects(proc, pids))
-
-
-def _buffers(proc: int, pids: list[int]) -> int:
-    """The most that the processes' sockets and pipes can hold, each counted once, in bytes."""
-    objects = _held_objects(proc, pids)
-    sockets = sum(name.startswith("socket:") for name in objects)
-    pipes = sum(name.startswith("pipe:") for name in objects)
-    return sockets * SOCKET_BYTES + pipes * PIPE_BYTES
 
 
 def _held_objects(proc: int, pids: list[int]) -> set[str]:

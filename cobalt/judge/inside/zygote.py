@@ -64,7 +64,7 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # counts, so that the program is killed first, however large the compiler is.
 _PROGRAM_FIRST, _COMPILER_NEXT = b"1000", b"0"
 _EMFILE = 24
-_SIGKILL = 9  # as in `signal`, which loads half a dozen modules
+_SIGKILL, _SIGCONT, _SIGSTOP = 9, 18, 19  # as in `signal`, which loads half a dozen modules
 
 # The compiler imports these modules for a program that mentions them, so that each test's own import costs nothing.
 # It does not import them for other programs, because every additional page makes each test more expensive. No module
@@ -358,13 +358,11 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     own_limit = resource.prlimit(child, resource.RLIMIT_CPU)[1] < _cpu_limit(limits)
     _, raw, used = os.wait4(child, 0)
     wall = time.monotonic() - started
-    size = os.fstat(_OUTPUT).st_size
     facts = {
         "ready": _is_ready(),
         "end": end,
         "status": os.waitstatus_to_exitcode(raw),
-        # The kernel kills a program that lowers its own limit on CPU time by the same signal as one that is killed
-        # because memory is short.
+        # Such a program ends by the same signal as one that is killed because memory is short.
         "own_limit": own_limit,
         # The kernel's sum (`used`) lacks processes that were alive at the end. Ended processes are in their parent's
         # sum, because the filter keeps programs from having them discarded; orphans are in the first process's sum.
@@ -372,20 +370,24 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
         "wall": wall,
         "idle": idle,
         "peak": max(memory, used.ru_maxrss * 1024),
-        "size": size,
+        "size": os.fstat(_OUTPUT).st_size,
     }
-    # Of an output above the limit only the parts that feedback shows are needed.
-    output = _parts(size, limits["output_bytes"])
+    _report(facts, limits["output_bytes"])
+    os.closerange(_INPUT, _READY + 1)
+    for mount in options.get("mounts", ()):
+        mount.detach()
+    return False
+
+
+def _report(facts: dict[str, Any], output_bytes: int) -> None:
+    """Send the facts of a test, its output and its errors; of an output above the limit what feedback shows of it."""
+    output = _parts(facts["size"], output_bytes)
     errors = _parts(os.fstat(_ERRORS).st_size, STDERR_BYTES)
     lengths = [sum(count for _, count in parts) for parts in (output, errors)]
     _send(b"D", facts | {"output": lengths[0]}, b"", more=sum(lengths))
     for descriptor, parts in ((_OUTPUT, output), (_ERRORS, errors)):
         for begin, count in parts:
             _send_file(descriptor, begin, count)
-    os.closerange(_INPUT, _READY + 1)
-    for mount in options.get("mounts", ()):
-        mount.detach()
-    return False
 
 
 def _is_ready() -> bool:
@@ -483,9 +485,18 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     if not options["isolated"]:
         return usage.measure(_PROC, [child], most, kernel=False)
     # Every process in this namespace belongs to the test, except the first one, the zygote and this process.
-    pids = usage.processes(_PROC, (1, os.getppid(), os.getpid()))
+    others = (1, os.getppid(), os.getpid())
     stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
+    pids = usage.processes(_PROC, others)
     ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
+    if options["kernel"] and len(pids) > 1 and not set(pids).issuperset(usage.processes(_PROC, others)):
+        # A process that has started meanwhile may hold the memory of one that ended uncounted. The kernel gives the
+        # signal to all processes at once, so that none starts another after it. The zygote stops, too, and only waits.
+        os.kill(-1, _SIGSTOP)
+        try:
+            memory = usage.measure(_PROC, usage.processes(_PROC, others), most - stored, kernel=True)[1]
+        finally:
+            os.kill(-1, _SIGCONT)
     return ticks, memory + stored, runnable
 
 
@@ -533,24 +544,22 @@ def _cpu_limit(limits: dict[str, Any]) -> int:
 
 def _set_limits(limits: dict[str, Any], others: int) -> None:
     """Set those limits of a test that its compiler could not work under."""
-    for kind, value in (
-        (resource.RLIMIT_CPU, _cpu_limit(limits)),
-        (resource.RLIMIT_AS, limits["memory_bytes"]),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NPROC, limits["processes"] + others),
-    ):
-        resource.setrlimit(kind, (value, value))
+    _limit(resource.RLIMIT_CPU, _cpu_limit(limits))
+    _limit(resource.RLIMIT_AS, limits["memory_bytes"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    _limit(resource.RLIMIT_NPROC, limits["processes"] + others)
 
 
 def _set_inherited_limits(limits: dict[str, Any]) -> None:
     """Set the limits that a compiler has and that its tests inherit."""
-    for kind, value in (
-        (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
-    ):
-        resource.setrlimit(kind, (value, value))
+    _limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    _limit(resource.RLIMIT_MEMLOCK, 0)
+    _limit(resource.RLIMIT_MSGQUEUE, 0)
+    _limit(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
+
+
+def _limit(kind: int, value: int) -> None:
+    resource.setrlimit(kind, (value, value))
 
 
 def _parts(size: int, limit: int) -> list[tuple[int, int]]:

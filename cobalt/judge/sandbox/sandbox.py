@@ -10,27 +10,19 @@ import contextlib
 import json
 import marshal
 import os
-import secrets
+import select
 import signal
 import socket
 import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
-from cobalt.judge.sandbox.cgroups import Place, SandboxCgroup, write_file
-from cobalt.judge.sandbox.isolation import (
-    ENVIRONMENT,
-    INSIDE,
-    NO_NAMESPACES,
-    PACKAGES,
-    START,
-    bwrap_command,
-    interpreter_inside,
-)
+from cobalt.judge.sandbox import isolation
+from cobalt.judge.sandbox.cgroups import Place, SandboxCgroup
+from cobalt.judge.sandbox.users import PROGRAM_UID, map_users, pipes_of_a_test, spare_users
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 
@@ -40,15 +32,6 @@ START_SECONDS = 60.0
 # A sandbox that is silent for this many wall limits and a minute is broken. Inside, a starved test ends after twenty
 # wall limits.
 SILENT_LIMITS = 25
-PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
-# Outside, each sandbox's programs have a user of their own, because the kernel counts pipes, signals and more by user.
-# No distribution assigns user ids from here to 2^31. An id is drawn from all of them, because judges in other
-# containers of the machine draw from the same.
-FIRST_USER = 0x70000000
-_USERS = 1 << 28
-_FIRST_SPARE_USER = 1000  # the first id to use in a container that has only a range of users
-_PIPE_PAGES = 16
-_FEWEST_PIPES, _MOST_PIPES = 4, 256
 _LARGE_INPUT = 4 << 20
 _COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
@@ -140,29 +123,21 @@ class Sandbox:
             if self._place is not None:
                 self._cgroup = SandboxCgroup(self._place)
             async with asyncio.timeout(START_SECONDS):
-                if self._settings.unsafe:
-                    await self._spawn_bare(there)
-                else:
-                    await self._spawn(there)
-                there.close()  # so that the other end's death is seen as the end of the stream
+                with there:  # closed after that, so that the other end's death is seen as the end of the stream
+                    await (self._spawn_bare(there) if self._settings.unsafe else self._spawn(there))
                 self._reader, self._writer = await asyncio.open_connection(sock=here)
-                kind, _, _ = await self._receive()
-        except (OSError, InfrastructureError, TimeoutError) as error:
+                kind, _, _ = await self._reply()
+            if kind != b"R":
+                raise InfrastructureError(f"its first frame is {kind!r}, not b'R'")
+        except BaseException as error:
             said = os.pread(self._messages, 2000, 0).decode("utf-8", "replace").strip()
             here.close()
-            there.close()
             await self.close()
+            if not isinstance(error, OSError | InfrastructureError):
+                raise
             if "namespace" in said or "uid map" in said or "Operation not permitted" in said:
-                raise UserError(f"{NO_NAMESPACES} (bubblewrap says: {last_line(said)})") from None
+                raise UserError(f"{isolation.NO_NAMESPACES} (bubblewrap says: {last_line(said)})") from None
             raise InfrastructureError(f"a sandbox did not start: {said or error or type(error).__name__}") from error
-        except BaseException:
-            here.close()
-            there.close()
-            await self.close()
-            raise
-        if kind != b"R":
-            await self.close()
-            raise InfrastructureError(f"a sandbox did not start: its first frame is {kind!r}, not b'R'")
         self.healthy = True
 
     async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
@@ -177,14 +152,16 @@ class Sandbox:
             UserError: the code that the suite puts before the program does not compile.
             InfrastructureError: the sandbox broke.
         """
-        around = around or Around()
         self._limits = limits
         if self._cgroup is not None:
             self._cgroup.raise_to(limits.memory_bytes, limits.processes)
-        await self._send(b"P", _limits_of(limits) | _additions(around, limits), source)
+        await self._send(b"P", _facts_of(limits, around or Around()), source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
-            self._confine(limits)
+            if self._cgroup is not None:  # nothing of the previous program is left that exceeds the lower limits
+                self.healthy = False
+                self._cgroup.limit(limits.memory_bytes, limits.processes)
+                self.healthy = True
             if facts["of_the_suite"]:
                 await self.close_program()
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
@@ -214,16 +191,14 @@ class Sandbox:
         try:
             await self._send(b"T", {"files": placed}, stdin)
             kind, facts, data = await self._reply()
+            if kind != b"D":
+                self.healthy = False
+                raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         except InfrastructureError:
             if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
                 return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise
         ran_out_of_memory = self._ran_out_of_memory()
-        if kind != b"D":
-            self.healthy = False
-            if ran_out_of_memory:
-                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
-            raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         split = facts["output"]
         if not facts["ready"]:
             self.healthy = False
@@ -246,20 +221,6 @@ class Sandbox:
             data[split:],
             facts["idle"],
         )
-
-    def _confine(self, limits: JudgeSettings) -> None:
-        """Lower the cgroup's limits to the program's; nothing of the previous program is left to exceed them.
-
-        Raises:
-            InfrastructureError: the kernel refused the limits; the sandbox is then broken.
-        """
-        if self._cgroup is None:
-            return
-        try:
-            self._cgroup.limit(limits.memory_bytes, limits.processes)
-        except InfrastructureError:
-            self.healthy = False
-            raise
 
     def _ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
@@ -293,8 +254,9 @@ class Sandbox:
             self._process = None
         if self._first >= 0:
             # When the first process inside has ended, every other process inside has ended too.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_readable(self._first), _ENDING_SECONDS)
+            end = select.poll()
+            end.register(self._first, select.POLLIN)
+            await asyncio.to_thread(end.poll, 1000 * _ENDING_SECONDS)
             os.close(self._first)
             self._first = -1
         if self._cgroup is not None:
@@ -309,34 +271,25 @@ class Sandbox:
 
     async def _spawn(self, there: socket.socket) -> None:
         settings = self._settings
-        packages = PACKAGES if settings.site_packages is not None else ""
         info_here, info_there = os.pipe()
         go_there, go_here = os.pipe()
-        # The kernel exempts the real root from the limit on processes, so programs need another user. bubblewrap
-        # cannot map two users: it waits until this process has mapped them.
-        users = [_spare_ids(kind) for kind in ("uid", "gid")] if os.geteuid() == 0 else []
-        mapped = bool(users) and all(users)
-        command = [*bwrap_command(settings), "--info-fd", str(info_there)]
-        command += ["--userns-block-fd" if mapped else "--block-fd", str(go_there)]
-        command += self._start_command(interpreter_inside(settings), START, there)
-        command += [f"uid={PROGRAM_UID if mapped else 0}", f"packages={packages}", "isolated=1"]
+        users = spare_users()
+        # bubblewrap cannot map two users: it waits until this process has mapped them.
+        command = [*isolation.bwrap_command(settings), "--info-fd", str(info_there)]
+        command += ["--userns-block-fd" if users else "--block-fd", str(go_there)]
+        command += self._start_command(isolation.interpreter_inside(settings), isolation.START, there)
+        packages = isolation.PACKAGES if settings.site_packages else ""
+        command += [f"uid={PROGRAM_UID if users else 0}", f"packages={packages}"]
         try:
             self._process = await self._execute(command, (there.fileno(), info_there, go_there))
             os.close(info_there)
             info_there = -1
-            text = await asyncio.to_thread(_read_to_end, info_here)
-            if not text.strip():
-                raise InfrastructureError("bubblewrap ended before it had started a process")
-            pid = json.loads(text)["child-pid"]
+            pid = (await asyncio.to_thread(_read_object, info_here))["child-pid"]
             self._first = os.pidfd_open(pid)
             if self._cgroup is not None:
                 self._cgroup.limit(settings.memory_bytes, settings.processes)
                 self._cgroup.add(pid)
-            if mapped:
-                for kind, spare in zip(("uid", "gid"), users, strict=True):
-                    # In a small range, process ids differ more surely than drawn ones.
-                    own = spare[secrets.randbelow(_USERS) if len(spare) == _USERS else pid % len(spare)]
-                    write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {own} 1\n")
+            map_users(pid, users)
             os.write(go_here, b"1")
         finally:
             for descriptor in (info_here, info_there, go_there, go_here):
@@ -345,9 +298,8 @@ class Sandbox:
 
     async def _spawn_bare(self, there: socket.socket) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
-        packages = self._settings.site_packages or ""
-        command = self._start_command(str(self._settings.interpreter), str(INSIDE / "start.py"), there)
-        command += ["uid=0", f"packages={packages}", "isolated=0"]
+        command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), there)
+        command += ["uid=0", f"packages={self._settings.site_packages or ''}"]
         self._process = await self._execute(command, (there.fileno(),), self._folder.name)
 
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
@@ -357,8 +309,9 @@ class Sandbox:
         return [
             *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(there.fileno())),
             AGAIN if settings.unsafe else FIRST_TIME,
+            f"isolated={int(not settings.unsafe)}",
             f"kernel={int(self._cgroup is None)}",
-            f"pipes={_pipes_of_a_test(settings.sandboxes)}",
+            f"pipes={pipes_of_a_test(settings.sandboxes)}",
             f"paper_guard={int(settings.paper_guard)}",
             f"stdin_pipe={int(settings.stdin == 'pipe')}",
             f"stack={settings.stack_bytes}",
@@ -374,7 +327,7 @@ class Sandbox:
             stderr=self._messages,
             pass_fds=descriptors,
             cwd=folder or "/",
-            env=ENVIRONMENT,
+            env=isolation.ENVIRONMENT,
         )
 
     async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
@@ -396,86 +349,42 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
 
     async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
+        if self._reader is None:
+            raise InfrastructureError("the sandbox is closed")
         healthy, self.healthy = self.healthy, False  # unhealthy until the whole reply has arrived
         try:
             async with asyncio.timeout(SILENT_LIMITS * self._limits.wall_limit + 60.0):
-                reply = await self._receive()
+                kind, head, data = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+                facts = json.loads(await self._reader.readexactly(head)) if head else {}
+                contents = await self._reader.readexactly(data) if data else b""
         except TimeoutError:
             raise InfrastructureError("a sandbox does not answer") from None
-        self.healthy = healthy
-        return reply
-
-    async def _receive(self) -> tuple[bytes, dict[str, Any], bytes]:
-        if self._reader is None:
-            raise InfrastructureError("the sandbox is closed")
-        try:
-            kind, head, data = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-            facts = json.loads(await self._reader.readexactly(head)) if head else {}
-            return kind, facts, await self._reader.readexactly(data) if data else b""
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
+        self.healthy = healthy
+        return kind, facts, contents
 
 
-def _pipes_of_a_test(sandboxes: int) -> int:
-    """How many pipes a test may have where all sandboxes have one user, whose pipe buffers the kernel limits together.
-
-    Half of what the user may have is left to other judges and programs of the user.
-    """
-    try:
-        pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        pages = 0
-    pipes = (pages or 1 << 14) // _PIPE_PAGES
-    return max(_FEWEST_PIPES, min(_MOST_PIPES, pipes // 2 // sandboxes))
-
-
-def _limits_of(settings: JudgeSettings) -> dict[str, Any]:
-    """The limits that the sandbox needs to know."""
-    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
-    return {name: getattr(settings, name) for name in names} | {"wall_seconds": settings.wall_limit}
-
-
-def _additions(around: Around, settings: JudgeSettings) -> dict[str, Any]:
-    """What the sandbox needs to know to run a program of a suite."""
-    return {
+def _facts_of(settings: JudgeSettings, around: Around) -> dict[str, Any]:
+    """What the sandbox needs to know in order to run a program: its limits, and what its suite adds."""
+    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files", "syntax_warnings")
+    return {name: getattr(settings, name) for name in names} | {
+        "wall_seconds": settings.wall_limit,
         "imports": around.names,
         "before": around.prelude,
         "after": around.driver,
         "module": around.module,
         "top_level_return": around.top_level_return or settings.allow_top_level_return,
-        "syntax_warnings": settings.syntax_warnings,
         # A driver reads the input again from its start.
         "stdin_pipe": settings.stdin == "pipe" and not around.driver,
     }
 
 
-def _spare_ids(kind: str) -> range:
-    """Ids of this process's namespace that programs may run as (kind "uid" or "gid"); empty if there are none."""
-    ranges = []
-    for line in Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines():
-        first, _, count = map(int, line.split())
-        ranges.append(range(max(first, _FIRST_SPARE_USER), first + count))
-    widest = max(ranges, key=len)
-    if FIRST_USER in widest and FIRST_USER + _USERS - 1 in widest:
-        return range(FIRST_USER, FIRST_USER + _USERS)
-    return widest
-
-
-async def _readable(descriptor: int) -> None:
-    """Return when a descriptor can be read."""
-    loop = asyncio.get_running_loop()
-    event = asyncio.Event()
-    loop.add_reader(descriptor, event.set)
-    try:
-        await event.wait()
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _read_to_end(descriptor: int) -> bytes:
-    parts = []
-    while part := os.read(descriptor, 4096):
-        parts.append(part)
-        if b"}" in part:
-            break
-    return b"".join(parts)
+def _read_object(descriptor: int) -> Any:
+    """A JSON object without objects in it that another process writes; the end of the file need not follow it."""
+    text = b""
+    while b"}" not in text and (part := os.read(descriptor, 4096)):
+        text += part
+    if not text.strip():
+        raise InfrastructureError("bubblewrap ended before it had started a process")
+    return json.loads(text)

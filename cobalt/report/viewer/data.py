@@ -4,7 +4,7 @@ Both can be written as JSON and hold text as it is: the page escapes it. Texts t
 responses, feedback) are held once and referred to by their index. Nothing is judged here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cobalt.episode import split_thinking
@@ -31,7 +31,7 @@ class ProblemData(NamedTuple):
         figures: `{levels, kinds, tokens, hacked}`, for the list, the filters and the plots. `levels` has one string for
             each sample, with one character for each turn: "S" where all hidden tests pass, otherwise the tenths of them
             that do (0 to 9). `kinds` has one string for each sample, with two digits of base 36 for each turn: the sum
-            of 2 to the power of the place in `KINDS` of each verdict that the program got on a public or hidden test.
+            of 2 to the power of the index in `KINDS` of each verdict that the program got on a public or hidden test.
             `tokens` is [sample][turn], or None if no turn has them. `hacked` lists [sample, turn].
         piece: `{question, public, impossible, hidden, texts, openings, samples}` with `samples` [sample][turn].
             `public` are the tests that the feedback came from, `impossible` the positions of those whose expected
@@ -74,26 +74,12 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
     problem = group.problem
     public, true_pairs = feedback_tests(problem), set(_pairs(problem.public_tests))
     rates = [trajectory.hidden_pass_rates for trajectory in group.trajectories]
-    categories = {(event.sample, event.turn): event.category for event in events}
     texts = _Texts()
     samples = [
-        [
-            _turn(turn, rate, texts, with_responses) | _hacking(categories, trajectory.sample, place)
-            for place, (turn, rate) in enumerate(zip(trajectory.turns, row, strict=True))
-        ]
+        [_turn(turn, rate, texts, with_responses) for turn, rate in zip(trajectory.turns, row, strict=True)]
         for trajectory, row in zip(group.trajectories, rates, strict=True)
     ]
-    absent = categories.keys() - {(sample, turn) for sample, row in enumerate(rates) for turn in range(len(row))}
-    if absent:
-        sample, turn = min(absent)
-        raise UserError(f"a hacking event names sample {sample}, turn {turn}, which the record does not have")
-    for event in events:
-        shown = samples[event.sample][event.turn]["program"]
-        if event.program is not None and (shown is None or texts.texts[shown] != event.program):
-            raise UserError(
-                f"the hacking event of sample {event.sample}, turn {event.turn} has another program: give the events"
-                " of this run"
-            )
+    _mark_events(samples, events, texts.texts)
     tokens = [[turn.completion_tokens for turn in trajectory.turns] for trajectory in group.trajectories]
     openings = [
         [[message["role"], texts(message["content"])] for message in (trajectory.messages and trajectory.context(0))]
@@ -110,18 +96,34 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
             "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
             "kinds": ["".join(map(_kinds, trajectory.turns)) for trajectory in group.trajectories],
             "tokens": None if all(count is None for row in tokens for count in row) else tokens,
-            "hacked": sorted(map(list, categories)),
+            "hacked": sorted([event.sample, event.turn] for event in events),
         },
         piece={
             "question": problem.question,
             "public": _tests(public),
-            "impossible": [place for place, pair in enumerate(_pairs(public)) if pair not in true_pairs],
+            "impossible": [index for index, pair in enumerate(_pairs(public)) if pair not in true_pairs],
             "hidden": _tests(problem.hidden_tests),
             "openings": openings[:1] if all(opening == openings[0] for opening in openings) else openings,
             "texts": texts.texts,
             "samples": samples,
         },
     )
+
+
+def _mark_events(samples: list[list[dict[str, Any]]], events: Sequence[HackingEvent], texts: Sequence[str]) -> None:
+    """Add the category of each event to its turn.
+
+    Raises:
+        UserError: an event is not of these turns.
+    """
+    for event in events:
+        at = f"the hacking event of sample {event.sample}, turn {event.turn}"
+        if not (0 <= event.sample < len(samples) and 0 <= event.turn < len(samples[event.sample])):
+            raise UserError(f"{at} is one that the record does not have")
+        entry = samples[event.sample][event.turn]
+        if event.program is not None and (entry["program"] is None or texts[entry["program"]] != event.program):
+            raise UserError(f"{at} has another program: give the events of this run")
+        entry["hacked"] = event.category
 
 
 def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[str, Any]:
@@ -147,11 +149,6 @@ def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[
     if turn.error:
         entry["error"] = turn.error
     return entry
-
-
-def _hacking(categories: Mapping[tuple[int, int], str], sample: int, turn: int) -> dict[str, str]:
-    category = categories.get((sample, turn))
-    return {} if category is None else {"hacked": category}
 
 
 def _parts(response: str) -> tuple[str, str]:

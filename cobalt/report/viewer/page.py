@@ -22,30 +22,20 @@ from typing import IO, Any
 
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.problems.problem import ProblemId
-from cobalt.report.runs import evaluation_file, named_paths, problem_difference, problem_digest, recorded_model
+from cobalt.report.comparison import problem_difference
+from cobalt.report.runs import evaluation_file, named_paths, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest
-from cobalt.stage.rows import Digest
 
 MOST_RUNS = 2
 _FOLDER = Path(__file__).parent / "web"
 _SCRIPTS = (
-    "dom.js",
-    "blocks.js",
-    "state.js",
-    "filters.js",
-    "figures.js",
-    "inside.js",
-    "code.js",
-    "changes.js",
-    "trajectory.js",
-    "problem.js",
-    "list.js",
-    "start.js",
+    *("dom.js", "blocks.js", "state.js", "filters.js", "figures.js", "inside.js"),
+    *("code.js", "changes.js", "trajectory.js", "problem.js", "list.js", "start.js"),
 )
 
 
@@ -77,24 +67,24 @@ def write_viewer(
     if output.suffix not in (".html", ".htm"):
         raise UserError(f"viewer {output}: give a file that ends in .html")
     check_replaceable(output, "viewer", [])
-    digests = {name: hashlib.sha256() for name in runs}  # of files that are read once
-    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
-        index = _Index()
-        for name, path in evaluations.items():
-            events = read_events(hacking[name]) if name in hacking else []
-            _write_run(pieces, index, name, path, events, digests[name], with_responses=not programs_only)
+    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as file:
+        pieces = _Pieces(file, with_responses=not programs_only)
+        digests = {
+            name: pieces.add_run(name, path, read_events(hacking[name]) if name in hacking else [])
+            for name, path in evaluations.items()
+        }
         models = {name: recorded_model(path) for name, path in evaluations.items()}
-        _write_page(page, models, list(index.problems.values()), pieces)
+        _write_page(page, models, list(pieces.problems.values()), file)
         page.flush()  # what a full disk refuses shows while the earlier page is still there
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         arguments = {
             "stage": "viewer",
-            "evaluations": {name: digest.hexdigest() for name, digest in digests.items()},
+            "evaluations": digests,
             "hacking": {name: file_digest(path) for name, path in hacking.items()},
             "programs_only": programs_only,
         }
         open_manifest(output, arguments)
-    return len(index.problems)
+    return len(pieces.problems)
 
 
 def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, Path]:
@@ -108,55 +98,46 @@ def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, P
     return named_paths(tuple(texts))
 
 
-class _Index:
-    """What the page's list holds of each problem, and the first run's problems, which the second run must have."""
+class _Pieces:
+    """Writes each problem's piece of one run after the other, and keeps what the page's list holds of each problem."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: IO[bytes], *, with_responses: bool) -> None:
         self.problems: dict[ProblemId, dict[str, Any]] = {}
-        self.first: tuple[str, dict[ProblemId, str]] | None = None
+        self._file = file
+        self._with_responses = with_responses
+        self._first: tuple[str, dict[ProblemId, str]] | None = None  # whose problems the second run must have
 
-
-def _write_run(
-    pieces: IO[bytes],
-    index: _Index,
-    name: str,
-    evaluation: Path,
-    all_events: Sequence[HackingEvent],
-    digest: Digest,
-    *,
-    with_responses: bool,
-) -> None:
-    """Write each problem's piece of one run, and add its figures to the index."""
-    events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
-    for event in all_events:
-        events[event.problem].append(event)
-    number = 0 if index.first is None else 1
-    problems: dict[ProblemId, str] = {}
-    positions = {identifier: position for position, identifier in enumerate(index.problems)}
-    for group in read_evaluated(evaluation, digest=digest):
-        identifier = group.problem.id
-        problems[identifier] = problem_digest(group.problem)
-        try:
-            data = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
-        except UserError as error:
-            raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
-        if index.first is None:
-            positions[identifier] = len(index.problems)
-            index.problems[identifier] = data.facts | {"runs": []}
-        elif identifier not in positions:
-            continue  # a difference, which is named when all problems are known
-        index.problems[identifier]["runs"].append(data.figures)
-        pieces.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
-    if events:
-        raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
-    if index.first is None:
-        index.first = (name, problems)
-        return
-    difference = problem_difference(*index.first, name, problems)
-    if difference:
-        raise UserError(
-            f"{index.first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
-        )
+    def add_run(self, name: str, evaluation: Path, all_events: Sequence[HackingEvent]) -> str:
+        """Add a run, and return the digest of its file, which is read once."""
+        events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
+        for event in all_events:
+            events[event.problem].append(event)
+        positions = {identifier: position for position, identifier in enumerate(self.problems)}
+        problems: dict[ProblemId, str] = {}
+        digest = hashlib.sha256()
+        for group in read_evaluated(evaluation, digest=digest):
+            identifier = group.problem.id
+            problems[identifier] = problem_digest(group.problem)
+            try:
+                data = problem_data(group, events.pop(identifier, ()), with_responses=self._with_responses)
+            except UserError as error:
+                raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
+            if self._first is None:
+                positions[identifier] = len(self.problems)
+                self.problems[identifier] = data.facts | {"runs": []}
+            elif identifier not in positions:
+                continue  # a difference, which is named when all problems are known
+            self.problems[identifier]["runs"].append(data.figures)
+            number = 0 if self._first is None else 1
+            self._file.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
+        if events:
+            raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
+        first, self._first = self._first, self._first or (name, problems)
+        if first and (difference := problem_difference(*first, name, problems)):
+            raise UserError(
+                f"{first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
+            )
+        return digest.hexdigest()
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:

@@ -1,0 +1,149 @@
+"""A program's progress through its suite: which tests wait, are taken or are done, and where the suite is cut off.
+
+This module runs nothing and starts no sandbox; `cobalt.judge.local` takes tests from here to sandboxes.
+"""
+
+import heapq
+from dataclasses import replace
+
+from cobalt.judge.asserting import returned_values
+from cobalt.judge.calling import call_driver_of, module_name
+from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
+from cobalt.judge.grading import compile_error
+from cobalt.judge.prelude import prelude_of
+from cobalt.judge.sandbox.sandbox import Around, Execution
+from cobalt.judge.settings import JudgeSettings
+from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
+from cobalt.problems.problem import TestSuite
+
+# Number of tests that the authors' judge runs at once; `suite_seconds` is counted with it.
+PAPER_LANES = 4
+
+# Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
+VALUES_BYTES = 32 << 20
+
+# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor. Like the limit of a
+# single test, it only bounds how long a sandbox can be held.
+LONGEST_STARVATION = 20
+
+Graded = tuple[Verdict, str]
+"""A test's verdict and its feedback."""
+
+
+class Progress:
+    """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
+
+    def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
+        self.source = code.encode("utf-8", "surrogatepass")
+        self.suite = suite
+        self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
+        self._room = VALUES_BYTES
+        # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
+        compared = {} if suite.comparison is None else {"comparison": suite.comparison}
+        self.settings = settings.model_copy(update=compared)
+        driver = call_driver_of(suite.fn_name, suite.asserts)
+        before = prelude_of(suite, self.settings)
+        self.around = Around(*before, driver, module_name(suite.fn_name), suite.top_level_return)
+        self._stop = stop
+        self._waiting = list(range(len(suite) - 1, -1, -1))
+        # Of each finished test also the seconds in which it was idle, and in which it waited for a processor.
+        self._done: list[tuple[Graded, float, float] | None] = [None] * len(suite)
+        # Sums over the finished tests at the start of the list, so that each test is counted once.
+        self._counted, self._cpu_spent, self._idle_spent, self._starved_spent = 0, 0.0, 0.0, 0.0
+        self._lanes = [0.0] * PAPER_LANES
+        self._end: tuple[int, str] | None = None
+
+    def take(self) -> int | None:
+        """The index of the next test to run; None if no test is left or the rest need not run."""
+        if not self._waiting or self._cut() is not None:
+            return None
+        return self._waiting.pop()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether another test must be run."""
+        return bool(self._waiting) and self._cut() is None
+
+    def give_back(self, index: int) -> None:
+        """Put back a test whose sandbox broke."""
+        self._waiting.append(index)
+        self._waiting.sort(reverse=True)
+
+    def settle(self, index: int, graded: Graded, run: Execution) -> None:
+        """Record a test's outcome."""
+        starved = max(0.0, run.wall_seconds - run.idle_seconds - run.cpu_seconds)
+        self._done[index] = graded, run.idle_seconds, starved
+
+    def keep_values(self, index: int, graded: Graded, stdout: bytes) -> Graded:
+        """Keep what the calls of an assertion test returned, until its check is run; returns the test's outcome.
+
+        Values beyond `VALUES_BYTES` of a suite are not kept, and their test exceeds the limit on output.
+        """
+        verdict = graded[0]
+        if verdict.kind is not VerdictKind.PASSED:
+            return graded
+        if len(stdout) > self._room:
+            limit = f"{VALUES_BYTES} bytes in all tests"
+            text = failure_text(VerdictKind.OUTPUT_LIMIT, self.suite.inputs[index], "", "", "", limit)
+            return replace(verdict, kind=VerdictKind.OUTPUT_LIMIT), text
+        self._room -= len(stdout)
+        self.values[index] = returned_values(stdout)
+        return graded
+
+    def fail_all(self, message: str) -> None:
+        """Record that the program does not compile."""
+        self._waiting.clear()
+        for index, stdin in enumerate(self.suite.inputs):
+            self._done[index] = compile_error(message, stdin, self.settings), 0.0, 0.0
+
+    def _cut(self) -> tuple[int, str] | None:
+        """How many tests at the start of the list count, and the feedback of the others; None while all count.
+
+        Decided from the finished tests in list order.
+        """
+        while self._end is None and self._counted < len(self._done):
+            done = self._done[self._counted]
+            if done is None:
+                return None
+            (verdict, _), idle, starved = done
+            self._cpu_spent += verdict.cpu_seconds
+            self._idle_spent += idle
+            self._starved_spent += starved
+            heapq.heapreplace(self._lanes, self._lanes[0] + verdict.cpu_seconds + idle)
+            self._counted += 1
+            limit = self.settings.suite_seconds
+            if limit is not None and max(self._lanes) > limit:
+                self._end = 0, f"TimeoutError: the program did not finish all tests within {limit:g} s."
+            elif (reason := self._reason(verdict)) is not None:
+                self._end = self._counted, not_run_text(reason)
+        return self._end
+
+    def _reason(self, last: Verdict) -> str | None:
+        """Why tests after the last counted one do not count; None if they count."""
+        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
+        if self._stop and last.kind is not VerdictKind.PASSED:
+            return EARLIER_TEST_FAILED
+        if cpu is not None and self._cpu_spent > cpu:
+            return f"the suite's budget of {cpu:g} s of CPU time was spent"
+        if wall is not None and self._idle_spent > wall:
+            return f"the suite's budget of {wall:g} s of waiting was spent"
+        if wall is not None and self._starved_spent > LONGEST_STARVATION * wall:
+            return f"the suite waited for a processor for longer than {LONGEST_STARVATION * wall:g} s"
+        return None
+
+    def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:
+        """The whole suite's result. Tests that ran although the suite was cut off before them are `not_run`."""
+        end, text = self._cut() or (len(self._done), "")
+        graded = [
+            done[0] if index < end and done is not None else (Verdict(VerdictKind.NOT_RUN), text)
+            for index, done in enumerate(self._done)
+        ]
+        return ExecResult(
+            [verdict.kind is VerdictKind.PASSED for verdict, _ in graded],
+            [text for _, text in graded],
+            [verdict for verdict, _ in graded],
+            self.settings.comparison,
+            not self.settings.unsafe,
+            queue_seconds,
+            run_seconds,
+        )
