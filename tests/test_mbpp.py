@@ -150,7 +150,7 @@ def test_fields_without_values_are_missing(tmp_path):
 
 
 def test_a_file_without_a_task_of_the_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match="'test'"):
+    with pytest.raises(UserError, match="another split"):
         converted(tmp_path, [task(601)])
     assert not (tmp_path / "problems.jsonl").exists()
 

@@ -8,26 +8,23 @@ grader holds. A row that cannot be read is left out and counted.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import pydantic.dataclasses
 
-from cobalt.datasets.judged_readings import passed_reading
-from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings
-from cobalt.datasets.sources import field_of, local_rows, text_of
+from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings
+from cobalt.datasets.sources import decoded, field_of, judge_each, local_rows, optional, read_each, text_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
-from cobalt.judge import Judge, judge_or_local, programs_at_a_time
+from cobalt.judge import Judge, judge_or_local
 from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.manifest import write_summary
-from cobalt.stage.rows import decode_json
 from cobalt.stage.run import Each, OptionalInput, Outcome, Output, problems_made, stage
-from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
+from cobalt.stage.tally import Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
 Difficulty = Literal["introductory", "interview", "competition"]
@@ -69,8 +66,7 @@ class AppsSettings:
             raise UserError("APPS+ is not on the Hugging Face Hub: give its JSON file by --input_file")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row, read.
 
     Attributes:
@@ -90,22 +86,20 @@ class Task:
 
 @stage
 async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
-    """Write the problems in the order of the source, and count them; running again after a stop continues.
-
-    Args:
-        settings: What to do.
-        judge: Judges recorded solutions; None: a judge in this process.
+    """Write the problems in the order of the source, and count them; `judge` judges the recorded solutions.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
-    inputs = [settings.input_file] if settings.input_file else []
     prompts = load_prompts(settings.prompts)
     tally = Tally()
     async with judge_or_local(judge) as local:
 
         async def record(task: Task) -> dict[str, Any]:
-            suite = await _suite(task, settings, local)
+            suite = None
+            if len(task.readings) > 1:
+                suite = await passed_reading(local, task.programs[: settings.max_solutions], task.readings)
+            suite = suite or task.readings[0]
             return {
                 "id": task.id,
                 "difficulty": task.difficulty,
@@ -122,41 +116,26 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
             "prompts": prompts.digests,
             "judge": dict(await local.describe()),
         }
-        with Each(settings.output_file, arguments, inputs) as result:
-            summary = result.summary()
-            if summary is None:
-                failed = await result.make(
-                    _tasks(settings, tally),
-                    lambda task: task.id,
-                    record,
-                    concurrency=programs_at_a_time(),
-                    description=settings.data_set,
-                )
-                if failed:
-                    return Outcome(failed=failed)
-                summary = _summary(tally)
-                write_summary(settings.output_file, summary)
-    return problems_made(summary, settings.data_set, settings.output_file)
+        result = Each(settings.output_file, arguments, [settings.input_file] if settings.input_file else [])
+        made = await judge_each(result, _tasks(settings, tally), record, partial(_summary, tally))
+    return made if made.failed else problems_made(made.summary, settings.data_set, settings.output_file)
 
 
 def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
-    """The tasks to keep, in the order of the source; rows are counted by what becomes of them."""
+    """The tasks to keep, in the order of the source; rows are counted by what becomes of them.
+
+    Rows without a difficulty are kept unless some difficulties are asked for.
+    """
     read = read_apps if settings.data_set == "apps" else read_apps_plus
-    seen: set[str] = set()
-    for place, row in _rows(settings):
-        tally["read"] += 1
-        try:
-            task = read(row)
-        except UserError as error:
-            tally.malformed(place, error, row.get("problem_id"))
-            continue
-        why = REPEATED if task.id in seen else _why_left_out(task, settings)
-        seen.add(task.id)
-        if why is not None:
-            tally.leave_out(why, task.id)
-            continue
-        tally[task.difficulty or UNKNOWN] += 1
-        yield task
+    for task in read_each(_rows(settings), read, "problem_id", tally):
+        possible = {task.difficulty} if task.difficulty is not None else set(DIFFICULTIES)
+        if not possible <= set(settings.difficulty):
+            tally.leave_out("another difficulty", task.id)
+        elif not task.readings:
+            tally.leave_out("no tests that can be read", task.id)
+        else:
+            tally[task.difficulty or UNKNOWN] += 1
+            yield task
 
 
 def _summary(tally: Tally) -> Summary:
@@ -167,76 +146,44 @@ def _summary(tally: Tally) -> Summary:
     return with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
 
 
-def _why_left_out(task: Task, settings: AppsSettings) -> str | None:
-    """Why a task is left out; None if it is kept. Rows without a difficulty are kept unless some are asked for."""
-    known = set(DIFFICULTIES) if task.difficulty is None else {task.difficulty}
-    if not known <= set(settings.difficulty):
-        return "another difficulty"
-    return None if task.readings else "no tests that can be read"
-
-
-async def _suite(task: Task, settings: AppsSettings, judge: Judge) -> TestSuite:
-    if len(task.readings) == 1:
-        return task.readings[0]
-    return await passed_reading(judge, task.programs[: settings.max_solutions], task.readings) or task.readings[0]
-
-
 def _rows(settings: AppsSettings) -> Iterator[Row]:
-    """The rows of the source.
-
-    Raises:
-        UserError: the file cannot be read, or there is no network.
-    """
-    if settings.data_set == "apps_plus":
-        assert settings.input_file is not None
-        rows = enumerate(local_rows(settings.input_file))
-        return ((place, {"problem_id": number} | row) for number, (place, row) in rows)
+    """The rows of the source; those of APPS+ get their number in the file as `problem_id`."""
     advice = f"give a copy of {settings.split}.jsonl by --input_file"
-    return local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
+    rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
+    for number, (place, row) in enumerate(rows):
+        yield place, row if settings.data_set == "apps" else {"problem_id": number} | row
 
 
-def read_apps(row: dict[str, Any]) -> Task:
-    """Read a row of APPS.
-
-    Raises:
-        UserError: a field is missing or malformed; the message names it.
-    """
-    tests = _decoded(field_of(row, "input_output"))
+def read_apps(row: Mapping[str, Any]) -> Task:
+    """Read a row of APPS; raises UserError, which names the field, if one is bad."""
+    tests, solutions = decoded(field_of(row, "input_output")), decoded(row.get("solutions"))
     tests = tests if isinstance(tests, dict) else {}
-    inputs, outputs, name = (tests.get(field) for field in ("inputs", "outputs", "fn_name"))
-    solutions = _decoded(row.get("solutions"))
     programs = [text for text in solutions if isinstance(text, str)] if isinstance(solutions, list) else []
-    return _task("APPS", row, _readings(name, inputs, outputs), programs)
+    readings = _readings(tests.get("fn_name"), tests.get("inputs"), tests.get("outputs"))
+    return _task("APPS", row, readings, programs)
 
 
-def read_apps_plus(row: dict[str, Any]) -> Task:
-    """Read an item of APPS+; the arguments of a test are a list, and the input of a program is a text.
+def read_apps_plus(row: Mapping[str, Any]) -> Task:
+    """Read an item of APPS+, where the arguments of a test are a list, and the input of a program is a text.
 
-    Raises:
-        UserError: a field is missing or malformed; the message names it.
+    Raises UserError, which names the field, if one is bad.
     """
     inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
-    starter = text_of(row, "starter_code") if row.get("starter_code") is not None else ""
-    function = _FUNCTION.search(starter)
-    if isinstance(inputs, list) and inputs and all(isinstance(item, list) for item in inputs) and function:
-        readings = _readings(function[1], inputs, outputs)
-        behind = ""
-    else:
-        readings = _readings(None, inputs, outputs)
-        behind = f"\n{function[1]}()\n" if function else ""  # the recorded solution is a function that reads and prints
-    solution = [] if row.get("canonical_solution") is None else [text_of(row, "canonical_solution")]
-    return _task("APPS+", row, readings, [program + behind for program in solution])
+    function = _FUNCTION.search(optional(row, "starter_code", text_of, ""))
+    called = function is not None and isinstance(inputs, list) and all(isinstance(item, list) for item in inputs)
+    readings = _readings(function[1] if function and called else None, inputs, outputs)
+    # Where tests are texts, the recorded solution is a function that reads and prints.
+    call = f"\n{function[1]}()\n" if function and not called else ""
+    solution = optional(row, "canonical_solution", text_of, None)
+    return _task("APPS+", row, readings, [] if solution is None else [solution + call])
 
 
-def _task(name: str, row: dict[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
-    identifier = row.get("problem_id")
-    if not isinstance(identifier, int | str) or isinstance(identifier, bool):
-        raise UserError("field 'problem_id' is missing or neither an integer nor a string")
+def _task(name: str, row: Mapping[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
+    identifier = field_of(row, "problem_id", int, str)
     question = text_of(row, "question").strip()
     if readings and readings[0].fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
-    difficulty = text_of(row, "difficulty") if row.get("difficulty") is not None else None
-    return Task(f"{name}/{identifier}", difficulty, question, readings, tuple(programs))
+    return Task(f"{name}/{identifier}", optional(row, "difficulty", text_of, None), question, readings, tuple(programs))
 
 
 def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSuite, ...]:
@@ -246,16 +193,3 @@ def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSui
         return call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs, "lines")
     except UnreadableTests:
         return ()
-
-
-def _decoded(value: object) -> Any:
-    """The JSON value of a text; None if it is empty or not JSON, as in rows without tests or solutions.
-
-    Copies of the data set in other forms have the value itself.
-    """
-    if not isinstance(value, str):
-        return value
-    try:
-        return decode_json(value)
-    except UserError:
-        return None

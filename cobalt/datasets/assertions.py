@@ -16,19 +16,21 @@ from cobalt.stage.errors import UserError
 _BUILTINS = frozenset(dir(builtins))
 
 
-def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "") -> TestSuite:
+def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "", imports: str = "") -> TestSuite:
     """The suite of some assertions, one test for each.
 
     Args:
         assertions: `assert` statements that call the function to write, all the same one.
         reference: A right program. What it defines is the program's, and everything else the assertion's.
         setup: Code that runs in the program before each test, for example to make objects of its classes.
+        imports: Code that runs before `setup`, and before each assertion.
 
     Raises:
         UserError: an assertion, the reference or the setup is not Python, the calls cannot be told from the rest, or
             the setup has an expression statement; the message names it.
     """
-    for statement in parsed(setup.strip(), "the setup").body:
+    setup = f"{imports}\n{setup}".strip()
+    for statement in parsed(setup, "the setup").body:
         if isinstance(statement, ast.Expr):
             # The judge would take its value for what a call of the assertion returned.
             raise UserError(
@@ -39,18 +41,13 @@ def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "") 
     functions = {name for name, _, _ in tests}
     if len(functions) != 1:
         raise UserError(f"the assertions call {len(functions)} functions ({', '.join(sorted(functions))})")
-    before = f"{setup.strip()}\n" if setup.strip() else ""
-    return TestSuite(
-        tuple(before + script for _, script, _ in tests), tuple(check for _, _, check in tests), functions.pop(), True
-    )
+    scripts = tuple(f"{setup}\n{script}".lstrip() for _, script, _ in tests)
+    checks = tuple(f"{imports}\n{check}".lstrip() for _, _, check in tests)
+    return TestSuite(scripts, checks, functions.pop(), True)
 
 
 def defined_names(program: str) -> frozenset[str]:
-    """The functions, classes and variables that a program defines at its top level.
-
-    Raises:
-        UserError: it is not a Python program.
-    """
+    """The functions, classes and variables that a program defines at its top level."""
     names = set()
     for statement in parsed(program, "the reference").body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -63,35 +60,20 @@ def defined_names(program: str) -> frozenset[str]:
 def imports_for(check: str, known: Collection[str]) -> str:
     """Imports of the standard library's modules that a check names without importing them; "" if there are none.
 
-    In the original harnesses a check finds the modules that the program happens to import.
-
-    Args:
-        check: Python code.
-        known: Names that the check gets.
-
-    Raises:
-        UserError: the check is not Python.
+    In the original harnesses a check finds the modules that the program happens to import. The check gets the names in
+    `known`. It must be Python, or UserError is raised.
     """
     tree = parsed(check, "the check")
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    bound |= {
-        (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
+    aliases = [node for node in ast.walk(tree) if isinstance(node, ast.alias)]
+    bound |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
     missing = sorted((used - bound - set(known) - _BUILTINS) & sys.stdlib_module_names)
     return "".join(f"import {name}\n" for name in missing)
 
 
 def _split(assertion: str, defined: Collection[str]) -> tuple[str, str, str]:
-    """The function that an assertion calls, the script and the check.
-
-    Raises:
-        UserError: the assertion is not one statement, calls no defined function or several, or calls it in a loop, in a
-            dictionary or under a condition.
-    """
+    """The function that an assertion calls, the script and the check."""
     assertion = assertion.strip()
     where = f"the assertion {assertion!r:.100}"
     tree = parsed(assertion, where)
@@ -134,11 +116,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def parsed(code: str, what: str) -> ast.Module:
-    """The syntax tree of some code.
-
-    Raises:
-        UserError: it is not Python; the message names it as `what`.
-    """
+    """The syntax tree of some code; raises UserError, which names the code as `what`, if it is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about escapes in the data's strings
             return ast.parse(code)

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.datasets.assertions import parsed
-from cobalt.datasets.literals import python_literal
+from cobalt.datasets.readings import python_literal
 from cobalt.datasets.sources import text_of
 from cobalt.judge.inside import evalplus_check
 from cobalt.stage.errors import UserError
-
-Row = dict[str, Any]
 
 
 def is_release_row(row: Mapping[str, Any]) -> bool:
@@ -26,12 +24,8 @@ def is_release_row(row: Mapping[str, Any]) -> bool:
     return row.get("plus_input") is not None
 
 
-def humaneval_plus_row(row: Row) -> Row:
-    """A row of HumanEval+ with its check as the field `test`.
-
-    Raises:
-        UserError: a field is missing or has another type.
-    """
+def humaneval_plus_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of HumanEval+ with its check as the field `test`; raises as `mbpp_plus_row`."""
     name = text_of(row, "entry_point")
     reference = text_of(row, "prompt") + text_of(row, "canonical_solution")
     call = f"candidate(*copy.deepcopy({_ARGUMENTS}))"
@@ -39,11 +33,10 @@ def humaneval_plus_row(row: Row) -> Row:
     return {**row, "test": f"{head}\ndef check(candidate):\n{body}\n"}
 
 
-def mbpp_plus_row(row: Row) -> Row:
+def mbpp_plus_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of MBPP+ with the fields `code`, `test_imports`, `test_list`, `test`, and the bare statement as `prompt`.
 
-    Raises:
-        UserError: a field is missing or has another type.
+    Raises UserError, which names the field, if one is bad.
     """
     identifier, name = text_of(row, "task_id"), text_of(row, "entry_point")
     number = identifier.removeprefix("Mbpp/")
@@ -69,7 +62,9 @@ def mbpp_plus_row(row: Row) -> Row:
 _ARGUMENTS = "arguments"
 
 
-def _check(row: Row, name: str, reference: str, inputs: Sequence[Any], call: str, indent: str = "") -> tuple[str, str]:
+def _check(
+    row: Mapping[str, Any], name: str, reference: str, inputs: Sequence[Any], call: str, indent: str = ""
+) -> tuple[str, str]:
     """What defines the check's helpers, and the statements that compare each call with the reference's."""
     atol = row.get("atol") or 0
     if isinstance(atol, bool) or not isinstance(atol, int | float) or atol < 0:
@@ -90,12 +85,12 @@ def _rules() -> str:
     return text.replace("from cobalt.judge.inside.numpy_stand_in import np", "import numpy as np")
 
 
-def _inputs(row: Row) -> list[list[Any]]:
+def _inputs(row: Mapping[str, Any]) -> list[list[Any]]:
     inputs: list[list[Any]] = []
     for field in ("base_input", "plus_input"):
-        given = row.get(field)
-        # A task of MBPP+ without added inputs has an empty object.
-        calls = list(given.values()) if isinstance(given, dict) else given
+        calls = row.get(field)
+        if calls == {}:  # a task of MBPP+ without added inputs
+            continue
         if not isinstance(calls, list) or not all(isinstance(arguments, list) for arguments in calls):
             raise UserError(f"field {field!r} is missing or not a list of argument lists")
         inputs += calls
@@ -104,13 +99,8 @@ def _inputs(row: Row) -> list[list[Any]]:
 
 def _statement(prompt: str) -> str:
     """The statement in a prompt of MBPP+: its docstring up to the assertion."""
-    body = parsed(prompt, "field 'prompt'").body
-    text = (
-        body[0].value.value
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-        else ""
-    )
-    if not isinstance(text, str) or not text.strip():
+    text = ast.get_docstring(parsed(prompt, "field 'prompt'"), clean=False)
+    if not text or not text.strip():
         raise UserError("field 'prompt' has no docstring with the statement")
     lines = text.strip().split("\n")
     return "\n".join(line for line in lines if not line.lstrip().startswith("assert ")).strip()

@@ -7,27 +7,26 @@ its authors publish on the Hugging Face Hub: HumanEval+ has HumanEval's fields; 
 (`cobalt.datasets.evalplus`).
 
 A check becomes one test (`cobalt.judge.asserting`). Which calls it makes is recorded with the reference program, in a
-sandbox (`cobalt.datasets.recorder`). A problem whose reference is refused, by its own check or by the judge, is left
-out and counted.
+sandbox (`cobalt.datasets.recorder`). A problem whose reference its check or the judge refuses is left out and counted.
 """
 
 import ast
-import functools
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic.dataclasses
 
 from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
-from cobalt.datasets.sources import local_rows, text_of, texts_of
+from cobalt.datasets.sources import decoded, field_of, local_rows, optional, read_each, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import LocalJudge, judge_or_local
@@ -37,9 +36,8 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, last_line
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.progress import track
-from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
-from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
+from cobalt.stage.tally import Tally, first_malformed, with_first
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +74,7 @@ class HumanEvalSettings:
     """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row, read.
 
     Attributes:
@@ -99,11 +96,7 @@ class Task:
 
 @stage
 async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None) -> Outcome:
-    """Write the problems in the file's order, and count them.
-
-    Args:
-        settings: What to do.
-        judge: Judges the reference programs; None: one in this process.
+    """Write the problems in the file's order, and count them; `judge` judges the reference programs.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
@@ -138,31 +131,11 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
 
 
 def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:
-    """The tasks of the file or data set, in its order; rows are counted, with those that cannot be read.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    read = _READERS[settings.data_set]
-    advice = "give a local copy by --input_file"
-    rows = (
-        local_rows(settings.input_file)
-        if settings.input_file
-        else hub_rows(HUB_NAMES[settings.data_set], "test", settings.revision, advice)
-    )
-    seen: set[str] = set()
-    for place, row in rows:
-        tally["read"] += 1
-        try:
-            task = read(row)
-        except UserError as error:
-            tally.malformed(place, error, row.get("task_id"))
-            continue
-        if task.id in seen:
-            tally.leave_out(REPEATED, task.id)
-            continue
-        seen.add(task.id)
-        yield task
+    """The tasks of the file or data set, in its order; rows are counted, with those that cannot be read."""
+    name, advice = HUB_NAMES[settings.data_set], "give a local copy by --input_file"
+    rows = local_rows(settings.input_file) if settings.input_file else hub_rows(name, "test", settings.revision, advice)
+    read = partial(_completion_task, data_set=settings.data_set)
+    return read_each(rows, _mbpp_plus_task if settings.data_set == "mbpp_plus" else read, "task_id", tally)
 
 
 async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
@@ -171,32 +144,30 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     Raises:
         InfrastructureError: the judge failed.
     """
+    suite = await _suite_or_reason(task, judge)
+    if isinstance(suite, TestSuite):
+        return suite
+    logger.warning("%s is left out: %s", task.id, suite)
+    return None
+
+
+async def _suite_or_reason(task: Task, judge: LocalJudge) -> TestSuite | str:
+    """The suite of a task's check, or why there is none."""
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(_program_of(recorder), request, judge.settings)
-    too_long = not isinstance(run, str) and run.output_bytes > judge.settings.output_bytes
-    if isinstance(run, str) or run.end != "exit" or run.status != 0 or too_long:
-        reason = run if isinstance(run, str) else last_line(run.stderr.decode("utf-8", "replace")) or run.end
-        logger.warning("%s is left out: its check refuses its reference (%s)", task.id, reason)
-        return None
-    calls = _calls(run.stdout)
-    if calls is None:
-        logger.warning("%s is left out: no call of its function by its check could be recorded", task.id)
-        return None
+    if isinstance(run, str):
+        return f"its check refuses its reference ({run})"
+    if run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
+        reason = last_line(run.stderr.decode("utf-8", "replace")) or run.end
+        return f"its check refuses its reference ({reason})"
+    calls = decoded(run.stdout)  # not a list where the reference or the check wrote as well
+    if not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
+        return "no call of its function by its check could be recorded"
     suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
     result = await judge.judge(task.reference, suite)
     if not result.all_passed:
-        logger.warning("%s is left out: the judge refuses its reference (%s)", task.id, result.verdicts[0].kind)
-        return None
+        return f"the judge refuses its reference ({result.verdicts[0].kind})"
     return suite
-
-
-def _calls(recorded: bytes) -> list[str] | None:
-    """The calls that the recorder wrote; None if there is none, or if the reference or the check wrote in its place."""
-    try:
-        calls = decode_json(recorded)
-    except UserError:
-        return None
-    return calls if isinstance(calls, list) and calls and all(isinstance(call, str) for call in calls) else None
 
 
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:
@@ -212,66 +183,47 @@ def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]
     }
 
 
-def _humaneval_task(row: dict[str, Any]) -> Task:
+def _completion_task(row: Mapping[str, Any], data_set: DataSet) -> Task:
+    """A task of HumanEval, or of HumanEval+ in either form."""
     if is_release_row(row):
-        raise UserError("field 'plus_input' is one of HumanEval+: give --data_set humaneval_plus")
-    return _completion_task(row)
-
-
-def _completion_task(row: dict[str, Any]) -> Task:
+        if data_set == "humaneval":
+            raise UserError("field 'plus_input' is one of HumanEval+: give --data_set humaneval_plus")
+        row = humaneval_plus_row(row)
+    elif data_set == "humaneval_plus" and _PLUS_INPUTS.search(text_of(row, "test")) is None:
+        raise UserError(
+            "field 'test' has no list 'inputs', which every check of HumanEval+ has: give the rows of"
+            f" {HUB_NAMES['humaneval_plus']}, or --data_set humaneval for those of HumanEval"
+        )
     prompt, name, test = text_of(row, "prompt"), text_of(row, "entry_point"), text_of(row, "test")
-    helpers = _without_function(prompt, name)
-    call = "" if _calls_check(test) else f"check({name})\n"
+    tree = parsed(prompt, "field 'prompt'")
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
+    helpers = ast.unparse(tree)
+    calls_itself = re.search(r"^check\(", test, re.MULTILINE) is not None  # as the original harness would
     return Task(
         text_of(row, "task_id"),
         name,
         render("complete", prompt=prompt.strip()),
         prompt + text_of(row, "canonical_solution"),
-        _ready(f"{helpers}\n{test}\n{call}", name),
+        _ready(f"{helpers}\n{test}\n{'' if calls_itself else f'check({name})'}\n", name),
         TestSuite((), (), name, True, prelude=helpers),
     )
 
 
-def _humaneval_plus_task(row: dict[str, Any]) -> Task:
-    if is_release_row(row):
-        return _completion_task(humaneval_plus_row(row))
-    if _PLUS_INPUTS.search(text_of(row, "test")) is None:
-        raise UserError(
-            "field 'test' has no list 'inputs', which every check of HumanEval+ has: give the rows of"
-            f" {HUB_NAMES['humaneval_plus']}, or --data_set humaneval for those of HumanEval"
-        )
-    return _completion_task(row)
-
-
-def _mbpp_plus_task(row: dict[str, Any]) -> Task:
+def _mbpp_plus_task(row: Mapping[str, Any]) -> Task:
     if is_release_row(row):
         row = mbpp_plus_row(row)
-    identifier = row.get("task_id")
-    if not isinstance(identifier, int | str):
-        raise UserError("field 'task_id' is missing or neither a string nor an integer")
+    identifier = str(field_of(row, "task_id", str, int)).removeprefix("Mbpp/")
     code, shown = text_of(row, "code"), texts_of(row, "test_list")
-    imports = "\n".join(texts_of(row, "test_imports")) if row.get("test_imports") is not None else ""
-    suite = assertion_suite(shown, code, imports)
-    suite = replace(suite, outputs=tuple(f"{imports}\n{check}".lstrip() for check in suite.outputs))
+    imports = "\n".join(optional(row, "test_imports", texts_of, []))
+    suite = assertion_suite(shown, code, imports=imports)
     assert suite.fn_name is not None
     question = render("question_with_tests", text=text_of(row, "prompt").strip(), tests=shown)
     check = _ready(f"{imports}\n{text_of(row, 'test')}\n", suite.fn_name)
-    return Task(f"MBPP+/{str(identifier).removeprefix('Mbpp/')}", suite.fn_name, question, code, check, suite)
-
-
-_READERS: dict[DataSet, Callable[[dict[str, Any]], Task]] = {
-    "humaneval": _humaneval_task,
-    "humaneval_plus": _humaneval_plus_task,
-    "mbpp_plus": _mbpp_plus_task,
-}
+    return Task(f"MBPP+/{identifier}", suite.fn_name, question, code, check, suite)
 
 
 def _ready(check: str, name: str) -> str:
-    """A check that can be run without numpy and asks for the same calls each time.
-
-    Raises:
-        UserError: it is not Python.
-    """
+    """A check that can be run without numpy and asks for the same calls each time."""
     stand_in = _program_of(numpy_stand_in)
     check = _NUMPY.sub(lambda _: stand_in[stand_in.index("from typing") :].rstrip(), check).strip() + "\n"
     imports = imports_for(check, {name})
@@ -279,23 +231,7 @@ def _ready(check: str, name: str) -> str:
     return seed + imports + check
 
 
-def _without_function(prompt: str, name: str) -> str:
-    """What a prompt has besides the function to complete: imports and helper functions.
-
-    Raises:
-        UserError: the prompt is not Python.
-    """
-    tree = parsed(prompt, "field 'prompt'")
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
-    return ast.unparse(tree)
-
-
-@functools.cache
+@cache
 def _program_of(module: ModuleType) -> str:
     """The source of a module that is run in a sandbox."""
     return Path(str(module.__file__)).read_text(encoding="utf-8")
-
-
-def _calls_check(test: str) -> bool:
-    """Whether a test already ends with the call of `check` that the original harness adds."""
-    return re.search(r"^check\(", test, re.MULTILINE) is not None

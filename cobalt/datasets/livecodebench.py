@@ -7,18 +7,19 @@ read out of them, so that nothing in them can run.
 """
 
 import base64
-import binascii
 import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic.dataclasses
 
-from cobalt.datasets.sources import local_rows
+from cobalt.datasets.sources import field_of, local_rows, read_each
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
@@ -30,7 +31,7 @@ from cobalt.stage.errors import tally as in_words
 from cobalt.stage.files import check_files
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
-from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
+from cobalt.stage.tally import Tally, first_malformed, with_first
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -44,6 +45,7 @@ _TEXT_OPCODES = frozenset(
 )
 OUTSIDE, KEPT, CALLED = "outside the dates", "kept", "of them called functions"
 _MOST_OPCODES = 16  # Python writes up to five
+_COPIED = ("question_id", "question_title", "platform", "contest_id", "contest_date")
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
 
 
@@ -75,9 +77,8 @@ class LiveCodeBenchSettings:
 def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
     """Write the problems of the window in the file's order, and count them.
 
-    A record has TACO-Cobalt's fields and, as the data set has them, `question_id`, `question_title`, `platform`,
-    `contest_id` and `contest_date`. `test_cases` are the public tests, then the private ones, which become the hidden
-    tests. A row that cannot be read is left out and counted. The result is either complete or absent.
+    A record has TACO-Cobalt's fields and some of the data set's. `test_cases` are the public tests, then the private
+    ones, which become the hidden tests. A row that cannot be read is left out and counted.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
@@ -108,105 +109,82 @@ def _problems(
     settings: LiveCodeBenchSettings, source: Path, prompts: PromptSet, tally: Tally
 ) -> Iterator[dict[str, Any]]:
     """The records of the window, counted into `tally` as they are read."""
-    seen = set()
-    for place, row in local_rows(source):
-        tally["read"] += 1
-        identifier = row.get("question_id")
-        try:
-            if not _in_window(row, settings):
-                tally.leave_out(OUTSIDE, identifier)
-                continue
-            record, suite = _problem(row, prompts, settings.paper_mode)
-        except UserError as error:
-            tally.malformed(place, error, identifier)
-            continue
-        if identifier in seen:
-            tally.leave_out(REPEATED, identifier)
-            continue
-        seen.add(identifier)
+    read = partial(_read, settings=settings, prompts=prompts)
+    for problem in read_each(local_rows(source), read, "question_id", tally):
         tally[KEPT] += 1
-        tally[CALLED] += suite.fn_name is not None
-        yield record
+        tally[CALLED] += problem.called
+        yield problem.record
     if not tally[KEPT]:
         raise UserError(f"{source}: no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
 
 
-def _in_window(row: Mapping[str, Any], settings: LiveCodeBenchSettings) -> bool:
-    text = _text(row, "contest_date")
+class _Read(NamedTuple):
+    """A problem: its id, its record, and whether a function is called."""
+
+    id: str
+    record: dict[str, Any]
+    called: bool
+
+
+def _read(row: Mapping[str, Any], settings: LiveCodeBenchSettings, prompts: PromptSet) -> _Read | str:
+    """The problem in a row, or why it is left out."""
+    text = field_of(row, "contest_date", str)
     try:
         day = datetime.fromisoformat(text).date()
     except ValueError:
         raise UserError(f"field 'contest_date' is {text!r}: it must be an ISO date") from None
-    return (settings.start_date is None or day >= settings.start_date) and (
-        settings.end_date is None or day <= settings.end_date
-    )
-
-
-def _problem(row: Mapping[str, Any], prompts: PromptSet, paper_mode: bool) -> tuple[dict[str, Any], TestSuite]:
-    """The record of a row, and its whole suite."""
-    public = _tests(_json(_text(row, "public_test_cases"), "public_test_cases"), "public_test_cases")
-    hidden = _tests(decode_private_tests(_text(row, "private_test_cases")), "private_test_cases")
+    if not (settings.start_date or day) <= day <= (settings.end_date or day):
+        return OUTSIDE
+    public = _tests(_json(field_of(row, "public_test_cases", str), "public_test_cases"), "public_test_cases")
+    hidden = _tests(decode_private_tests(field_of(row, "private_test_cases", str)), "private_test_cases")
     if not hidden:
         raise UserError("field 'private_test_cases' holds no test")
-    question = _text(row, "question_content")
-    fn_name = None if paper_mode else _function(row, public + hidden)
-    if paper_mode:
+    question = field_of(row, "question_content", str)
+    fn_name: str | None = None
+    grader: dict[str, Any] = {}
+    if settings.paper_mode:
         question = cut_question(question)
+    else:
+        fn_name = _function(row, public + hidden)
+        # As in LiveCodeBench's own grader, which puts a program on standard input into a function.
+        grader = {"prelude": GRADERS, "comparison": "lines", "top_level_return": fn_name is None}
     question = question.strip()
     if fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
-    suites = [_suite(tests, fn_name) for tests in (public + hidden, public, hidden)]
-    if not paper_mode:
-        # As in LiveCodeBench's own grader, which puts a program on standard input into a function.
-        grader: dict[str, Any] = {"prelude": GRADERS, "comparison": "lines", "top_level_return": fn_name is None}
-        suites = [replace(suite, **grader) for suite in suites]
-    kept = {name: row.get(name) for name in ("question_title", "platform", "contest_id", "contest_date")}
+    suites = [replace(_suite(tests, fn_name), **grader) for tests in (public + hidden, public, hidden)]
+    identifier = field_of(row, "question_id", str)
     record = {
-        "id": _text(row, "question_id"),
-        "difficulty": _text(row, "difficulty"),
+        "id": identifier,
+        "difficulty": field_of(row, "difficulty", str),
         "question": question,
         "test_cases": suites[0].to_json(),
         "instruction": prompts.first_turn(question, fn_name),
         "public_test_cases": suites[1].to_json(),
         "hidden_test_cases": suites[2].to_json(),
-        "question_id": row["question_id"],
     }
-    return record | kept, suites[0]
+    return _Read(identifier, record | {name: row.get(name) for name in _COPIED}, fn_name is not None)
 
 
 def cut_question(question: str) -> str:
     """The statement before its first example (the authors' preproc_lcb_test6.py)."""
-    for mark in _CUTS:
-        if mark in question:
-            return question.partition(mark)[0]
-    return question
+    mark = next((mark for mark in _CUTS if mark in question), None)
+    return question if mark is None else question.partition(mark)[0]
 
 
 def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
-    """Private tests from JSON, or from base64 of zlib of a pickled JSON string.
+    """Private tests from JSON, or from base64 of zlib of a pickled JSON string of at most `limit` bytes.
 
     The pickle is read opcode by opcode, and only the opcodes of a single string are accepted. No unpickler, however
-    restricted, reads it.
-
-    Args:
-        text: The field `private_test_cases`.
-        limit: Most bytes of the decompressed text.
-
-    Raises:
-        UserError: the text has neither form, or is larger than the limit.
+    restricted, reads it. Text of another form, or a larger one, raises UserError.
     """
     name = "private_test_cases"
     if text.lstrip().startswith("["):
         return _json(text, name)
-    try:
-        packed = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise UserError(f"field {name!r} is neither JSON nor base64") from None
     unpacker = zlib.decompressobj()
     try:
-        pickled = unpacker.decompress(packed, limit + 1)
-    except zlib.error:
-        raise UserError(f"field {name!r} is base64, but not of zlib's format") from None
+        pickled = unpacker.decompress(base64.b64decode(text, validate=True), limit + 1)
+    except (ValueError, zlib.error):
+        raise UserError(f"field {name!r} is neither JSON nor base64 of zlib's format") from None
     if len(pickled) > limit:
         raise UserError(f"field {name!r} unpacks to more than {limit} bytes, which no real problem does")
     if not unpacker.eof:
@@ -216,20 +194,17 @@ def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
 
 def _pickled_text(pickled: bytes) -> str:
     """The one string that a pickle holds."""
-    texts = []
     try:
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
-            if opcode.name not in _TEXT_OPCODES or number == _MOST_OPCODES:
-                raise UserError(
-                    f"field 'private_test_cases' holds a pickle of more than a text (opcode {opcode.name}), which could"
-                    " run code when loaded: do not use this file"
-                )
-            if isinstance(argument, str):
-                texts.append(argument)
+        opcodes = list(islice(pickletools.genops(pickled), _MOST_OPCODES + 1))
     except (ValueError, OverflowError):
         raise UserError("field 'private_test_cases' does not hold a whole pickle") from None
-    if len(texts) != 1:
-        raise UserError("field 'private_test_cases' does not hold the pickle of one text")
+    texts = [argument for _, argument, _ in opcodes if isinstance(argument, str)]
+    harmless = len(opcodes) <= _MOST_OPCODES and {opcode.name for opcode, _, _ in opcodes} <= _TEXT_OPCODES
+    if not harmless or len(texts) != 1:
+        raise UserError(
+            "field 'private_test_cases' is a pickle of something else than one text, which could run code when loaded:"
+            " do not use this file"
+        )
     return texts[0]
 
 
@@ -240,7 +215,7 @@ def _function(row: Mapping[str, Any], tests: list[dict[str, str]]) -> str | None
         return None
     if kinds != {"functional"}:
         raise UserError(f"its tests are of the kinds {sorted(kinds)}: they must all be 'stdin' or all 'functional'")
-    metadata = _json(_text(row, "metadata"), "metadata")
+    metadata = _json(field_of(row, "metadata", str), "metadata")
     name = metadata.get("func_name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name.isidentifier():
         raise UserError("field 'metadata' names no 'func_name', but the tests are 'functional'")
@@ -248,15 +223,11 @@ def _function(row: Mapping[str, Any], tests: list[dict[str, str]]) -> str | None
 
 
 def _suite(tests: list[dict[str, str]], fn_name: str | None) -> TestSuite:
-    inputs, outputs = [], []
-    for test in tests:
-        given, expected = test["input"], test["output"]
-        if fn_name is not None:
-            lines = [line for line in given.split("\n") if line.strip()]
-            given = call_input([_json(line, "input of a functional test") for line in lines])
-            expected = canonical_json(_json(expected, "output of a functional test"))
-        inputs.append(given)
-        outputs.append(expected)
+    inputs, outputs = [test["input"] for test in tests], [test["output"] for test in tests]
+    if fn_name is not None:
+        lines = [[line for line in stdin.split("\n") if line.strip()] for stdin in inputs]
+        inputs = [call_input([_json(line, "input of a functional test") for line in call]) for call in lines]
+        outputs = [canonical_json(_json(output, "output of a functional test")) for output in outputs]
     return TestSuite(tuple(inputs), tuple(outputs), fn_name)
 
 
@@ -266,13 +237,6 @@ def _tests(value: object, name: str) -> list[dict[str, str]]:
         isinstance(test, dict) and all(isinstance(test.get(key), str) for key in keys) for test in value
     ):
         raise UserError(f"field {name!r} is not a list of tests with the strings 'input', 'output' and 'testtype'")
-    return value
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str):
-        raise UserError(f"field {name!r} is missing or not a string")
     return value
 
 

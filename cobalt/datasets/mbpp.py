@@ -6,13 +6,12 @@ sanitized release is read as well; it has `prompt` for `text`, and `test_imports
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pydantic.dataclasses
 
 from cobalt.datasets.assertions import assertion_suite
-from cobalt.datasets.sources import local_rows, text_of, texts_of
+from cobalt.datasets.sources import field_of, local_rows, optional, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
@@ -56,15 +55,6 @@ class MbppSettings:
     """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A task of the three-shot prompt with its program."""
-
-    text: str
-    tests: list[str]
-    code: str
-
-
 @stage
 def mbpp(settings: MbppSettings) -> Outcome:
     """Write the problems of a split in the order of their ids, and count them.
@@ -106,31 +96,28 @@ def _rows(settings: MbppSettings, tally: Tally) -> dict[int, Row]:
     rows: dict[int, Row] = {}
     for place, row in source:
         tally["read"] += 1
-        identifier = row.get("task_id")
-        if not isinstance(identifier, int) or isinstance(identifier, bool):
-            tally.malformed(place, UserError("field 'task_id' is missing or not an integer"))
-        elif identifier in rows:
+        try:
+            identifier = field_of(row, "task_id", int)
+        except UserError as error:
+            tally.malformed(place, error)
+            continue
+        if identifier in rows:
             tally.leave_out(REPEATED, identifier)
+        elif row.get("text") is None and "prompt" in row:  # the sanitized release's name for `text`
+            rows[identifier] = place, row | {"text": row["prompt"]}
         else:
-            rows[identifier] = place, _in_form_of_full(row)
+            rows[identifier] = place, row
     return dict(sorted(rows.items()))
-
-
-def _in_form_of_full(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the sanitized release with the names of the full one: `text` is `prompt` there."""
-    return row if row.get("text") is not None or "prompt" not in row else row | {"text": row["prompt"]}
 
 
 def _problems(
     settings: MbppSettings, prompts: PromptSet, rows: Mapping[int, Row], tally: Tally
 ) -> Iterator[dict[str, Any]]:
     examples = _examples(rows) if settings.shots else []
-    kept = {task: row for task, row in rows.items() if settings.split in ("all", split_of(task))}
-    for task in [task for task in rows if task not in kept]:
-        tally.leave_out(OTHER_SPLIT, task)
-    if not kept and rows:
-        raise UserError(f"there is no task of the split {settings.split!r} among {len(rows)} tasks")
-    for task, (place, row) in kept.items():
+    for task, (place, row) in rows.items():
+        if settings.split not in ("all", split_of(task)):
+            tally.leave_out(OTHER_SPLIT, task)
+            continue
         try:
             record = _problem(row, settings, prompts, examples)
         except UserError as error:
@@ -144,36 +131,29 @@ def split_of(task: int) -> str:
     return next((name for name, ids in SPLITS.items() if task in ids), "other")
 
 
-def _examples(rows: Mapping[int, Row]) -> list[Example]:
-    missing = [task for task in EXAMPLES if task not in rows]
-    if missing:
-        raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {missing[0]}")
-    return [_example(*rows[task]) for task in EXAMPLES]
-
-
-def _example(place: str, row: dict[str, Any]) -> Example:
-    try:
-        return Example(text_of(row, "text"), texts_of(row, "test_list"), text_of(row, "code").strip())
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from None
-
-
-def _has(row: Mapping[str, Any], name: str) -> bool:
-    return row.get(name) is not None
+def _examples(rows: Mapping[int, Row]) -> list[dict[str, Any]]:
+    """The tasks of the three-shot prompt with their programs."""
+    examples = []
+    for task in EXAMPLES:
+        if task not in rows:
+            raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {task}")
+        place, row = rows[task]
+        try:
+            code = text_of(row, "code").strip()
+            examples.append({"text": text_of(row, "text"), "tests": texts_of(row, "test_list"), "code": code})
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+    return examples
 
 
 def _problem(
-    row: dict[str, Any], settings: MbppSettings, prompts: PromptSet, examples: list[Example]
+    row: dict[str, Any], settings: MbppSettings, prompts: PromptSet, examples: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The record of a row."""
     text, code, shown = text_of(row, "text"), text_of(row, "code"), texts_of(row, "test_list")
-    harder = (
-        texts_of(row, "challenge_test_list") if settings.challenge_tests and _has(row, "challenge_test_list") else []
-    )
-    setup = text_of(row, "test_setup_code") if _has(row, "test_setup_code") else ""
-    imports = "\n".join(texts_of(row, "test_imports")) if _has(row, "test_imports") else ""
-    every = assertion_suite(shown + harder, code, f"{imports}\n{setup}")
-    every = replace(every, outputs=tuple(f"{imports}\n{check}".lstrip() for check in every.outputs))
+    harder = optional(row, "challenge_test_list", texts_of, []) if settings.challenge_tests else []
+    imports = "\n".join(optional(row, "test_imports", texts_of, []))
+    every = assertion_suite(shown + harder, code, optional(row, "test_setup_code", text_of, ""), imports)
     question = render("question_with_tests", text=text, tests=shown)
     if settings.shots:
         instruction = render("three_shot", examples=examples, text=text, tests=shown)

@@ -2,17 +2,19 @@
 
 Where a test can be read in several ways, all suites come back, and a recorded solution decides which holds. For a call
 the judge wants one JSON value a line and canonical JSON (`cobalt.judge.calling`); a call with arguments that JSON lacks
-is an assertion test (`cobalt.judge.asserting`). The paper's way, everything joined
-with blanks, loses types, nesting and blanks within texts; it is kept as a named option. Nothing here runs a program.
+is an assertion test (`cobalt.judge.asserting`). The paper's way, everything joined with blanks, loses types, nesting
+and blanks within texts; it is kept as a named option.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from cobalt.datasets.literals import python_literal
+from cobalt.judge import ExecResult, Judge
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.problems.problem import TestSuite
+from cobalt.stage.retrying import retrying
 from cobalt.stage.rows import encode_json
 
 
@@ -29,13 +31,9 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
 
     JSON has only text as keys. The graders of APPS and TACO turn the keys of a first argument back into whole numbers
     where all of them look like these, so this reading comes first, then the one that does so in every argument and
-    within values, and the texts as they are last. The keys of returned values need nothing: the judge compares them as
-    texts.
-
-    Args:
-        fn_name: The function's name.
-        inputs: A list of arguments for each test; values as `parse_json` gives them.
-        outputs: The value that each call returns.
+    within values, and the texts as they are last. Where only keys within values look like numbers, the graders leave
+    them as they are, and so does the first reading. The keys of returned values need nothing: the judge compares them
+    as texts.
 
     Raises:
         UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or `fn_name` is not
@@ -46,19 +44,19 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     calls = [item for item in inputs if isinstance(item, list)]
     if len(calls) < len(inputs):
         raise UnreadableTests("an input is not a list of arguments")
-    values = [list(outputs)]
-    if all(isinstance(output, list) and len(output) == 1 for output in outputs):
-        values.insert(0, [output[0] for output in outputs if isinstance(output, list)])
+    lists_of_one = [output for output in outputs if isinstance(output, list) and len(output) == 1]
+    values: list[Sequence[object]] = [outputs]
+    if len(lists_of_one) == len(outputs):
+        values.insert(0, [output[0] for output in lists_of_one])
     try:
         first = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
         every = [[_all_whole_keys(argument) for argument in item] for item in calls]
-        numbered = [one for one in (first, every) if one != calls]
-        if len(numbered) == 2 and first == every:
-            numbered.pop()
-        # Where only keys within values look like numbers, the graders leave them as they are.
-        arguments = [*numbered, calls] if first != calls else [calls, *numbered]
+        arguments: list[list[list[Any]]] = []
+        for one in (first, every, calls):
+            if one not in arguments:
+                arguments.append(one)
         return tuple(
-            _call_suite(fn_name, one, results) if one is calls else _assertion_suite(fn_name, one, results)
+            (_call_suite if one == calls else _assertion_suite)(fn_name, one, results)
             for one in arguments
             for results in values
         )
@@ -99,13 +97,34 @@ def _all_whole_keys(value: Any) -> Any:
 
 
 _WHOLE = re.compile(r"-?\d{1,600}", re.ASCII)  # no longer than `int` reads under every limit
+_LONG = 2000  # bits; under every limit that can be set
+
+
+def python_literal(value: object) -> str:
+    """Python code of a value: `repr`, but such that it can always be compiled.
+
+    Integers that are too long for Python's limit are written in base 16, which has none, and NaN and infinite numbers
+    as calls of `float`.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{python_literal(key)}: {python_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(python_literal, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(python_literal, value)) + (",)" if len(value) == 1 else ")")
+    if isinstance(value, set) and value:
+        return "{" + ", ".join(map(python_literal, value)) + "}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _LONG:
+        return hex(value)
+    return repr(value)
 
 
 def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str = " ") -> TestSuite:
     """A suite of texts as they are and lists joined by `between`; the authors' preproc_taco.py joins by blanks.
 
-    Raises:
-        UnreadableTests: an item is neither a string nor a list.
+    Raises UnreadableTests if an item is neither a string nor a list.
     """
 
     def text(item: object) -> str:
@@ -125,21 +144,12 @@ def _word(item: object) -> str:
         return encode_json(item)
 
 
-Joined = Literal["words", "lines"]
-
-
 def text_readings(
-    inputs: Sequence[object], outputs: Sequence[object], likelier: Joined = "words"
+    inputs: Sequence[object], outputs: Sequence[object], likelier: Literal["words", "lines"] = "words"
 ) -> tuple[TestSuite, ...]:
     """The suites that a data set's texts may mean: lists as words (the paper) or as lines (APPS's and TACO's graders).
 
-    Args:
-        inputs: Standard inputs: texts, or lists of what is on them.
-        outputs: Standard outputs, likewise.
-        likelier: The reading that comes first.
-
-    Raises:
-        UnreadableTests: an item is neither a string nor a list.
+    The likelier reading comes first. Raises as `text_suite`.
     """
     words, lines = text_suite(inputs, outputs), text_suite(inputs, outputs, "\n")
     if words == lines:
@@ -147,7 +157,22 @@ def text_readings(
     return (words, lines) if likelier == "words" else (lines, words)
 
 
-def paper_call(fn_name: str, source: str) -> str:
-    """The line by which the authors' preproc_taco.py runs a function as a program; `source` is the problem's site."""
-    owner = "Solution()." if source == "leetcode" else ""
-    return f"\nprint({owner}{fn_name}(*input().split()))"
+async def judge_recorded(
+    judge: Judge, program: str, suite: TestSuite, *, stop_at_first_failure: bool = False
+) -> ExecResult:
+    """What `Judge.judge` returns; a judge that fails itself is asked three times, and then raises as it does."""
+    attempts = retrying(3, first_pause=0.2, longest_pause=10.0)
+    result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=stop_at_first_failure)
+    return result
+
+
+async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:
+    """The first of some readings of the tests that one of the programs passes; None if no program passes any.
+
+    Raises as `judge_recorded`; nothing is known of the readings then.
+    """
+    for program in programs:
+        for suite in readings:
+            if (await judge_recorded(judge, program, suite, stop_at_first_failure=True)).all_passed:
+                return suite
+    return None

@@ -38,20 +38,19 @@ async def recheck(path: Path, judge: Judge) -> list[Recheck]:
     Raises:
         UserError: the file cannot be read, or a line has neither kind of program.
     """
-    entries: list[tuple[str, bool, str | None, TestSuite]] = []
+
+    async def one(suite: TestSuite, name: str, recorded: bool, code: str | None) -> Recheck:
+        result = ExecResult.no_code(len(suite)) if code is None else await judge.judge(code, suite)
+        return Recheck(name, recorded, result)
+
+    programs: list[tuple[TestSuite, str, bool, str | None]] = []
     for place, record in read_rows(path):
         try:
             suite = TestSuite.parse(record.get("test_cases"))
-            entries.extend((name, recorded, code, suite) for name, recorded, code in _programs(record))
+            programs += [(suite, *program) for program in _programs(record)]
         except UserError as error:
             raise UserError(f"{path}, {place}: {error}") from None
-
-    async def one(name: str, recorded: bool, code: str | None, suite: TestSuite) -> Recheck:
-        if code is None:
-            return Recheck(name, recorded, ExecResult.no_code(len(suite)))
-        return Recheck(name, recorded, await judge.judge(code, suite))
-
-    return list(await asyncio.gather(*(one(*entry) for entry in entries)))
+    return list(await asyncio.gather(*(one(*program) for program in programs)))
 
 
 def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:

@@ -1,54 +1,123 @@
-"""Rows of a local file of a data set, one at a time, and fields of a row. `cobalt.problems.hub` has rows by name."""
+"""Rows of data sets, one at a time, their fields, and how converters work through them.
 
-from collections.abc import Iterator, Mapping
+`cobalt.problems.hub` has the rows of a data set by its name.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
 from cobalt.stage.errors import UserError
-from cobalt.stage.rows import read_rows
+from cobalt.stage.manifest import write_summary
+from cobalt.stage.records import RecordId
+from cobalt.stage.rows import decode_json, read_rows
+from cobalt.stage.run import Each, Outcome
+from cobalt.stage.tally import REPEATED, Summary, Tally
+
+_NAMES = {str: "a string", int: "an integer"}
+
+
+class Identified(Protocol):
+    """What a converter makes of a row."""
+
+    @property
+    def id(self) -> RecordId: ...  # noqa: D102 - unique in the data set
+
+
+Item = TypeVar("Item", bound=Identified)
 
 
 def local_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file in any form of `cobalt.stage.rows`, in its order.
-
-    Raises:
-        UserError: another kind of file, unreadable or truncated.
-    """
+    """The rows of a file in any form of `cobalt.stage.rows`, in its order; raises as `read_rows`."""
     for place, row in read_rows(path):
         yield f"{path}, {place}", row
 
 
-def field_of(row: Mapping[str, Any], name: str) -> Any:
-    """A field that every row of a data set has; None where it is null.
+def read_each(
+    rows: Iterable[Row], read: Callable[[Mapping[str, Any]], Item | str], id_field: str, tally: Tally
+) -> Iterator[Item]:
+    """What `read` makes of each row, once for each id; other rows are counted.
 
-    Raises:
-        UserError: the row does not have it, so that it is one of another data set.
+    `read` refuses a row, or returns the reason to leave it out.
     """
-    if name not in row:
+    seen = set()
+    for place, row in rows:
+        tally["read"] += 1
+        try:
+            item = read(row)
+        except UserError as error:
+            tally.malformed(place, error, row.get(id_field))
+            continue
+        if isinstance(item, str):
+            tally.leave_out(item, row.get(id_field))
+        elif item.id in seen:
+            tally.leave_out(REPEATED, item.id)
+        else:
+            seen.add(item.id)
+            yield item
+
+
+async def judge_each(
+    result: Each,
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[Mapping[str, Any]]],
+    count: Callable[[], Summary],
+) -> Outcome:
+    """Write the record that `work` makes of each item by judging (`cobalt.stage.run.Each`), and then the counts.
+
+    A result that was begun is continued, and one that is finished is left as it is.
+    """
+    with result:
+        summary = result.summary()
+        if summary is None:
+            failed = await result.make(
+                items, lambda item: item.id, work, concurrency=programs_at_a_time(), description=result.path.name
+            )
+            if failed:
+                return Outcome(failed=failed)
+            summary = count()
+            write_summary(result.path, summary)
+    return Outcome(summary=summary)
+
+
+def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    """A field that every row of a data set has.
+
+    Raises UserError, which names the field, if it is missing or not of one of the `kinds` (`str`, `int`); without kinds
+    every value is right, also null.
+    """
+    if not kinds and name not in row:
         raise UserError(f"field {name!r} is missing")
-    return row[name]
-
-
-def text_of(row: dict[str, Any], name: str) -> str:
-    """A field of a row that must be a string, with newlines as line ends.
-
-    Raises:
-        UserError: it is missing or not a string; the message names it.
-    """
     value = row.get(name)
-    if not isinstance(value, str):
-        raise UserError(f"field {name!r} is missing or not a string")
-    return value.replace("\r\n", "\n")
+    if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
+        wanted = " or ".join(_NAMES[kind] for kind in kinds)
+        raise UserError(f"field {name!r} is missing or of a wrong type: it must be {wanted}")
+    return value
 
 
-def texts_of(row: dict[str, Any], name: str) -> list[str]:
-    """A field of a row that must be a list of strings, with newlines as line ends.
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """A field of a row that must be a string, with newlines as line ends; raises as `field_of`."""
+    return str(field_of(row, name, str)).replace("\r\n", "\n")
 
-    Raises:
-        UserError: it is missing or not a list of strings; the message names it.
-    """
+
+def texts_of(row: Mapping[str, Any], name: str) -> list[str]:
+    """A field of a row that must be a list of strings, with newlines as line ends; raises as `field_of`."""
     value = row.get(name)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise UserError(f"field {name!r} is missing or not a list of strings")
     return [item.replace("\r\n", "\n") for item in value]
+
+
+def optional(row: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any], str], Any], default: Any) -> Any:
+    """What `read` makes of a field; the default where it is missing or null."""
+    return default if row.get(name) is None else read(row, name)
+
+
+def decoded(value: object) -> Any:
+    """The JSON value of a text; None where the text is empty or not JSON. Any other value as it is."""
+    try:
+        return decode_json(value) if isinstance(value, str | bytes) else value
+    except UserError:
+        return None

@@ -1,13 +1,13 @@
 """Public and hidden tests for problems that have only `test_cases`: the first tests are public, the rest are hidden."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic.dataclasses
 
-from cobalt.problems.problem import Problem, TestSuite, has_tests, load_problems
+from cobalt.problems.problem import Problem, has_tests, load_problems
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
@@ -18,19 +18,13 @@ from cobalt.stage.tally import Summary
 
 logger = logging.getLogger(__name__)
 
-PUBLIC_TESTS = 4
-"""Public tests of a problem, as in the paper."""
-
-ENOUGH_HIDDEN = 4
-"""With fewer hidden tests than this, a wrong program may well pass them all."""
-
+PUBLIC_TESTS = 4  # of a problem, as in the paper
+ENOUGH_HIDDEN = 4  # with fewer hidden tests, a wrong program may well pass them all
 _KEYS = ("inputs", "outputs", "fn_name", "asserts")
-
-_SPLIT = ("public_test_cases", "hidden_test_cases")
 
 
 def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str, Any]:
-    """The record of a problem with public and hidden tests.
+    """The record of a problem with public and hidden tests, in the form of its tests: a mapping, or its JSON.
 
     A problem that has either field is left as it is. Otherwise the first `public_tests` tests are public, and fewer
     where that many would leave no hidden test.
@@ -42,26 +36,24 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     if public_tests < 1:
         raise UserError(f"--public_tests is {public_tests}: it must be 1 or more, because feedback comes from them")
     record = dict(problem.record)
-    if any(has_tests(record, field) for field in _SPLIT):
+    if has_tests(record, "public_test_cases") or has_tests(record, "hidden_test_cases"):
         return record
-    _check_keys(problem)
+    as_text = isinstance(record["test_cases"], str)
+    tests = decode_json(record["test_cases"]) if as_text else record["test_cases"]
+    unknown = sorted({key for key, value in tests.items() if value is not None} - set(_KEYS))
+    if unknown:  # such as a misspelt fn_name
+        raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
     count = len(problem.tests)
     if count < 2:
         raise UserError(
             f"problem {problem.id!r} has {count} test, and 2 are needed: one public, for feedback, and one hidden"
         )
     cut = min(public_tests, count - 1)
-    suites = problem.tests.select(range(cut)), problem.tests.select(range(cut, count))
-    return record | {field: _like(suite, record["test_cases"]) for field, suite in zip(_SPLIT, suites, strict=True)}
-
-
-def _check_keys(problem: Problem) -> None:
-    """Raise if the tests have a key that nothing reads, such as a misspelt `fn_name`."""
-    tests = problem.record["test_cases"]
-    tests = decode_json(tests) if isinstance(tests, str) else tests
-    unknown = sorted({key for key, value in tests.items() if value is not None} - set(_KEYS))
-    if unknown:
-        raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
+    public, hidden = problem.tests.select(range(cut)), problem.tests.select(range(cut, count))
+    return record | {
+        "public_test_cases": public.to_json() if as_text else public.to_record(),
+        "hidden_test_cases": hidden.to_json() if as_text else hidden.to_record(),
+    }
 
 
 def split_problem_file(
@@ -69,21 +61,15 @@ def split_problem_file(
 ) -> int:
     """Write the problems of a file, all with public and hidden tests; returns how many were split.
 
-    Warns of problems with so few hidden tests that verdicts on them say little.
-
-    Args:
-        source: The problems.
-        result: The file to write; if it exists, it must have the same content.
-        public_tests: See `split_tests`.
-        problems: Those of the file to write; None: all.
+    Warns of problems with so few hidden tests that verdicts on them say little. A result that exists must have the same
+    content. Only `problems` of the file are written if they are given.
 
     Raises:
-        UserError: a file cannot be read or written, the result exists with other problems, a problem is malformed, or
-            one has too few tests; it is named.
+        UserError: a file cannot be read or written, the result exists with other problems, or a problem is malformed or
+            has too few tests; it is named.
     """
     check_files([source], [result])
-    problems = load_problems(source) if problems is None else problems
-    records = _split_all(source, problems, public_tests)
+    records, summary = _split_all(source, problems or load_problems(source), public_tests)
     content = b"".join(map(encode_record, records))
     if not result.exists():
         with replacing(result) as handle:
@@ -93,7 +79,7 @@ def split_problem_file(
             f"{result} exists and holds other problems than those of this command, or other public tests: name another"
             " output folder"
         )
-    return sum(record != problem.record for record, problem in zip(records, problems, strict=True))
+    return int(summary["problems"]["split"])
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -119,44 +105,32 @@ def split(settings: SplitSettings) -> Outcome:
     Raises:
         UserError: as `split_problem_file`, or the result was made with another input or number of tests.
     """
-    source, public_tests = settings.input_file, settings.public_tests
-    problems = load_problems(source)
-    records = _split_all(source, problems, public_tests)
-    summary: Summary = {
-        "problems": {"read": len(problems), "split": 0, "left as they are": 0},
-        "tests of those split": {"public": 0, "hidden": 0},
-    }
-    for record, problem in zip(records, problems, strict=True):
-        if record == problem.record:
-            summary["problems"]["left as they are"] += 1
-            continue
-        summary["problems"]["split"] += 1
-        public = len(TestSuite.parse(record["public_test_cases"]))
-        summary["tests of those split"]["public"] += public
-        summary["tests of those split"]["hidden"] += len(problem.tests) - public
-    with whole(settings.output_file, {"stage": "split", "public_tests": public_tests}, [source]) as result:
+    source = settings.input_file
+    records, summary = _split_all(source, load_problems(source), settings.public_tests)
+    with whole(settings.output_file, {"stage": "split", "public_tests": settings.public_tests}, [source]) as result:
         result.write(records)
         result.summary = summary
     return problems_made(summary, "Tests", settings.output_file)
 
 
-def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> list[dict[str, Any]]:
-    """The records of problems with public and hidden tests; warns of few hidden ones."""
+def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> tuple[list[dict[str, Any]], Summary]:
+    """The records of problems with public and hidden tests, and counts; warns of few hidden ones."""
     try:
         records = [split_tests(problem, public_tests) for problem in problems]
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    split = [record for record, problem in zip(records, problems, strict=True) if record != problem.record]
-    few = sum(len(TestSuite.parse(record["hidden_test_cases"])) < ENOUGH_HIDDEN for record in split)
+    split = [Problem.parse(record) for record, one in zip(records, problems, strict=True) if record != one.record]
+    few = sum(len(problem.hidden_tests) < ENOUGH_HIDDEN for problem in split)
     if few:
         logger.warning(
             "%d of %d problems have fewer than %d hidden tests, which a wrong program may pass: the first %d tests of a"
             " problem are public, so give %d or more",
             *(few, len(problems), ENOUGH_HIDDEN, public_tests, public_tests + ENOUGH_HIDDEN),
         )
-    return records
-
-
-def _like(suite: TestSuite, original: object) -> object:
-    """The suite in the form that the problem's tests have: a mapping, or a JSON string."""
-    return suite.to_record() if isinstance(original, Mapping) else suite.to_json()
+    return records, {
+        "problems": {"read": len(problems), "split": len(split), "left as they are": len(problems) - len(split)},
+        "tests of those split": {
+            "public": sum(len(problem.public_tests) for problem in split),
+            "hidden": sum(len(problem.hidden_tests) for problem in split),
+        },
+    }

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from cobalt.datasets.readings import (
-    UnreadableTests,
-    call_readings,
-    paper_call,
-    text_readings,
-    text_suite,
-)
-from cobalt.datasets.sources import field_of
+from cobalt.datasets.readings import UnreadableTests, call_readings, text_readings, text_suite
+from cobalt.datasets.sources import decoded, field_of
 from cobalt.datasets.texts import with_starter_code
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.rows import decode_json
 
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
@@ -46,8 +39,7 @@ class Candidate:
     """A row that passed the rules on its form; its solutions are still to be judged.
 
     Attributes:
-        id: As the source has it.
-        difficulty: As the source has it.
+        id: As the source has it, as the difficulty.
         question: The statement; with the starter code, for function problems that have one.
         readings: What its tests may mean; the first that a solution passes holds.
         programs: Recorded solutions, ready to be judged.
@@ -65,7 +57,7 @@ class Candidate:
 def read_row(
     row: Mapping[str, Any], function_tests: FunctionTests, max_tests: int, authors_order: bool = False
 ) -> Candidate | Rule:
-    """Apply the rules on form to a row.
+    """The candidate in a row of the data set, or the first rule on form that drops the row.
 
     Args:
         row: In the data set's schema; `input_output` is an object or its JSON.
@@ -73,22 +65,14 @@ def read_row(
         max_tests: Most tests to keep, see `capped_places`.
         authors_order: The order of capped tests, see there.
 
-    Returns:
-        The candidate, or the first rule that drops the row.
-
     Raises:
         UserError: a field is missing or of a wrong type; it is named.
     """
-    identifier = _field(row, "id", (str, int))
-    question = _field(row, "question", (str,))
-    source = row.get("source")
+    identifier = field_of(row, "id", str, int)
+    question = field_of(row, "question", str)
     difficulty = row.get("difficulty")
     solutions = _solutions(row)
-    tests = field_of(row, "input_output")
-    try:
-        tests = decode_json(tests) if isinstance(tests, str) else tests
-    except UserError:  # not JSON, half of a surrogate pair, or a number or a nesting that Python does not read
-        return Rule.TYPES
+    tests = decoded(field_of(row, "input_output"))
     if not isinstance(tests, dict):
         return Rule.TYPES
     inputs, outputs, fn_name = (tests.get(name) for name in ("inputs", "outputs", "fn_name"))
@@ -96,13 +80,14 @@ def read_row(
         return Rule.TYPES
     if len(inputs) < MIN_TESTS:
         return Rule.FEW_TESTS
-    behind = ""
+    call = ""
     try:
         if fn_name and function_tests == "call":
             readings = call_readings(fn_name, inputs, outputs)
         elif fn_name:
             readings = (text_suite(inputs, outputs),)
-            behind = paper_call(str(fn_name), str(source))
+            owner = "Solution()." if row.get("source") == "leetcode" else ""
+            call = f"\nprint({owner}{fn_name}(*input().split()))"  # as in the authors' preproc_taco.py
         else:
             readings = text_readings(inputs, outputs)
     except UnreadableTests:
@@ -111,7 +96,7 @@ def read_row(
         return Rule.IMAGE
     if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
         return Rule.SHORT
-    kept = capped_places(readings[0].inputs, max_tests, authors_order)
+    selected = capped_places(readings[0].inputs, max_tests, authors_order)
     statement = question.strip()
     if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
@@ -119,10 +104,19 @@ def read_row(
         identifier,
         difficulty if isinstance(difficulty, str) else "UNKNOWN_DIFFICULTY",
         statement,
-        tuple(reading.select(kept) for reading in readings),
-        tuple(f"{solution.strip()}{behind}" for solution in solutions),
-        len(inputs) - len(kept),
+        tuple(reading.select(selected) for reading in readings),
+        tuple(f"{solution.strip()}{call}" for solution in solutions),
+        len(inputs) - len(selected),
     )
+
+
+def _solutions(row: Mapping[str, Any]) -> list[str]:
+    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string; null if there are none."""
+    value = field_of(row, "solutions")
+    solutions = [] if value is None else decoded(value)
+    if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
+        raise UserError("field 'solutions' is not a list of strings")
+    return solutions
 
 
 def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
@@ -134,51 +128,20 @@ def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = F
     """
     if len(inputs) <= max_tests:
         return list(range(len(inputs)))
-    longest_first = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
+    longest_first = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
     shortest = max_tests // 4
-    kept = longest_first[len(inputs) - shortest :] + longest_first[: max_tests - shortest]
-    return kept if authors_order else sorted(kept)
+    selected = longest_first[len(inputs) - shortest :] + longest_first[: max_tests - shortest]
+    return selected if authors_order else sorted(selected)
 
 
 def easiest_places(suite: TestSuite, count: int, passes: Sequence[int] | None) -> list[int]:
     """The tests to make public, in their order.
 
     Those that the most recorded attempts pass (the paper), and of equally easy ones, or without recorded attempts,
-    those with the shortest inputs; the earlier first.
-
-    Args:
-        suite: All tests of a problem.
-        count: How many.
-        passes: How many attempts passed each test; None: no attempts are known.
+    those with the shortest inputs; the earlier first. `passes` has how many attempts passed each test.
     """
 
-    def rank(place: int) -> tuple[int, int, int]:
-        return (-passes[place] if passes is not None else 0, len(suite.inputs[place]), place)
+    def rank(index: int) -> tuple[int, int]:
+        return (-passes[index] if passes else 0, len(suite.inputs[index]))
 
     return sorted(sorted(range(len(suite)), key=rank)[:count])
-
-
-def _field(row: Mapping[str, Any], name: str, types: tuple[type, ...]) -> Any:
-    value = row.get(name)
-    if not isinstance(value, types) or isinstance(value, bool):
-        raise UserError(f"field {name!r} is missing or of a wrong type: it must be {' or '.join(map(_named, types))}")
-    return value
-
-
-def _named(kind: type) -> str:
-    return {str: "a string", int: "an integer", list: "a list"}[kind]
-
-
-def _solutions(row: Mapping[str, Any]) -> list[str]:
-    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string; null if there are none."""
-    if field_of(row, "solutions") is None:
-        return []
-    solutions = _field(row, "solutions", (list, str))
-    if isinstance(solutions, str):
-        try:
-            solutions = decode_json(solutions)
-        except UserError:
-            solutions = None
-    if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
-        raise UserError("field 'solutions' is not a list of strings")
-    return solutions

@@ -35,8 +35,13 @@ class DataSet(NamedTuple):
     revision: str | None
     split: str | None
 
+    def cached(self, version: str) -> Path:
+        """The file of its rows at a commit, in the cache."""
+        name = re.sub(r"[^\w.-]+", "--", self.name.strip("/"))
+        return cache_folder("hub") / f"{name}@{version}" / f"{self.split or 'all'}.jsonl"
 
-def input_file(given: Path) -> Path:
+
+def input_file(named: Path) -> Path:
     """The file that a user named: the path itself, or, for a data set, a JSONL file of its rows in the cache.
 
     The cache is `$XDG_CACHE_HOME/cobalt/hub`, by default `~/.cache/cobalt/hub`. A name of the Hub is asked for its
@@ -46,20 +51,53 @@ def input_file(given: Path) -> Path:
         UserError: a data set that does not exist or cannot be reached, or that has several splits of which none is
             named.
     """
-    data_set = _data_set(given)
+    data_set = _data_set(named)
     if data_set is None:
-        return given
+        return named
     local = Path(data_set.name).is_dir()
-    version = data_set.revision or "main"
-    if not local:
-        version = _commit(data_set)
-    cached = _cached(data_set, version)
+    version = "main" if local else _commit(data_set)
+    cached = data_set.cached(version)
     if local or not cached.exists():
         with replacing(cached) as handle:
             for _, row in hub_rows(data_set.name, data_set.split, None if local else version):
                 handle.write((encode_json(row, ensure_ascii=False) + "\n").encode())
-    logger.info("the input is %s, as %s", given, cached)
+    logger.info("the input is %s, as %s", named, cached)
     return cached
+
+
+def _data_set(named: Path) -> DataSet | None:
+    """The data set that a path names; None for a file, also one that does not exist."""
+    name, _, split = str(named).partition(":")
+    if named.is_file():
+        return None
+    if Path(name).is_dir():
+        return DataSet(name, None, split or None)
+    name, _, revision = name.partition("@")
+    if name.endswith(_FILE_SUFFIXES) or not _NAME.fullmatch(name) or Path(name).parent.exists():
+        return None
+    return DataSet(name, revision or None, split or None)
+
+
+def _commit(data_set: DataSet) -> str:
+    """The newest commit of a revision; without a network, the newest that is in the cache."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return str(HfApi().dataset_info(data_set.name, revision=data_set.revision, timeout=20).sha)
+    except HfHubHTTPError as error:
+        raise UserError(f"the Hub has no data set {data_set.name} that you may read: {_first_line(error)}") from None
+    except (HTTPError, OSError) as error:
+        pattern = data_set.cached("*")
+        earlier = sorted(pattern.parent.parent.glob(f"{pattern.parent.name}/{pattern.name}"), key=os.path.getmtime)
+        if not earlier:
+            raise UserError(
+                f"cannot read {data_set.name}: it is not a file here, and the Hub does not answer"
+                f" ({_first_line(error)})"
+            ) from None
+        logger.warning("the Hub does not answer; the rows of %s are those of an earlier time", data_set.name)
+        return earlier[-1].parent.name.rpartition("@")[2]
 
 
 def hub_rows(
@@ -91,13 +129,7 @@ def hub_rows(
 
 
 def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
-    """A file of a data set on the Hub, downloaded into the Hub's cache.
-
-    Args:
-        name: `owner/name`.
-        file: Its path there.
-        revision: Branch, tag or commit.
-        advice: What else the user could give; the message of an error ends with it.
+    """A file of a data set on the Hub, by its path there, downloaded into the Hub's cache; arguments as of `hub_rows`.
 
     Raises:
         UserError: no network, or no such file.
@@ -106,6 +138,28 @@ def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
+
+
+@contextmanager
+def _asking(what: str, advice: str | None) -> Iterator[None]:
+    """Turn whatever the Hub and its libraries raise into one sentence, and silence their warnings of each attempt.
+
+    Raises:
+        UserError: the libraries are not installed, or they failed.
+    """
+    try:
+        from datasets.exceptions import DatasetsError
+        from httpx import HTTPError
+        from pyarrow import ArrowException
+    except ImportError:
+        raise UserError(f"to read {what}, install `datasets` (scripts/setup.sh --profile cpu)") from None
+    logger.info("%s comes from the Hugging Face Hub, or from its cache", what)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        yield
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
+        advised = f": {advice}" if advice else ""
+        raise UserError(f"cannot read {what} ({_first_line(error)}){advised}") from None
 
 
 def check_target(target: str) -> None:
@@ -117,8 +171,12 @@ def check_target(target: str) -> None:
     Raises:
         UserError: the target is neither, the folder holds files of others, or there is no token for the Hub.
     """
-    if _is_folder(target):
-        _check_folder(Path(target).expanduser())
+    folder = _folder(target)
+    if folder is not None:
+        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder / "README.md"):
+            raise UserError(
+                f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder"
+            )
         return
     if not _NAME.fullmatch(target):
         raise UserError(f"--push_to_hub {target}: give owner/name, or a folder that begins with / or ./")
@@ -126,6 +184,15 @@ def check_target(target: str) -> None:
 
     if get_token() is None:
         raise UserError("--push_to_hub needs a token of the Hub: run `hf auth login`, or set HF_TOKEN")
+
+
+def _folder(target: str) -> Path | None:
+    return Path(target).expanduser() if target.startswith(("/", ".", "~")) else None
+
+
+def _is_ours(card: Path) -> bool:
+    """Whether a README.md is one that `push` wrote."""
+    return card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
 
 
 def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model", "dataset"]) -> str:
@@ -145,8 +212,16 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
         InfrastructureError: the Hub does not answer.
     """
     check_target(target)
-    if _is_folder(target):
-        return _copy(Path(target).expanduser(), files, card)
+    folder = _folder(target)
+    if folder is not None:
+        try:
+            for name, path in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, folder / name)
+            (folder / "README.md").write_text(card, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write into {folder}: {error.strerror}") from None
+        return str(folder)
     from httpx import HTTPError
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -157,13 +232,10 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
     try:
         api.create_repo(target, repo_type=kind, private=True, exist_ok=True)
         commit = api.create_commit(target, operations, commit_message="Upload by cobalt", repo_type=kind)
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        if status in (400, 401, 403, 404, 409):
-            raise UserError(f"the Hub refuses the upload to {target} ({status}): {_first_line(error)}") from None
-        raise InfrastructureError(f"the upload to {target} failed: {_first_line(error)}") from None
     except (HTTPError, OSError) as error:
-        raise InfrastructureError(f"the upload to {target} failed: {_first_line(error)}") from None
+        refused = isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404, 409)
+        message = f"the Hub did not take the upload to {target}: {_first_line(error)}"
+        raise (UserError if refused else InfrastructureError)(message) from None
     return str(commit.repo_url or target)
 
 
@@ -177,13 +249,14 @@ def policy_files(folder: Path) -> dict[str, Path]:
 
 
 _CARD_TAG = "tags:\n- cobalt\n"
-"""What the card of every upload holds."""
+_CARD = f"---\n{_CARD_TAG}- code\n{{metadata}}---\n\n# {{title}}\n\n{{text}}\n"
 
 
 def policy_card(base: str, how: str) -> str:
     """The README.md of a policy: what it was trained from, and how."""
-    metadata = f"library_name: transformers\ntags:\n- cobalt\n- code\n{_base(base)}"
-    return f"---\n{metadata}---\n\n# A policy trained with Cobalt\n\nTrained from {code(base)}. {how}\n"
+    metadata = "library_name: transformers\n" + (f"base_model: {base}\n" if _NAME.fullmatch(base) else "")
+    text = f"Trained from {code(base)}. {how}"
+    return _CARD.format(metadata=metadata, title="A policy trained with Cobalt", text=text)
 
 
 def code(text: str) -> str:
@@ -193,105 +266,8 @@ def code(text: str) -> str:
 
 def trajectories_card(file: str, about: str) -> str:
     """The README.md of trajectories, by which `datasets` finds their file."""
-    metadata = f"tags:\n- cobalt\n- code\nconfigs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
-    return f"---\n{metadata}---\n\n# Trajectories of multi-turn code generation\n\n{about}\n"
-
-
-def _base(name: str) -> str:
-    return f"base_model: {name}\n" if _NAME.fullmatch(name) else ""
-
-
-@contextmanager
-def _asking(what: str, advice: str | None) -> Iterator[None]:
-    """Turn whatever the Hub and its libraries raise into one sentence, and silence their warnings of each attempt.
-
-    Raises:
-        UserError: the libraries are not installed, or they failed.
-    """
-    try:
-        from datasets.exceptions import DatasetsError
-        from httpx import HTTPError
-        from pyarrow import ArrowException
-    except ImportError:
-        raise UserError(
-            f"cannot read {what}: data sets by name need `datasets` (scripts/setup.sh --profile cpu)"
-        ) from None
-    logger.info("%s comes from the Hugging Face Hub, or from its cache", what)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    try:
-        yield
-    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
-        instead = f": {advice}" if advice else ""
-        raise UserError(f"cannot read {what} ({_first_line(error)}){instead}") from None
-
-
-def _data_set(given: Path) -> DataSet | None:
-    """The data set that a path names; None for a file, also one that does not exist."""
-    text = str(given)
-    if given.is_file():
-        return None
-    name, _, split = text.partition(":")
-    if Path(name).is_dir():
-        return DataSet(name, None, split or None)
-    name, _, revision = name.partition("@")
-    if name.endswith(_FILE_SUFFIXES) or not _NAME.fullmatch(name) or Path(name).parent.exists():
-        return None
-    return DataSet(name, revision or None, split or None)
-
-
-def _cached(data_set: DataSet, version: str) -> Path:
-    name = re.sub(r"[^\w.-]+", "--", data_set.name.strip("/"))
-    return cache_folder("hub") / f"{name}@{version}" / f"{data_set.split or 'all'}.jsonl"
-
-
-def _commit(data_set: DataSet) -> str:
-    """The newest commit of a revision; without a network, the newest that is in the cache."""
-    from httpx import HTTPError
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return str(HfApi().dataset_info(data_set.name, revision=data_set.revision, timeout=20).sha)
-    except HfHubHTTPError as error:
-        raise UserError(f"the Hub has no data set {data_set.name} that you may read: {_first_line(error)}") from None
-    except (HTTPError, OSError) as error:
-        pattern = _cached(data_set, "*")
-        known = sorted(pattern.parent.parent.glob(f"{pattern.parent.name}/{pattern.name}"), key=os.path.getmtime)
-        if not known:
-            raise UserError(
-                f"cannot read {data_set.name}: there is no such file here, and the Hub cannot be reached"
-                f" ({_first_line(error)})"
-            ) from None
-        logger.warning("the Hub cannot be reached; the rows of %s are those of an earlier time", data_set.name)
-        return known[-1].parent.name.rpartition("@")[2]
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise if a folder holds files, but no card that `push` wrote."""
-    card = folder / "README.md"
-    try:
-        if not folder.exists() or not any(folder.iterdir()):
-            return
-        ours = card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}") from None
-    if not ours:
-        raise UserError(f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder")
-
-
-def _copy(folder: Path, files: Mapping[str, Path], card: str) -> str:
-    try:
-        for name, path in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
-        (folder / "README.md").write_text(card, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror}") from None
-    return str(folder)
-
-
-def _is_folder(target: str) -> bool:
-    return target.startswith(("/", ".", "~"))
+    metadata = f"configs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
+    return _CARD.format(metadata=metadata, title="Trajectories of multi-turn code generation", text=about)
 
 
 def _first_line(error: Exception) -> str:

@@ -9,20 +9,22 @@ module judges no programs and builds no prompts.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import FailFast, Field, StrictBool, TypeAdapter
 
 from cobalt.stage.errors import UserError
 from cobalt.stage.json_measure import TooManyValues
+from cobalt.stage.records import checked
 from cobalt.stage.rows import decode_json, parse_json, read_rows
 
 ProblemId = str | int
 
 Comparison = Literal["strip", "lines", "float"]
-COMPARISONS: tuple[str, ...] = get_args(Comparison)
-OPTIONAL_FIELDS = ("fn_name", "asserts", "prelude", "comparison", "top_level_return")
-LONGEST_PRELUDE = 1 << 16
+Prelude = Annotated[str, Field(max_length=1 << 16)]
+Texts = Annotated[tuple[str, ...], FailFast()]
 
 PERTURBED_TESTS = "perturbed_public_test_cases"
 """The field of the perturbed public tests, two of which cannot be passed (preproc/run_perturbation.py)."""
@@ -48,21 +50,15 @@ class TestSuite:
 
     __test__ = False  # the name starts with "Test": pytest must not collect it
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Texts
+    outputs: Texts
     fn_name: str | None = None
-    asserts: bool = False
-    prelude: str | None = None
+    asserts: StrictBool = False
+    prelude: Prelude | None = None
     comparison: Comparison | None = None
-    top_level_return: bool = False
+    top_level_return: StrictBool = False
 
     def __post_init__(self) -> None:
-        if self.comparison not in (None, *COMPARISONS):
-            raise UserError(
-                f"a test suite has the comparison {self.comparison!r}: it is {', '.join(COMPARISONS)} or none"
-            )
-        if self.prelude is not None and len(self.prelude) > LONGEST_PRELUDE:
-            raise UserError(f"a test suite has a 'prelude' of more than {LONGEST_PRELUDE} characters")
         if self.fn_name is not None and not self.fn_name.isidentifier():
             raise UserError(f"a test suite calls {self.fn_name!r} ('fn_name'), which is not the name of a function")
         if self.asserts and self.fn_name is None:
@@ -75,26 +71,25 @@ class TestSuite:
     def _check_values(self) -> None:
         """Raise if a test of a function has an argument or a value that is not JSON, which no program could pass."""
         for index, (arguments, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
-            for name, texts in (("inputs", arguments.split("\n")), ("outputs", [expected])):
-                for text in texts:
-                    try:
-                        if text.strip() or name == "outputs":
-                            parse_json(text)
-                    except ValueError as error:
-                        raise UserError(
-                            f"test {index} of the function {self.fn_name!r} has {text!r:.100} in {name!r}, which is not"
-                            f" JSON ({error!s:.100}): give one JSON value a line for each argument, and the expected"
-                            " value as JSON"
-                        ) from None
+            lines = [line for line in arguments.split("\n") if line.strip()]
+            for text in (*lines, expected):
+                try:
+                    parse_json(text)
+                except ValueError as error:
+                    raise UserError(
+                        f"test {index} of the function {self.fn_name!r} has {text!r:.100}, which is not JSON"
+                        f" ({error!s:.100}): give one JSON value a line for each argument, and the expected value as"
+                        " JSON"
+                    ) from None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
         """The suite as the mapping in the judge's wire format, without the other fields where they are not set."""
-        columns: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-        optional = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
-        return columns | {name: value for name, value in optional.items() if value not in (None, False)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+        return {name: value for name, value in values.items() if value not in (None, False)}
 
     def to_json(self) -> str:
         """The suite as the JSON string that problem files hold."""
@@ -106,13 +101,9 @@ class TestSuite:
 
         The mapping may also hold the other fields of this class; further keys are ignored.
 
-        Args:
-            value: The mapping, or its JSON string.
-            most_values: Refuse a string of more JSON values before it is decoded; None: any number.
-
         Raises:
             UserError: the value has another shape; the message says what is wrong.
-            TooManyValues: the string has more than `most_values` values.
+            TooManyValues: the string has more than `most_values` JSON values; None: any number is read.
         """
         if isinstance(value, str):
             try:
@@ -123,21 +114,7 @@ class TestSuite:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
             raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
-        columns: list[tuple[str, ...]] = []
-        for name in ("inputs", "outputs"):
-            column = value.get(name)
-            if not isinstance(column, list | tuple):
-                raise UserError(f"tests have no list {name!r}")
-            if not all(isinstance(item, str) for item in column):
-                raise UserError(f"tests hold an item in {name!r} that is not a string")
-            columns.append(tuple(column))
-        optional = {name: value[name] for name in OPTIONAL_FIELDS if value.get(name) is not None}
-        for name, content in optional.items():
-            if name in ("asserts", "top_level_return") and not isinstance(content, bool):
-                raise UserError(f"tests hold a {name!r} that is neither true nor false")
-            if name in ("fn_name", "prelude", "comparison") and not isinstance(content, str):
-                raise UserError(f"tests hold a {name!r} that is not a string")
-        return cls(columns[0], columns[1], **optional)
+        return checked(_SUITE, {name: content for name, content in value.items() if content is not None})
 
     def places_of(self, tests: "TestSuite") -> list[int]:
         """Where the tests of another suite stand in this one; of equal tests, the first.
@@ -148,21 +125,20 @@ class TestSuite:
         if (tests.fn_name, tests.asserts) != (self.fn_name, self.asserts):
             raise UserError(f"tests that call {tests.fn_name!r} are not among tests that call {self.fn_name!r}")
         pairs = list(zip(self.inputs, self.outputs, strict=True))
-        places = []
+        indices = []
         for number, pair in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
             if pair not in pairs:
                 raise UserError(f"test {number} is not among all tests of the problem")
-            places.append(pairs.index(pair))
-        return places
+            indices.append(pairs.index(pair))
+        return indices
 
     def select(self, indices: Iterable[int]) -> "TestSuite":
         """A suite of the tests at the given indices, in the given order, called in the same way."""
-        places = list(indices)
-        return replace(
-            self,
-            inputs=tuple(self.inputs[place] for place in places),
-            outputs=tuple(self.outputs[place] for place in places),
-        )
+        tests = [(self.inputs[index], self.outputs[index]) for index in indices]
+        return replace(self, inputs=tuple(test[0] for test in tests), outputs=tuple(test[1] for test in tests))
+
+
+_SUITE = TypeAdapter(TestSuite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,35 +173,29 @@ class Problem:
         if not isinstance(record, Mapping):
             raise UserError("a problem must be a JSON object")
         identifier = record.get("id")
-        if identifier is None:
-            raise UserError("field 'id' is missing or null")
         if not isinstance(identifier, str | int) or isinstance(identifier, bool):
-            raise UserError("field 'id' must be a string or an integer")
+            raise UserError("field 'id' is missing, null, or neither a string nor an integer")
         instruction = record.get("instruction")
         if instruction is not None and not isinstance(instruction, str):
             raise UserError("field 'instruction' is not a string")
         question = instruction if record.get("question") is None else record["question"]
         if not isinstance(question, str):
             raise UserError("field 'question' is missing, null or not a string")
-        tests = _suite(record, "test_cases")
+        tests = suite_of(record, "test_cases")
         if tests is None:
             raise UserError("field 'test_cases' is missing or null")
         if len(tests) == 0:
             raise UserError("field 'test_cases': the test suite is empty")
-        public = _suite(record, "public_test_cases")
-        hidden = _suite(record, "hidden_test_cases")
+        public = suite_of(record, "public_test_cases")
+        hidden = suite_of(record, "hidden_test_cases")
         if hidden is not None and len(hidden) == 0:
             raise UserError("field 'hidden_test_cases': the test suite is empty")
         public = TestSuite((), ()) if public is None else public
         return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:
-        """The perturbed public tests in the problem's record; None if it has none.
-
-        Raises:
-            UserError: the perturbed tests are malformed.
-        """
-        return _suite(self.record, PERTURBED_TESTS)
+        """The perturbed public tests in the problem's record; None if it has none. Raises as `suite_of`."""
+        return suite_of(self.record, PERTURBED_TESTS)
 
 
 def has_tests(record: Mapping[str, Any], field: str) -> bool:
@@ -236,8 +206,12 @@ def has_tests(record: Mapping[str, Any], field: str) -> bool:
     )
 
 
-def _suite(record: Mapping[str, Any], field: str) -> TestSuite | None:
-    """The suite in a field; None if the record has none."""
+def suite_of(record: Mapping[str, Any], field: str) -> TestSuite | None:
+    """The suite in a field; None if the record has none.
+
+    Raises:
+        UserError: the tests are malformed; the message names the field.
+    """
     if not has_tests(record, field):
         return None
     try:
@@ -278,7 +252,7 @@ def choose_problems(
         problems: All problems of the file.
         source: The file, for messages.
         limit: The first so many, of those with `ids`; None: all of them.
-        ids: The problems with these ids, which are compared as text; empty: all problems.
+        ids: As text; empty: all problems.
 
     Raises:
         UserError: the limit is below 1, or the file has no problem with one of the ids; the id is named.

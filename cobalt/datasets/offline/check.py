@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.datasets.judged_readings import judge_recorded
 from cobalt.datasets.offline.groups import OfflineResponse, Status, read_groups
+from cobalt.datasets.readings import judge_recorded
 from cobalt.judge import Judge, judge_or_local, programs_at_a_time
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite, load_problems
