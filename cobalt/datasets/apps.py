@@ -15,7 +15,18 @@ from typing import Any, Literal, NamedTuple
 import pydantic.dataclasses
 
 from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings
-from cobalt.datasets.sources import decoded, field_of, judge_each, local_rows, optional, read_each, text_of
+from cobalt.datasets.sources import (
+    InstructionPrompts,
+    ProblemsFile,
+    Revision,
+    decoded,
+    field_of,
+    judge_each,
+    local_rows,
+    optional,
+    read_each,
+    text_of,
+)
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
 from cobalt.judge import Judge, judge_or_local
@@ -23,7 +34,7 @@ from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.run import Each, OptionalInput, Outcome, Output, problems_made, stage
+from cobalt.stage.run import Each, OptionalInput, Outcome, problems_made, stage
 from cobalt.stage.tally import Summary, Tally, first_malformed, with_first
 
 HUB_NAME = "codeparrot/apps"
@@ -41,22 +52,19 @@ class AppsSettings:
     Needs no service. Running the same command again resumes.
     """
 
-    output_file: Output
-    """Problems (JSONL), with their manifest next to them as .run.json."""
+    output_file: ProblemsFile
     input_file: OptionalInput = None
     """Local file: JSONL or Parquet of APPS, or the JSON array of APPS+; default: the split of APPS by its name."""
     data_set: Literal["apps", "apps_plus"] = "apps"
     """APPS or APPS+."""
     split: Literal["train", "test"] = "test"
     """Split of APPS by its name."""
-    revision: str = "main"
-    """Branch, tag or commit of the data set by its name."""
+    revision: Revision = "main"
     difficulty: tuple[Difficulty, ...] = DIFFICULTIES
     """Difficulties to keep."""
     max_solutions: int = 16
     """Most recorded solutions of a problem to judge, where its tests can be read in two ways."""
-    prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
+    prompts: InstructionPrompts = "paper"
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range, or APPS+ is asked for by name."""

@@ -26,7 +26,18 @@ import pydantic.dataclasses
 from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
 from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
-from cobalt.datasets.sources import decoded, field_of, local_rows, optional, read_each, text_of, texts_of
+from cobalt.datasets.sources import (
+    InstructionPrompts,
+    ProblemsFile,
+    Revision,
+    decoded,
+    field_of,
+    local_rows,
+    optional,
+    read_each,
+    text_of,
+    texts_of,
+)
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import LocalJudge, judge_or_local
@@ -36,7 +47,7 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, last_line
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.progress import track
-from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally, first_malformed, with_first
 
 logger = logging.getLogger(__name__)
@@ -62,16 +73,13 @@ class HumanEvalSettings:
     Needs no service.
     """
 
-    output_file: Output
-    """Problems (JSONL), with their manifest next to them as .run.json."""
+    output_file: ProblemsFile
     input_file: OptionalInput = None
     """Local JSONL (also .jsonl.gz) or Parquet file in the data set's schema; default: the data set by its name."""
     data_set: DataSet = "humaneval"
     """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them, on the Hugging Face Hub or as a release."""
-    revision: str = "main"
-    """Branch, tag or commit of the data set by its name."""
-    prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
+    revision: Revision = "main"
+    prompts: InstructionPrompts = "paper"
 
 
 class Task(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pydantic.dataclasses
 
-from cobalt.datasets.sources import field_of, local_rows, read_each
+from cobalt.datasets.sources import InstructionPrompts, ProblemsFile, field_of, local_rows, read_each
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
@@ -30,7 +30,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.files import check_files
 from cobalt.stage.rows import decode_json
-from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally, first_malformed, with_first
 
 DATA_SET = "livecodebench/code_generation_lite"
@@ -53,8 +53,7 @@ _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
 class LiveCodeBenchSettings:
     """Turn LiveCodeBench's test6.jsonl into problems; functional problems are judged by calling their function."""
 
-    output_file: Output = Path("data/lcb_v6.jsonl")
-    """Problems (JSONL), with their manifest next to them as .run.json."""
+    output_file: ProblemsFile = Path("data/lcb_v6.jsonl")
     input_file: OptionalInput = None
     """Local test6.jsonl (or another release in its schema). Default: test6.jsonl in the current folder if it is there,
     otherwise downloaded by name."""
@@ -64,8 +63,7 @@ class LiveCodeBenchSettings:
     """Last day of the contests to keep."""
     paper_mode: bool = False
     """As in the paper: every problem is a program on standard input, its statement cut before the first example."""
-    prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
+    prompts: InstructionPrompts = "paper"
 
     def __post_init__(self) -> None:
         """Raise UserError if the dates are in the wrong order."""

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import pydantic.dataclasses
 
 from cobalt.datasets.assertions import assertion_suite
-from cobalt.datasets.sources import field_of, local_rows, optional, text_of, texts_of
+from cobalt.datasets.sources import ProblemsFile, Revision, field_of, local_rows, optional, text_of, texts_of
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
-from cobalt.stage.run import OptionalInput, Outcome, Output, problems_made, stage, whole
+from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
 
 DATA_SET = "google-research-datasets/mbpp"
@@ -39,12 +39,10 @@ OTHER_SPLIT = "another split"
 class MbppSettings:
     """Turn MBPP into problems whose tests are its assertions; runs no program and needs no service."""
 
-    output_file: Output
-    """Problems (JSONL), with their manifest next to them as .run.json."""
+    output_file: ProblemsFile
     input_file: OptionalInput = None
     """Local mbpp.jsonl of the release, or Parquet with its fields; default: the data set by its name."""
-    revision: str = "main"
-    """Branch, tag or commit of the data set by its name."""
+    revision: Revision = "main"
     split: Literal["test", "validation", "train", "prompt", "all"] = "test"
     """Tasks to keep: test (11 to 510), validation (511 to 600), train (601 to 974), prompt (1 to 10) or all."""
     shots: Literal[0, 3] = 0

@@ -5,7 +5,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
@@ -13,8 +13,16 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import write_summary
 from cobalt.stage.records import RecordId
 from cobalt.stage.rows import decode_json, read_rows
-from cobalt.stage.run import Each, Outcome
+from cobalt.stage.run import WRITTEN, Each, Flag, Outcome
 from cobalt.stage.tally import REPEATED, Summary, Tally
+
+ProblemsFile = Annotated[
+    Path, Flag(None, "-o", text="Problems (JSONL), with their manifest next to them as .run.json."), WRITTEN
+]
+Revision = Annotated[str, Flag(None, text="Branch, tag or commit of the data set by its name.")]
+InstructionPrompts = Annotated[
+    str, Flag(None, text="Prompt set of the field `instruction`: paper, pocket, program, or a folder.")
+]
 
 _NAMES = {str: "a string", int: "an integer"}
 

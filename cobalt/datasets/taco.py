@@ -22,7 +22,7 @@ import pydantic.dataclasses
 import tyro
 
 from cobalt.datasets.readings import passed_reading
-from cobalt.datasets.sources import judge_each, local_rows
+from cobalt.datasets.sources import InstructionPrompts, Revision, judge_each, local_rows
 from cobalt.datasets.taco_rules import MIN_TESTS, FunctionTests, Rule, easiest_places, read_row
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
@@ -50,15 +50,13 @@ class TacoSettings:
     """Folder for train.jsonl and dev.jsonl, and for rows.jsonl with what became of each row of the source."""
     input_file: OptionalInput = None
     """Local JSONL or Parquet file in the data set's schema; default: the data set by its name, streamed."""
-    revision: str = "main"
-    """Branch, tag or commit of the data set by its name."""
+    revision: Revision = "main"
     attempts_file: OptionalFile = None
     """Single-turn result on the problems of an earlier run; the tests that most of its samples pass become public.
     Default: those with the shortest inputs."""
     function_tests: FunctionTests = "call"
     """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
-    prompts: str = "paper"
-    """Prompt set of the field `instruction`: paper, pocket, program, or a folder."""
+    prompts: InstructionPrompts = "paper"
     max_tests: int = 20
     """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
     authors_order: bool = False

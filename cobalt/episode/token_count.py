@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cobalt.episode.chat_template import (
     end_of_turn,
@@ -20,10 +20,22 @@ from cobalt.episode.chat_template import (
 from cobalt.episode.turns import Message
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by
+from cobalt.stage.run import Flag
 
 logger = logging.getLogger(__name__)
 
 Conversation = Sequence[Message]
+
+PolicyName = Annotated[
+    str | None,
+    Flag(
+        "model",
+        "--model_name",
+        text="The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the"
+        " model of the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a"
+        " message names it.",
+    ),
+]
 
 PAPER_POLICY = "Qwen/Qwen3-8B"
 """The model whose tokenizer measures prompts in the authors' scripts."""

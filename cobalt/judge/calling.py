@@ -7,8 +7,8 @@ after the program, in its namespace. Assertion tests have another driver
 """
 
 import functools
+import inspect
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,5 +64,5 @@ def call_driver_of(fn_name: str | None, asserts: bool = False) -> str:
 @functools.cache
 def _functions_of(driver: ModuleType, first: str) -> str:
     """The functions of a driver as text, from the one of that name on."""
-    text = Path(str(driver.__file__)).read_text(encoding="utf-8")
+    text = inspect.getsource(driver)
     return text[text.index(f"def {first}") :].rstrip()

@@ -19,6 +19,7 @@ from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.open_sentences import OPEN_SHARE
 from cobalt.pocket.problems import Split
 from cobalt.pocket.training import Recipe, train_seed_model
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 
@@ -107,16 +108,16 @@ def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share:
     for split, size in sizes.items():
         problems = draw_problems(split, size, seed, open_share)
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, problems))
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        replace_text(folder / f"{split}.jsonl", "".join(lines))
         _log.info("%d %s problems", size, split)
         if open_share:
             computed[split] = ceilings(problems)
     if open_share:
         text = json.dumps({split: item.to_json() for split, item in computed.items()}, indent=2)
-        (folder / "ceilings.json").write_text(text + "\n", encoding="utf-8")
+        replace_text(folder / "ceilings.json", text + "\n")
 
 
 def _write_model(folder: Path, seed: int, recipe: Recipe, open_share: float) -> None:
     report = train_seed_model(folder, seed, recipe, open_share)
-    (folder / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    replace_text(folder / "training.json", json.dumps(report, indent=2) + "\n")
     _log.info("seed model: %(parameters)d parameters, %(steps)d steps in %(seconds).0f s", report)

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.markdown import Markdown
 
+from cobalt.rollout.protocols import DateWindow, Ks
 from cobalt.stage.cli import run_script
 
 
@@ -27,8 +28,7 @@ class Arguments:
     """Also show the paper's published figures, marked as quoted and with their sources."""
     allow: tuple[str, ...] = ()
     """Settings that may differ between the runs, such as generation.temperature; the report names them."""
-    k: tuple[int, ...] = ()
-    """The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k."""
+    k: Ks = ()
     since: date | None = None
     """Compare problems of contests on or after this day alone (YYYY-MM-DD); they need the field contest_date."""
     until: date | None = None
@@ -39,7 +39,6 @@ def main(arguments: Arguments) -> int:
     """Write the report and show it; the exit code."""
     from cobalt.report.runs import named_paths, read_run
     from cobalt.report.write import write_report
-    from cobalt.rollout.protocols import DateWindow
 
     window = DateWindow(arguments.since, arguments.until)
     report = write_report(

@@ -11,6 +11,7 @@ from cobalt.report.published import published_tables
 from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
@@ -84,13 +85,13 @@ def write_report(
             path.unlink(missing_ok=True)
         open_manifest(result, arguments)
         for table in tables + quoted:
-            (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
-            (folder / f"{table.name}.tex").write_text(to_latex(table), encoding="utf-8")
+            replace_text(folder / f"{table.name}.csv", to_csv(table))
+            replace_text(folder / f"{table.name}.tex", to_latex(table))
         plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
         if any(events.values()):
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
-        result.write_text(_markdown(runs, differing, tables, quoted, plotted=any(events.values())), encoding="utf-8")
+        replace_text(result, _markdown(runs, differing, tables, quoted, plotted=any(events.values())))
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result

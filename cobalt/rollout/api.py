@@ -18,9 +18,9 @@ from cobalt.stage.serve_state import Services
 @dataclass(frozen=True, kw_only=True)
 class _Api(ApiFlags, RolloutSettings):
     temperature: float = 1.0
-    """Sampling temperature."""
+    """Sampling temperature; the paper has 1 for models behind an API."""
     top_p: float = 1.0
-    """Nucleus sampling probability."""
+    """Nucleus sampling probability; the paper has 1 for models behind an API."""
     max_tokens: int = 32000
     """Maximum number of tokens in one response, hidden reasoning included."""
     concurrency: int = 8

@@ -21,11 +21,11 @@ from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import Judge, RememberingJudge, ServeJudge
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
-from cobalt.rollout.protocols import Mean, Outcomes, check_k, collecting, protocol_figures
+from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, collecting, protocol_figures
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path
-from cobalt.stage.run import Each, Input, Outcome, Output, check_concurrency, quoted, stage
+from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_concurrency, quoted, stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,10 +90,8 @@ class TurnsSettings:
     """Result of run_multi_turn_*.py (JSONL)."""
     output_file: Output
     """The same records with their hidden pass rates (JSONL); the figures are next to it, as .metrics.json."""
-    k: tuple[int, ...] = ()
-    """The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k."""
-    concurrency: int = 64
-    """Problems worked on at a time."""
+    k: Ks = ()
+    concurrency: Concurrency = 64
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""

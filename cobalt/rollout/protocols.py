@@ -17,12 +17,22 @@ table is written.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Annotated
 
 from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
 from cobalt.stage.errors import UserError
+from cobalt.stage.run import Flag
+
+Ks = Annotated[
+    tuple[int, ...],
+    Flag(
+        None,
+        text="The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k.",
+    ),
+]
 
 EVERY_PROBLEM = "all"
 DATE_FIELD = "contest_date"

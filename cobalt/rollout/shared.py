@@ -22,7 +22,7 @@ from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, recorded_arguments
 from cobalt.stage.progress import ticking
-from cobalt.stage.run import Each, Flag, OptionalFile, Output, check_concurrency
+from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_concurrency
 from cobalt.stage.serve_state import Services
 from cobalt.stage.settings import read_settings
 
@@ -90,8 +90,7 @@ class RolloutSettings(SamplingFlags, _Files):
     """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
     seed: int = 0
     """Seed of the run; if each sample is seeded, the same seed gives the same records."""
-    concurrency: int = 64
-    """Problems worked on at a time."""
+    concurrency: Concurrency = 64
     samples: Samples = "auto"
     """seeded: each sample has a seed of its own, which follows from --seed, so that the same command gives the same
     records. unseeded: none has, which is faster on GPUs. auto: seeded if the engine runs on a CPU, unseeded on GPUs;

@@ -18,7 +18,7 @@ import pydantic.dataclasses
 
 from cobalt.episode import Message, PromptSet, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
-from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
+from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_policy
 from cobalt.episode.trajectory import Trajectory
 from cobalt.judge import Judge, ServeJudge
 from cobalt.problems.problem import TestSuite
@@ -57,9 +57,7 @@ class ProcessingSettings:
     """Result of eval_multi_turn.py (JSONL)."""
     output_file: Output
     """Prompts (JSONL), with their manifest next to them as .run.json, which also counts what was dropped."""
-    model_name: Annotated[str | None, Flag("model", "--model_name")] = None
-    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
-    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
+    model_name: PolicyName = None
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking, as in collection: on, off, or default (not passed)."""
     num_turns: int = 3

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from cobalt.episode import Message, TruncatedThinking, check_wording, first_messages, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.prompt_set import BUILT_IN, DEFAULT
-from cobalt.episode.token_count import PromptTokenCounter, recorded_policy
+from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_policy
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.verl_parquet import Split, rows_schema
 from cobalt.stage.atomic import locked_folder
@@ -33,6 +33,14 @@ from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, with_first
 
 logger = logging.getLogger(__name__)
+
+LongestPrompt = Annotated[
+    int,
+    Flag(
+        None,
+        text="Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted.",
+    ),
+]
 
 RESULTS = {"train": "train.parquet", "validation": "validation.parquet"}
 """The file of each split, which veRL wants both."""
@@ -50,13 +58,10 @@ class VerlRowsSettings:
     """What the validation rows are made from (JSONL)."""
     local_dir: Annotated[Path, Flag("output_dir", "-o", "--local_dir")]
     """Folder for the two parquet files."""
-    model_name: Annotated[str | None, Flag("model", "--model_name")] = None
-    """The policy, a Hugging Face id or a folder; its chat template decides how long a prompt is. Default: the model of
-    the Hub that wrote the trajectories, or Qwen/Qwen3-8B (paper) where no manifest says which; a message names it."""
+    model_name: PolicyName = None
     chat_template_thinking: TemplateThinking = "default"
     """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
-    max_prompt_length: int
-    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    max_prompt_length: LongestPrompt
     data_source: str = "taco_cobalt"
     """veRL's name for where the rows are from."""
 
@@ -79,8 +84,7 @@ class SingleTurnRowsSettings(VerlRowsSettings):
     reward_model and extra_info. No problem may be in both files.
     """
 
-    max_prompt_length: int = 2_048
-    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    max_prompt_length: LongestPrompt = 2_048
     prompts: str | None = None
     """Prompt set that words the problems: paper (the default), pocket, program, or a folder. Refused if problems have
     the field instruction in other words."""
@@ -103,8 +107,7 @@ class MultiTurnRowsSettings(VerlRowsSettings):
     both files.
     """
 
-    max_prompt_length: int = 10_240
-    """Longest prompt in tokens, as in veRL's data.max_prompt_length; longer ones are left out and counted."""
+    max_prompt_length: LongestPrompt = 10_240
 
 
 class _Contextual(TypedDict):

@@ -40,6 +40,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole; see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 @contextlib.contextmanager
 def locked_folder(folder: Path, file: str | None = None) -> Iterator[None]:
     """Keep other processes that ask for the same from writing into a folder, which is made.

@@ -47,11 +47,15 @@ Input = Annotated[Path, tyro.conf.arg(aliases=["-i"]), READ]
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
 
 
-def Flag(name: str | None, *aliases: str) -> Any:  # noqa: N802 - stands in annotations, as a type would
-    """The annotation of a field whose flag has another name than the field, or more names than one."""
-    return tyro.conf.arg(name=name, aliases=list(aliases))
+def Flag(name: str | None, *aliases: str, text: str | None = None) -> Any:  # noqa: N802 - stands in annotations
+    """The annotation of a field whose flag has another name than the field, or more names than one.
+
+    `text` is the description of an option that several stages have, in place of a docstring in each of them.
+    """
+    return tyro.conf.arg(name=name, aliases=list(aliases), help=text)
 
 
+Concurrency = Annotated[int, Flag(None, text="Problems worked on at a time.")]
 OptionalInput = Annotated[Path | None, tyro.conf.arg(aliases=["-i"]), READ]
 OptionalFile = Annotated[Path | None, READ]
 
