@@ -24,6 +24,7 @@ WRITERS = {
     "judge/doctor.py": "sandboxes",
     "report/plots.py": "plots",
     "pocket/training.py": "weights",
+    "pocket/world.py": "the folder of the weights, which appears whole",
     "training": "checkpoints and logs",
     "serving": "tokens and logs",
     "datasets/codenet_files.py": "unpacked archives",
