@@ -71,7 +71,7 @@ def test_a_suite_names_its_function_only_where_it_has_one():
 
 @pytest.mark.parametrize(
     ("fn_name", "message"),
-    [(3, "not a string"), ("f(); evil", "not the name of a function"), ("", "not the name of a function")],
+    [(3, "'fn_name'"), ("f(); evil", "not the name of a function"), ("", "not the name of a function")],
 )
 def test_a_bad_function_name_is_refused(fn_name, message):
     with pytest.raises(UserError, match=message):

@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 
 from cobalt.stage.cli import run_script
-from cobalt.stage.entry import INTERRUPTED
+from cobalt.stage.errors import INTERRUPTED
 
 WAITING = """
 import asyncio, signal, sys

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
 
 
@@ -16,7 +17,7 @@ class Arguments(ApiFlags):
 
 async def _run(arguments: Arguments) -> int:
     settings = GenerationSettings(temperature=1, top_p=1, max_tokens=2000, n=1, seed=0)
-    async with arguments.open_engine(None) as engine:
+    async with open_engine(arguments, None) as engine:
         about = await engine.describe()
         [answer] = await engine.generate([{"role": "user", "content": "Answer with one word."}], settings, Call(0, 0))
     price = "no known price" if answer.cost is None else f"${answer.cost:.6f}"

@@ -1,21 +1,12 @@
-"""The settings of proprietary models: the flags of scripts that use one, and the engine that they build."""
+"""The flags of commands that use a proprietary model; `cobalt.engine.api` has their engine."""
 
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
 from cobalt.stage.errors import UserError
 from cobalt.stage.run import Flag
-
-if TYPE_CHECKING:
-    from cobalt.engine.litellm_engine import LiteLLMEngine
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,32 +54,3 @@ class ApiFlags:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UserError(f"--{name} is {value:g}: it must be 0 or more")
-
-    @asynccontextmanager
-    async def open_engine(
-        self, result: Path | None, response_format: dict[str, Any] | None = None
-    ) -> AsyncIterator["LiteLLMEngine"]:
-        """The engine of these flags, with the log of the calls that were paid for `result`.
-
-        Raises:
-            UserError: see `LiteLLMEngine` and `CallLog`.
-        """
-        from cobalt.engine.call_log import CallLog
-        from cobalt.engine.credentials import read_credentials
-        from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
-
-        keys = {
-            "OPENAI_API_KEY": self.openai_api_key,
-            "AWS_ACCESS_KEY_ID": self.aws_access_key_id,
-            "AWS_SECRET_ACCESS_KEY": self.aws_secret_access_key,
-            "AWS_REGION_NAME": self.aws_region_name,
-        }
-        credentials = read_credentials(keys, self.key_file)
-        flags = {flag.name: getattr(self, flag.name) for flag in fields(ApiFlags)}
-        settings = LiteLLMSettings(**flags, response_format=response_format)
-        log = None if result is None else CallLog(result)
-        with log or nullcontext():
-            async with LiteLLMEngine(settings, credentials, log) as engine:
-                yield engine
-            if log is not None and engine.spent:
-                logger.info("%s: $%.4f spent in all", log.path, engine.spent)

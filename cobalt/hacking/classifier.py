@@ -18,6 +18,7 @@ import jinja2
 import pydantic.dataclasses
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.episode import Message
 from cobalt.episode.templates import templates
@@ -135,7 +136,7 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
     if engine is not None:
         return await _classify(settings, engine, structured=False)
     schema = None if settings.paper_verdicts else ANSWER_SCHEMA
-    async with settings.open_engine(settings.output_file, schema) as opened:
+    async with open_engine(settings, settings.output_file, schema) as opened:
         return await _classify(settings, opened, structured=opened.structured)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Engine
+from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import RolloutSettings, Samples
@@ -36,7 +37,7 @@ class _Api(ApiFlags, RolloutSettings):
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
         """The engine of the run, with the log of the calls that were paid for its result."""
-        return self.open_engine(self.output_file)
+        return open_engine(self, self.output_file)
 
 
 @dataclass(frozen=True)

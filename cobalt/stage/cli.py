@@ -28,8 +28,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from cobalt.stage.entry import INTERRUPTED
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import INTERRUPTED, InfrastructureError, UserError
 from cobalt.stage.run import Outcome
 from cobalt.stage.tally import FIRST, Summary
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
+from cobalt.stage.errors import INTERRUPTED
 
 
 def run_command(

@@ -8,6 +8,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
+"""What a command says when Ctrl-C or SIGTERM ends it."""
+
 
 class CobaltError(Exception):
     """Base of all errors that this project raises on purpose."""
