@@ -95,7 +95,7 @@ async def _make(folder, policy):
     tags = [{"source": "codeforces", "unknown": {"kept": [1, "é"]}}, {"difficulty": "HARD"}, {}]
     plain = write_lines(folder / "plain.jsonl", [square_problem(f"p{i}", **tag) for i, tag in enumerate(tags)])
     problems = folder / "problems.jsonl"
-    perturb(PerturbationSettings(plain, problems))
+    await perturb(PerturbationSettings(plain, problems))
     single = folder / "single_turn.jsonl"
     assert not (await sample(SampleSettings(problems, single, **SETTINGS, prompts="pocket"), engine, judge)).failed
     for name, tests, source in (("", "benign", single), ("_perturbed", "perturbed", problems)):

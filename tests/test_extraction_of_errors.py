@@ -243,7 +243,7 @@ async def test_a_perturbed_run_goes_from_problems_to_events(tmp_path):
     numbers = {"inputs": ["2\n", "3\n", "5\n", "7\n"], "outputs": ["4\n", "9\n", "25\n", "49\n"]}
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, public_test_cases=json.dumps(numbers))])
     data = tmp_path / "perturbed.jsonl"
-    perturb(PerturbationSettings(problems, data))
+    await perturb(PerturbationSettings(problems, data))
     [record] = read_records(data)
     wrong = json.loads(record["modified_test_cases"])
     shown = (int(wrong["inputs"][0]), int(wrong["outputs"][0]))

@@ -125,7 +125,7 @@ async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_st
 
 async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_folder(single, tmp_path):
     derived = tmp_path / "elsewhere" / "perturbed.jsonl"
-    perturb(PerturbationSettings(single, derived, seed=0))
+    await perturb(PerturbationSettings(single, derived, seed=0))
     single.unlink()
     manifest_path(single).unlink()
     assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
@@ -136,7 +136,7 @@ async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_fol
 
 async def test_a_derived_file_of_an_older_manifest_is_followed_by_name_and_content(single, tmp_path):
     derived = tmp_path / "perturbed.jsonl"
-    perturb(PerturbationSettings(single, derived, seed=0))
+    await perturb(PerturbationSettings(single, derived, seed=0))
     content = json.loads(manifest_path(derived).read_text())
     del content["sources"]
     manifest_path(derived).write_text(json.dumps(content))

@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.run import Input, OptionalFile, Outcome, Output, quoted, stage, whole
+from cobalt.stage.manifest import write_summary
+from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, quoted, stage
 
 _NAMED_IDS = 10  # most unknown ids that an error message lists
 
@@ -38,8 +39,8 @@ class PerturbationSettings:
 
 
 @stage
-def perturb(settings: PerturbationSettings) -> Outcome:
-    """Write the perturbed problems in the order of the input, and count them.
+async def perturb(settings: PerturbationSettings) -> Outcome:
+    """Write the perturbed problems in the order of the input, and count them; running again resumes.
 
     A record is the problem's fields, `modified_test_cases` (the two tests with swapped outputs) and
     `perturbed_public_test_cases` (all public tests, the swapped ones first).
@@ -49,34 +50,38 @@ def perturb(settings: PerturbationSettings) -> Outcome:
     """
     problems = load_problems(settings.input_file)
     excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
+    for problem in problems:
+        if not len(problem.public_tests):
+            raise UserError(
+                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to"
+                " perturb"
+            )
     counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
 
-    def records() -> Iterator[dict[str, Any]]:
+    def pairs() -> Iterator[tuple[Problem, TestSuite, TestSuite]]:
         for problem in problems:
-            if not len(problem.public_tests):
-                raise UserError(
-                    f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases')"
-                    " to perturb"
-                )
             if str(problem.id) in excluded:
                 counts[BY_ID] += 1
             elif problem.public_tests.asserts:  # without expected outputs that could be swapped
                 counts[ASSERTIONS] += 1
             elif pair := swap_outputs(problem.public_tests, random.Random(f"{settings.seed} {problem.id}")):
                 counts["perturbed"] += 1
-                modified, perturbed = (suite.to_json() for suite in pair)
-                yield dict(problem.record) | {"modified_test_cases": modified, PERTURBED_TESTS: perturbed}
+                yield problem, *pair
             else:
                 counts[EQUAL] += 1
 
+    async def record(item: tuple[Problem, TestSuite, TestSuite]) -> dict[str, Any]:
+        problem, modified, perturbed = item
+        return dict(problem.record) | {"modified_test_cases": modified.to_json(), PERTURBED_TESTS: perturbed.to_json()}
+
     inputs = [settings.input_file, *([settings.exclude_ids] if settings.exclude_ids else [])]
-    with whole(settings.output_file, {"stage": "perturbation", "seed": settings.seed}, inputs) as result:
-        result.write(records())
-        if not counts["perturbed"]:
-            raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
-        result.summary = {"problems": counts}
+    with Each(settings.output_file, {"stage": "perturbation", "seed": settings.seed}, inputs) as result:
+        await result.make(pairs(), lambda item: item[0].id, record, concurrency=1)
+    if not counts["perturbed"]:
+        raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
+    write_summary(settings.output_file, {"problems": counts})
     return Outcome(
-        summary=result.summary,
+        summary={"problems": counts},
         title=f"Perturbed public tests: {settings.output_file}",
         wrote=str(settings.output_file),
         next=f"cobalt repair -i {quoted(settings.output_file)} --public_tests perturbed"
