@@ -362,7 +362,7 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
         "ready": _is_ready(),
         "end": end,
         "status": os.waitstatus_to_exitcode(raw),
-        # Such a program ends by the same signal as one that is killed because memory is short.
+        # A program that lowers its own limit ends by the same signal as one that is killed because memory is short.
         "own_limit": own_limit,
         # The kernel's sum (`used`) lacks processes that were alive at the end. Ended processes are in their parent's
         # sum, because the filter keeps programs from having them discarded; orphans are in the first process's sum.
@@ -491,9 +491,11 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
     if options["kernel"] and len(pids) > 1 and not set(pids).issuperset(usage.processes(_PROC, others)):
         # A process that has started meanwhile may hold the memory of one that ended uncounted. The kernel gives the
-        # signal to all processes at once, so that none starts another after it. The zygote stops, too, and only waits.
+        # signal to all processes at once, so that none starts another after it. The zygote goes on at once: it ends the
+        # test if this process dies meanwhile.
         os.kill(-1, _SIGSTOP)
         try:
+            os.kill(os.getppid(), _SIGCONT)
             memory = usage.measure(_PROC, usage.processes(_PROC, others), most - stored, kernel=True)[1]
         finally:
             os.kill(-1, _SIGCONT)

@@ -132,6 +132,7 @@ class Sandbox:
         except BaseException as error:
             said = os.pread(self._messages, 2000, 0).decode("utf-8", "replace").strip()
             here.close()
+            there.close()
             await self.close()
             if not isinstance(error, OSError | InfrastructureError):
                 raise
