@@ -209,7 +209,7 @@ def test_a_request_survives_its_payload():
         ({"code": ""}, "'test_cases'"),
         ({"code": "", "test_cases": "{"}, "not valid JSON"),
         ({"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
-        ({"code": "", "test_cases": {"inputs": [1], "outputs": ["1"]}}, "not a string"),
+        ({"code": "", "test_cases": {"inputs": [1], "outputs": ["1"]}}, "'inputs.0'"),
         ({"code": "", "test_cases": {"inputs": [], "outputs": []}, "stop_at_first_failure": 1}, "true or false"),
         ({"code": "", "test_cases": {"inputs": [], "outputs": []}, "timeout": 1}, "'timeout'"),
     ],
