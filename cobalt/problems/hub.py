@@ -173,7 +173,11 @@ def check_target(target: str) -> None:
     """
     folder = _folder(target)
     if folder is not None:
-        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder / "README.md"):
+        try:
+            ours = not folder.exists() or not any(folder.iterdir()) or _is_ours(folder / "README.md")
+        except OSError as error:
+            raise UserError(f"cannot read {folder}: {error.strerror}") from None
+        if not ours:
             raise UserError(
                 f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder"
             )

@@ -38,7 +38,8 @@ def checked(described: TypeAdapter[T], value: object) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"field {where!r}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+        message = first["msg"].replace("valid tuple", "valid list")  # JSON has lists alone
+        raise UserError(f"field {where!r}: {message[:1].lower()}{message[1:]}") from None
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
