@@ -453,6 +453,7 @@ def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names)
         ({"overrides": ["model.lora_rank=x"]}, "lora_rank"),
         ({"overrides": ["trainer.max_ckpt_to_keep=x"]}, "max_ckpt_to_keep"),
         ({"overrides": ["data.seed=-1"]}, "data.seed"),
+        ({"overrides": ["optim.lr=inf"]}, "optim.lr"),
         ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples: leave it out"),
         ({"overrides": ["trainer.resume_mode=disable"]}, "trainer.resume_mode: leave it out"),
         ({"overrides": ["trainer.default_local_dir=elsewhere"]}, "default_local_dir: leave it out"),

@@ -178,6 +178,8 @@ def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, 
         (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps of trainer.total_epochs 4"),
         (["data.train_files=[a,b]"], "it must be one path"),
+        (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0: it must be a number above 0"),
+        (["actor_rollout_ref.rollout.temperature=0"], "temperature is 0"),
         (["data.max_response_length=4000"], "more than the model's 4096"),
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
@@ -369,6 +371,7 @@ def steps_in(path):
         ([2, 4], 2, [0, 1, 2, 3], "", 2, [0, 1, 2]),
         ([2], 2, [0, 1], "", 2, [0, 1, 2]),
         ([2, 4], "", [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
+        ([2, 4], "\0", [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
     ],
 )
 def test_a_killed_run_continues_without_a_missing_or_repeated_step(

@@ -21,7 +21,7 @@ from cobalt.pocket.problems import Split
 from cobalt.pocket.training import Recipe, train_seed_model
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import open_manifest
+from cobalt.stage.manifest import open_manifest, recorded_arguments
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,8 @@ def build_pocket_world(
 def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], None]) -> None:
     """Have `make` fill a temporary folder that then becomes `folder`, unless it is there already."""
     if folder.exists():
-        open_manifest(folder, arguments)  # which refuses a folder of other settings
+        if recorded_arguments(folder) != json.loads(json.dumps(arguments)):
+            open_manifest(folder, arguments)  # which refuses a folder of other settings
         _log.info("%s is there already", folder)
         return
     part = folder.with_name(folder.name + ".part")

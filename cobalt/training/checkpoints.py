@@ -40,8 +40,9 @@ def _named(output: Path) -> int:
     tracker = _tracker(output)
     if not tracker.exists():
         return 0
-    text = tracker.read_text(encoding="utf-8").strip()
-    return int(text) if text else max(steps(output), default=0)  # it is empty where the disk was full
+    text = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    # After a crash, or where the disk was full, it is empty or damaged.
+    return int(text) if text.isascii() and text.isdigit() else max(steps(output), default=0)
 
 
 def name_last(output: Path, step: int) -> None:

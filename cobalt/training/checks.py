@@ -16,7 +16,7 @@ from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter, load_
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError
-from cobalt.training.configuration import trains_on_cpu, whole_number_errors
+from cobalt.training.configuration import above_zero_errors, trains_on_cpu, whole_number_errors
 from cobalt.training.episodes import episode_settings
 from cobalt.training.plan import planned_steps
 from cobalt.training.policy import architecture
@@ -56,6 +56,8 @@ _OPTIONAL = (
     "cobalt.keep_checkpoints",
 )
 """Settings that may be null, and otherwise must be whole numbers of 1 or more."""
+
+_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature")
 
 _REMOVING = (
     "trainer.max_actor_ckpt_to_keep",
@@ -99,6 +101,7 @@ def settings_errors(config: Any) -> list[str]:
     """What is wrong with the settings alone, whatever the data and the policy are."""
     optional = (*_OPTIONAL, _MICRO) if config.actor_rollout_ref.actor.use_dynamic_bsz else _OPTIONAL
     wrong = list(whole_number_errors(config, _LEAST | dict.fromkeys((*_OPTIONAL, _MICRO), 1), optional))
+    wrong += above_zero_errors(config, _ABOVE_ZERO)
     parts = (_unsupported, _reward_errors, _batch_errors, _dynamic_batch_errors, _episode_errors)
     return wrong or [error for part in parts for error in part(config)]
 
@@ -161,6 +164,8 @@ def _unsupported(config: Any) -> Iterator[str]:
         yield "algorithm.filter_groups is not offered by this project's replay buffer: leave it off"
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
+    if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):
+        yield f"data.apply_chat_template_kwargs is {config.data.apply_chat_template_kwargs!r}: it must be a mapping"
     for key in _REMOVING:
         if OmegaConf.select(config, key):
             yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"

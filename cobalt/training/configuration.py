@@ -252,6 +252,16 @@ def whole_number_errors(config: Any, least: Mapping[str, int], optional: Collect
         yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
 
 
+def above_zero_errors(config: Any, keys: Collection[str]) -> Iterator[str]:
+    """Sentences about settings that are not finite numbers above 0, with which a run would train nothing or diverge."""
+    from omegaconf import OmegaConf
+
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            yield f"{key} is {value!r}: it must be a number above 0"
+
+
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
     """Overrides that set keys to paths, whatever characters these have."""
     return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]

@@ -170,7 +170,7 @@ def room(config: Any, output: Path) -> Room:
         UserError: the setting is not a number above 0.
     """
     stated = config.cobalt.gpu_memory_gib
-    if not isinstance(stated, int | float | None):
+    if stated is not None and not (isinstance(stated, int | float) and stated > 0):
         raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()

@@ -24,6 +24,7 @@ from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.configuration import (
     RunSettings,
+    above_zero_errors,
     check_flags,
     compose_file,
     path_overrides,
@@ -105,6 +106,7 @@ def compose(arguments: Arguments) -> Any:
         ],
     )
     errors = [*_unread(arguments.overrides), *whole_number_errors(config, _LEAST, _OPTIONAL)]
+    errors += above_zero_errors(config, ["optim.lr"])
     errors = errors or list(_errors(config))
     if errors:
         raise UserError("; ".join(errors))
