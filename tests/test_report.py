@@ -260,8 +260,8 @@ def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_p
     runs = {"a": make_run(tmp_path / "a", EARLY)}
     found = [{"id": 0, "sample": 0, "turn": 1}]
     events = {"some": write_lines(tmp_path / "some.jsonl", found), "none": write_lines(tmp_path / "none.jsonl", [])}
-    (tmp_path / "some.run.json").write_text(json.dumps({"summary": {LOOKED_AT: {TEMPTED: 8}}}))
-    (tmp_path / "none.run.json").write_text(json.dumps({"summary": ["nothing of ours"]}))
+    (tmp_path / "some.run.json").write_text(json.dumps({"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 8}}}))
+    (tmp_path / "none.run.json").write_text(json.dumps({"arguments": {}, "summary": ["nothing of ours"]}))
     report = write_report(runs, tmp_path / "r", hacking=events).read_text()
     assert "| events | 1 | 0 |" in report
     assert "| turns after an impossible test | 8 | n/a |" in report

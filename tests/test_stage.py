@@ -243,7 +243,9 @@ def test_the_settings_of_a_stage_are_its_described_flags_and_name_what_it_writes
     lines = [line for one in kind.__mro__[:-1] for line in ast.parse(inspect.getsource(one)).body[0].body]
     flags = [(line, text) for line, text in pairwise(lines) if isinstance(line, ast.AnnAssign)]
     described = {line.target.id for line, text in flags if isinstance(getattr(text, "value", None), ast.Constant)}
+    hints = get_type_hints(kind, include_extras=True)
+    marked = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    described |= {name for name, marks in marked.items() if any(getattr(mark, "help", None) for mark in marks)}
     assert {field.name for field in fields(kind)} == described
-    hints = get_type_hints(kind, include_extras=True).values()
-    marks = [mark for hint in hints for mark in getattr(hint, "__metadata__", ())]
+    marks = [mark for of_field in marked.values() for mark in of_field]
     assert WRITTEN in marks or isinstance(getattr(kind, "results", None), property)

@@ -51,8 +51,6 @@ class _Member(tarfile.TarInfo):
 
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10
 
-    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10
-
 
 def tar_files(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Name, size in bytes and content of each regular file of an archive (plain, gzip, bzip2 or xz), in its order.
