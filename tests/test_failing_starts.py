@@ -1,6 +1,7 @@
 """What does not start says why: before Ray where no service is needed, and with the first error and the logs after."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from support import ROOT
 
 from cobalt.engine.model_check import check_model
 from cobalt.engine.startup import first_error
-from cobalt.serving import cluster, service_logs
+from cobalt.serving import cluster, service_logs, services
 from cobalt.serving.service_logs import KEPT, keeping_logs, logs_folder
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
@@ -236,3 +237,13 @@ def test_without_ray_the_message_has_the_easiest_way_to_start_all_that_is_missin
         asyncio.run(ServeEngine(attempts=1).describe())
     for part in ("Ray is not running", "cobalt serve --model", "python -m cobalt.services --model", "the judge"):
         assert part in str(missing.value)
+
+
+def test_a_command_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeypatch):
+    script = tmp_path / "command"
+    script.write_text("echo 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(services, "running_services", lambda **_: contextlib.nullcontext({}))
+    monkeypatch.setattr(services, "enter_delegated", lambda: None)
+    with pytest.raises(UserError, match="cannot run .*Exec format error"):
+        services.run_beside_services(services.Arguments([str(script)]))

@@ -186,8 +186,13 @@ class LiteLLMEngine:
         # A task of its own, so that its answer still arrives and is logged if the run ends.
         request = asyncio.create_task(self._request(list(conversation), parameters, key))
         self._requests.add(request)
-        request.add_done_callback(self._requests.discard)
+        request.add_done_callback(self._forget)
         return await asyncio.shield(request)
+
+    def _forget(self, request: asyncio.Task[Completion]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            request.exception()  # mark the exception as retrieved, because no caller may be waiting for it any more
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
         attempts = retrying(

@@ -121,8 +121,8 @@ class _Budget:
             self._free -= amount
 
     async def give_back(self, amount: int) -> None:
+        self._free += amount  # first, because the rest may be cancelled
         async with self._changed:
-            self._free += amount
             self._changed.notify_all()
 
 
@@ -131,8 +131,8 @@ class Guard:
     """The checks of one app.
 
     The bodies that a replica holds, from their first byte to the answer, have at most eight times `max_bytes`
-    together; a body that does not declare its length counts as the longest. A request that finds no room waits for it,
-    up to `max_seconds`. Bodies of up to 64 KiB do not count.
+    together; a body that does not declare its length counts as the longest until it has arrived. A request that finds
+    no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
 
     Attributes:
         token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
@@ -181,8 +181,12 @@ class Guard:
             raise Refused(503, "other requests have too many bytes in flight: try again") from None
         async with contextlib.AsyncExitStack() as reading:
             # Until the request has been answered, or, outside an app of `guarded_api`, until it has been read.
-            request.scope.get(_ANSWERED, reading).push_async_callback(self._held.give_back, held)
-            return await _decoded(await self._body(request))
+            request.scope.get(_ANSWERED, reading).push_async_callback(lambda: self._held.give_back(held))
+            body = await self._body(request)
+            spare = max(0, held - len(body))  # of a body that does not declare its length
+            held -= spare
+            await self._held.give_back(spare)
+            return await _decoded(body)
 
     def admit(self, request: Request) -> None:
         """Check only who sends a request.

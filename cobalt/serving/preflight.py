@@ -303,6 +303,8 @@ def main(arguments: Arguments) -> int:
     if not arguments.seconds > 0:
         raise UserError(f"--seconds is {arguments.seconds:g}: it must be above 0")
     folder_of_model = model_path(arguments.model) if arguments.model else None
+    if folder_of_model is None and arguments.model and arguments.model.count("/") != 1:
+        folder_of_model = Path(arguments.model)  # which is not there, and no name of the hub either
     hub_model = (arguments.model or "") if folder_of_model is None else ""
     inputs = {"data_dir": arguments.data_dir, "model": folder_of_model}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}

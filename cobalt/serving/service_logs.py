@@ -44,8 +44,8 @@ def keeping_logs(ray_folder: Path) -> Iterator[None]:
 def _keep(ray_folder: Path) -> Path | None:
     """Copy the logs of a Ray's sessions; returns their new folder, None if there are none or they cannot be written."""
     sessions = [path for path in ray_folder.glob("session_*/logs") if not path.parent.is_symlink()]
-    logs = {path.relative_to(folder): path for folder in sessions for path in folder.rglob("*") if path.is_file()}
-    logs = {name: path for name, path in logs.items() if path.stat().st_size}
+    files = [(path.relative_to(folder), path) for folder in sessions for path in folder.rglob("*") if path.is_file()]
+    logs = {name: path for name, path in files if path.stat().st_size}
     if not logs:
         return None
     target = logs_folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

@@ -78,8 +78,11 @@ def run_beside_services(arguments: Arguments) -> int:
             judge=pairs(arguments.judge), engine=arguments.engine_settings(), http_port=arguments.http_port
         ) as environment,
     ):
-        # In a process group of its own, so that a stop also reaches the command's children, each of them once.
-        child = subprocess.Popen(arguments.command, env=os.environ | environment, process_group=0)
+        try:
+            # In a process group of its own, so that a stop also reaches the command's children, each of them once.
+            child = subprocess.Popen(arguments.command, env=os.environ | environment, process_group=0)
+        except OSError as error:  # such as a script without its first line
+            raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
         code = _wait(child, environment[watcher.VARIABLE])
         return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
 
@@ -90,12 +93,15 @@ def _wait(child: "subprocess.Popen[bytes]", folder: str) -> int:
     Ray itself reports its end to the command only after minutes or never. InfrastructureError says that it has died.
     """
     ended = os.pidfd_open(child.pid)
-    parts_of_ray = [os.pidfd_open(pid) for pid in node_processes(folder).values()]
-    ray_died = False
+    either = [ended]
+    for pid in node_processes(folder).values():
+        with contextlib.suppress(ProcessLookupError):
+            either.append(os.pidfd_open(pid))
     try:
-        ray_died = ended not in select.select([ended, *parts_of_ray], [], [])[0]
+        ray_died = ended not in select.select(either, [], [])[0]
     except KeyboardInterrupt:
         _signal(child, signal.SIGINT)  # the command then writes its finished results
+        ray_died = ended not in select.select(either, [], [])[0]
     if ray_died:
         _signal(child, signal.SIGINT)
         if not select.select([ended], [], [], _SECONDS_TO_END)[0]:

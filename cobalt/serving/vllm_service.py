@@ -38,7 +38,7 @@ from cobalt.serving import cluster
 from cobalt.serving.http_guard import Guard, Refused, field_error, guarded_api, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.stage.environment import passed_on
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.stage.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -276,9 +276,15 @@ _Ingress = serve.ingress(_api)(VllmEngineActor)
 def _gpus_of_nodes() -> list[float]:
     """GPUs of each node of the cluster, which this process joins; without one, it starts that of `serve run`."""
     import ray
+    from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():  # `serve run` would do so only after the app is built
-        ray.init(address=cluster.running_cluster() or "local", namespace="serve")
+        address = cluster.running_cluster()
+        try:
+            ray.init(address=address or "local", namespace="serve")
+        except (ConnectionError, AuthenticationError) as error:
+            said = last_line(str(error))
+            raise InfrastructureError(f"the Ray cluster at {address} cannot be joined ({said})") from None
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
