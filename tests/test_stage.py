@@ -242,7 +242,7 @@ def test_the_settings_of_a_stage_are_its_described_flags_and_name_what_it_writes
     assert is_pydantic_dataclass(kind)
     lines = [line for one in kind.__mro__[:-1] for line in ast.parse(inspect.getsource(one)).body[0].body]
     flags = [(line, text) for line, text in pairwise(lines) if isinstance(line, ast.AnnAssign)]
-    described = {line.target.id for line, text in flags if isinstance(getattr(text, "value", None), ast.Constant)}
+    described = {line.target.id for line, text in flags if isinstance(text, ast.Expr)}
     hints = get_type_hints(kind, include_extras=True)
     marked = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     described |= {name for name, marks in marked.items() if any(getattr(mark, "help", None) for mark in marks)}
