@@ -78,7 +78,12 @@ class Rollout:
         self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
         self.config = compose(
             TrainingSettings(
-                Path(policy), policy, Path(policy), (REQUIRES_THINKING, *overrides), "episodes", "multi_turn"
+                Path(policy),
+                policy,
+                Path(policy),
+                (REQUIRES_THINKING, *overrides),
+                data="episodes",
+                rollout="multi_turn",
             )
         )
         self.log_probs, self.seeded = log_probs, seeded

@@ -153,12 +153,9 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
             *(source, manifest_path(source).name),
         )
         return {}
-    now = {
-        "generation": settings.generation.model_dump(),
-        "prompts": load_prompts(settings.prompts).digests,
-        "engine": dict(await engine.describe()),
-    }
-    return check_continues(source, made, now, settings.allow)
+    now = settings.decisive()
+    check_continues(source, made, now, settings.allow)  # what shows without the engine
+    return check_continues(source, made, now | {"engine": dict(await engine.describe())}, settings.allow)
 
 
 def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:

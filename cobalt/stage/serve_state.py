@@ -98,7 +98,8 @@ def running_states() -> list[ServeState]:
         if state is not None and state.started == _started(state.pid):
             running.append(state)
         elif state is not None:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a folder that cannot be written
+                path.unlink()
     return running
 
 
