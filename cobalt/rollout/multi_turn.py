@@ -153,7 +153,10 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
             *(source, manifest_path(source).name),
         )
         return {}
-    now = settings.decisive()
+    now: dict[str, Any] = {
+        "generation": settings.generation.model_dump(),
+        "prompts": load_prompts(settings.prompts).digests,
+    }
     check_continues(source, made, now, settings.allow)  # what shows without the engine
     return check_continues(source, made, now | {"engine": dict(await engine.describe())}, settings.allow)
 
