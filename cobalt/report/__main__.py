@@ -41,10 +41,11 @@ def main(arguments: Arguments) -> int:
     from cobalt.report.write import write_report
 
     window = DateWindow(arguments.since, arguments.until)
+    paths, hacking = named_paths(arguments.runs), named_paths(arguments.hacking)
     report = write_report(
-        [read_run(name, path, window) for name, path in named_paths(arguments.runs).items()],
+        [read_run(name, path, window) for name, path in paths.items()],
         arguments.output_dir,
-        hacking=named_paths(arguments.hacking),
+        hacking=hacking,
         published=arguments.published,
         allowed=arguments.allow,
         ks=arguments.k,

@@ -255,7 +255,7 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
         pending += [manifest_path(path.with_name(name)) for name in content.inputs]
         engine = content.arguments.engine
         name = engine.get("name") or engine.get("model") or engine.get("model_name")
-        model = with_digest(name, engine.get("fingerprint", "")) if name else model
+        model = with_digest(str(name), str(engine.get("fingerprint") or "")) if name else model
         settings |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
     return settings, model
 
@@ -269,16 +269,26 @@ def _asked(evaluation: Path) -> list[int]:
         figures = _Figures.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
-    names = [name.removeprefix("pass@") for name in figures.protocols if name.startswith("pass@")]
-    names += [k for group in figures.single_turn.get("groups", ()) for k in group["pass_at"]]
-    return sorted({int(name) for name in names} - {1})
+    ks = {int(name.removeprefix("pass@")) for name in figures.protocols if name.startswith("pass@")}
+    ks |= {k for group in figures.single_turn.groups for k in group.pass_at}
+    return sorted(ks - {1})
+
+
+class _Group(BaseModel):
+    """Figures of a group of problems of a single-turn result, as far as a report needs them."""
+
+    pass_at: dict[int, Any] = {}
+
+
+class _SingleTurn(BaseModel):
+    groups: list[_Group] = []
 
 
 class _Figures(BaseModel):
     """What a report needs of the figures next to an evaluation."""
 
     protocols: dict[str, Any] = {}
-    single_turn: dict[str, Any] = {}
+    single_turn: _SingleTurn = _SingleTurn()
 
 
 class _Arguments(BaseModel):
