@@ -79,6 +79,7 @@ class CountingEngine:
     def end(self, problem: ProblemId) -> None:
         """Count a problem as done. If it failed, its further responses are not expected any more."""
         self._problems_done += 1
+        self._problems_begun.add(problem)  # also if it failed before its first call
         self._total -= self.planned.pop(problem) - self._answered.pop(problem, 0)
 
     async def generate(

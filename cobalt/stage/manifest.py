@@ -225,6 +225,8 @@ def made_by(result: Path) -> list[dict[str, Any]]:
         return []
     content = _read(path)
     makers = [content["arguments"], *content.get("sources", [])]
+    if not all(isinstance(arguments, dict) for arguments in makers):
+        raise UserError(f"{path} is not a manifest: move it and its result away")
     if "sources" not in content:
         for name, digest in dict(content.get("inputs") or {}).items():
             sibling = result.with_name(name)

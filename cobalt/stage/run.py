@@ -336,7 +336,7 @@ class Each(RecordFile):
                 await work_on_all(chain(first, pending), work_and_keep, concurrency)
             finally:
                 _write_failures(errors_path(self.path), self._failures)
-        self._end()
+        self._end(total)
         return len(self._failures)
 
     def _pending(
@@ -348,7 +348,7 @@ class Each(RecordFile):
             if identifier not in self.done and (only is None or identifier in only):
                 yield item
 
-    def _end(self) -> None:
+    def _end(self, total: int | None) -> None:
         unknown = self.done - set(self._order)
         if unknown:
             raise UserError(
@@ -357,8 +357,8 @@ class Each(RecordFile):
             )
         if self._failures:
             logger.error(
-                "%d problems failed (%s); run the same command again to retry them",
-                *(len(self._failures), errors_path(self.path)),
+                "%d of %d problems failed (%s); run the same command again to retry them",
+                *(len(self._failures), total or len(self._order), errors_path(self.path)),
             )
         else:
             sort_records(self.path, self._order)
