@@ -184,7 +184,7 @@ def test_concurrent_tests_have_their_own_session_group_and_autogroup(lab):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter the namespaces of a sandbox")
 def test_nobody_in_a_sandbox_can_make_its_mounts_writable(lab):
     # As whoever has taken over its compiler: with all capabilities, without the filter of system calls.
-    lab.send(["import time\ntime.sleep(1)\nprint('held')"])
+    lab.send(["import time\ntime.sleep(3)\nprint('held')"])
     try:
         [test] = lab.tests(1)
         compiler = int(Path(f"/proc/{test}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
