@@ -25,8 +25,8 @@ SERVE = "http://127.0.0.1:8000"
 
 _START = (
     "start it with `cobalt serve --model MODEL`, or on Ray with `serve run vllm_engine_actor:app model=MODEL --name"
-    " vllm_actor --route-prefix /vllm_actor`, or name it by --engine_url; `cobalt sample --model MODEL` and `cobalt repair"
-    " --model MODEL` need none"
+    " vllm_actor --route-prefix /vllm_actor`, or name it by --engine_url; `cobalt sample --model MODEL` and `cobalt"
+    " repair --model MODEL` need none"
 )
 
 

@@ -6,8 +6,8 @@ The first line of standard input has the app's settings as a JSON object; `COBAL
 count as always. The process ends when its standard input ends, and so with its parent, however that ends. It listens on
 127.0.0.1 alone, where the judge is at `/evaluator` and the engine at `/vllm_actor`; on a Unix socket it is at `/`.
 
-It answers with one line of JSON on standard output: `{"port": 8000}` (0 on a Unix socket) when requests are answered, or
-`{"error": "...", "mistake": true}` if it cannot start, where `mistake` tells the user's mistakes from other failures.
+It answers with one line of JSON on standard output: `{"port": 8000}` (0 on a Unix socket) when requests are answered,
+or `{"error": "...", "mistake": true}` if it cannot start; `mistake` is false for what is not the user's mistake.
 """
 
 import argparse
