@@ -6,12 +6,13 @@ over child processes, each of which hosts the judge's app on a Unix socket that 
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from cobalt.judge.local import Judge, LocalJudge
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import UserError
+from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.settings import pairs
 
 URL_VARIABLE = "COBALT_JUDGE_URL"
@@ -58,3 +59,8 @@ async def open_judge(
     else:
         async with LocalJudge(JudgeSettings.from_environment(settings)) as local:
             yield local
+
+
+def using_judge(judge: Judge | None, flags: JudgeFlags) -> AbstractAsyncContextManager[Judge]:
+    """The judge that is given, or that of a stage's flags (`open_judge`), as a context."""
+    return open_judge(flags.judge_url, flags.judge) if judge is None else nullcontext(judge)

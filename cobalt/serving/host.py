@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,6 @@ def _listening(port: int, path: Path | None) -> socket.socket:
 
 async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket, answer: Callable[..., None]) -> None:
     import uvicorn
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
 
     class Server(uvicorn.Server):
         """Says when requests are answered."""
@@ -98,7 +96,7 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
 
     api = _api(name, settings)
     config = uvicorn.Config(
-        api if listener.family == socket.AF_UNIX else Starlette(routes=[Mount(ROUTES[name], api)]),
+        api if listener.family == socket.AF_UNIX else _below(ROUTES[name], api),
         lifespan="off",  # that of an app inside another is not run; it is entered here, where its errors are seen
         log_config=None,
         access_log=False,
@@ -108,6 +106,18 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
     threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
     async with api.router.lifespan_context(api):
         await server.serve(sockets=[listener])
+
+
+def _below(route: str, api: Any) -> Callable[..., Awaitable[None]]:
+    """The app with its routes below `route`, where its own `/` has no slash at its end either."""
+    from starlette.responses import JSONResponse
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        inside = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{route}/")
+        answer = api if inside else JSONResponse({"error": f"the app is at {route}"}, 404)
+        await answer({**scope, "root_path": route} if inside else scope, receive, send)
+
+    return app
 
 
 def _end_with_parent(server: Any) -> None:
