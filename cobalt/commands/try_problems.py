@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import field
 from pathlib import Path
@@ -98,8 +98,8 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 class EngineOnUse:
     """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
 
-    def __init__(self, engine: AbstractAsyncContextManager[Engine]) -> None:
-        self._context = engine
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
+        self._context = opened
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._open = AsyncExitStack()
@@ -113,7 +113,7 @@ class EngineOnUse:
     async def _opened(self) -> Engine:
         async with self._opening:
             if self._engine is None:
-                self._engine = await self._open.enter_async_context(self._context)
+                self._engine = await self._open.enter_async_context(self._context())
         return self._engine
 
     async def generate(
@@ -136,7 +136,6 @@ def main(arguments: Arguments) -> int:
     use_running_services(
         model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
     )
-    engine = sampling.opened()
     described = _known(arguments)
     for settings in (sampling, repairing):
         settings.check_earlier(described)
@@ -146,7 +145,7 @@ def main(arguments: Arguments) -> int:
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests, chosen)
     sampling.with_input()
     enter_delegated()  # before there are processes that would have to move too
-    outcomes = asyncio.run(_steps(arguments, engine))
+    outcomes = asyncio.run(_steps(arguments, sampling.opened))
     if outcomes is None:
         return 1
     _report(arguments, *outcomes)
@@ -175,7 +174,7 @@ def _known(arguments: Arguments) -> dict[str, dict[str, Any]]:
 
 
 async def _steps(
-    arguments: Arguments, engine: AbstractAsyncContextManager[Engine]
+    arguments: Arguments, engine: Callable[[], AbstractAsyncContextManager[Engine]]
 ) -> tuple[Outcome, TurnsOutcome] | None:
     """The three steps with one engine and one judge; None if problems failed."""
     async with open_judge(arguments.judge_url, arguments.judge) as judge:
