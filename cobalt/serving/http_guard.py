@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cobalt.engine.http_settings import HttpSettings
+from cobalt.serving.http_settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
 from cobalt.stage.rows import decode_json
@@ -36,6 +37,9 @@ _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 _ANSWERED = "cobalt.answered"  # in a request's scope: what is to be done when it has been answered
 
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+"""What an app has open while it runs."""
+
 TOO_DEEP = "a field is nested too deeply"
 
 
@@ -46,14 +50,14 @@ class Refused(HTTPException):
         super().__init__(status, reason)
 
 
-def guarded_api() -> FastAPI:
+def guarded_api(lifespan: Lifespan | None = None) -> FastAPI:
     """An application without routes that answers every error with `{"error": reason}`.
 
     404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
     is answered 503, which asks the client to send the request again. A value that is nested too deeply for a function
     of Python is answered 400.
     """
-    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     api.add_middleware(_AroundRequests)
 
     @api.exception_handler(HTTPException)
