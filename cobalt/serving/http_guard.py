@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from cobalt.serving.http_settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -37,9 +36,6 @@ _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 _ANSWERED = "cobalt.answered"  # in a request's scope: what is to be done when it has been answered
 
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-"""What an app has open while it runs."""
-
 TOO_DEEP = "a field is nested too deeply"
 
 
@@ -50,8 +46,10 @@ class Refused(HTTPException):
         super().__init__(status, reason)
 
 
-def guarded_api(lifespan: Lifespan | None = None) -> FastAPI:
+def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     """An application without routes that answers every error with `{"error": reason}`.
+
+    `lifespan` opens and closes what its routes need.
 
     404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
     is answered 503, which asks the client to send the request again. A value that is nested too deeply for a function
