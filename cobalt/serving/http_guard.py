@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from cobalt.engine.http_settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -46,14 +46,16 @@ class Refused(HTTPException):
         super().__init__(status, reason)
 
 
-def guarded_api() -> FastAPI:
+def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     """An application without routes that answers every error with `{"error": reason}`.
+
+    `lifespan` opens and closes what its routes need.
 
     404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
     is answered 503, which asks the client to send the request again. A value that is nested too deeply for a function
     of Python is answered 400.
     """
-    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     api.add_middleware(_AroundRequests)
 
     @api.exception_handler(HTTPException)

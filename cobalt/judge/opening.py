@@ -1,0 +1,60 @@
+"""Opening a judge: behind URLs if there are any, otherwise in this process.
+
+In the process, no sandbox is started before the first program. More than `SANDBOXES_OF_A_PROCESS` sandboxes are spread
+over child processes, each of which hosts the judge's app on a Unix socket that only this process can use.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cobalt.judge.local import Judge, LocalJudge
+from cobalt.judge.settings import JudgeSettings
+from cobalt.stage.errors import UserError
+from cobalt.stage.settings import pairs
+
+URL_VARIABLE = "COBALT_JUDGE_URL"
+TOKEN_VARIABLE = "COBALT_JUDGE_TOKEN"
+SANDBOXES_OF_A_PROCESS = 8
+
+
+def judge_urls(urls: Sequence[str] = ()) -> list[str]:
+    """The URLs of judges: those of the flag, else of `COBALT_JUDGE_URL`, else `/evaluator` below `COBALT_HTTP`."""
+    if urls:
+        return list(urls)
+    listed = os.environ.get(URL_VARIABLE, "").split()
+    base = os.environ.get("COBALT_HTTP")
+    return listed or ([f"{base.rstrip('/')}/evaluator"] if base else [])
+
+
+@asynccontextmanager
+async def open_judge(
+    urls: Sequence[str] = (), settings: Sequence[str] | Mapping[str, Any] = ()
+) -> AsyncIterator[Judge]:
+    """A judge for as long as the block runs, in one event loop.
+
+    Args:
+        urls: Addresses of judges; none: those of `judge_urls`.
+        settings: Settings of a judge in this process, as a mapping or as texts key=value. They go before those of
+            `COBALT_JUDGE_<NAME>` variables.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value, settings are given for a judge behind a URL, or a URL is
+            not one. Programs that cannot be isolated raise with the first of them.
+    """
+    servers = judge_urls(urls)
+    settings = settings if isinstance(settings, Mapping) else pairs(settings)
+    if servers and settings:
+        raise UserError(
+            f"--judge {next(iter(settings))}=...: the judge at {servers[0]} has settings of its own; leave them out, or"
+            f" judge in this command (without --judge_url and {URL_VARIABLE})"
+        )
+    if servers:
+        from cobalt.judge.url_judge import UrlJudge
+
+        async with UrlJudge(servers, os.environ.get(TOKEN_VARIABLE) or None) as judge:
+            yield judge
+    else:
+        async with LocalJudge(JudgeSettings.from_environment(settings)) as local:
+            yield local
