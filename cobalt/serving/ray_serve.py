@@ -90,7 +90,8 @@ def require_private(*, allow_open: bool) -> bool:
     if not private and not allow_open:
         raise UserError(
             f"the Ray cluster {address} asks nobody for a token, so that whoever reaches it can run code as you: stop"
-            f" it and start one with `{cluster.START_COMMAND}`, or set allow_open_cluster=true, which every result then records"
+            f" it and start one with `{cluster.START_COMMAND}`, or set allow_open_cluster=true, which every result then"
+            " records"
         )
     return private
 
