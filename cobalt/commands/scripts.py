@@ -4,12 +4,14 @@ They use the engine and the judge of their flags or variables, else a running `c
 Serve on this machine, at its default port.
 """
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from typing import TypeVar
 
 import httpx
 from pydantic.dataclasses import dataclass
 
+from cobalt.engine import Engine
 from cobalt.engine.opening import engine_urls
 from cobalt.judge.opening import judge_urls
 from cobalt.rollout.multi_turn import RepairSettings, repair
@@ -18,7 +20,7 @@ from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import ServiceDown
 from cobalt.stage.run import Outcome
 from cobalt.stage.serve_state import use_running_services
-from cobalt.stage.service_flags import EngineFlags, EngineKind, Several
+from cobalt.stage.service_flags import EngineKind, Several
 
 SERVE = "http://127.0.0.1:8000"
 """Where Ray Serve listens by default."""
@@ -31,13 +33,23 @@ _START = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Served(EngineFlags):
+class _Served(RolloutSettings):
     model: str | None = field(default=None, init=False)
     """No flag: the script starts no engine."""
     engine: Several = field(default=(), init=False)
     """No flag, as for model."""
     engine_kind: EngineKind | None = field(default=None, init=False)
     """No flag, as for model."""
+
+    def opened(self) -> AbstractAsyncContextManager[Engine]:
+        """The engine of the run.
+
+        Raises:
+            ServiceDown: none is running, and the run is not a replay.
+        """
+        if self.replay_file is None and not engine_urls(self.engine_url):
+            raise ServiceDown(f"no engine is running: {_START}")
+        return super().opened()
 
 
 @dataclass(frozen=True)
@@ -77,16 +89,13 @@ def with_services(settings: Settings) -> Settings:
     """The settings with the URLs of running services.
 
     Raises:
-        ServiceDown: no engine is running, and the run needs one.
         UserError: several `cobalt serve` are running.
     """
     needed = settings.services()
     use_running_services(needed, judge_named=bool(settings.judge_url), engine_named=bool(settings.engine_url))
     if not judge_urls(settings.judge_url) and not settings.judge and _answers("/evaluator"):
         settings = replace(settings, judge_url=(f"{SERVE}/evaluator",))
-    if needed == "judge and engine" and not engine_urls(settings.engine_url):
-        if not _answers("/vllm_actor"):
-            raise ServiceDown(f"no engine is running: {_START}")
+    if needed == "judge and engine" and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
         settings = replace(settings, engine_url=(f"{SERVE}/vllm_actor",))
     return settings
 
