@@ -76,6 +76,8 @@ class _JudgeInProcess:
         async with self._starting:
             if self._judge is None:
                 self._judge = await self._start()
+        # As behind a URL and in records of results: halves of surrogate pairs have no UTF-8 form.
+        code = code.encode("utf-8", "replace").decode()
         return await self._judge.judge(code, suite, stop_at_first_failure=stop_at_first_failure)
 
     async def describe(self) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
             for path, share in zip(sockets, shares(settings.sandboxes), strict=True)
         ]
         await asyncio.gather(*(_answer(*child) for child in children))
-        yield await stack.enter_async_context(UrlJudge([f"unix:{path}:/evaluator" for path in sockets], token))
+        yield await stack.enter_async_context(UrlJudge([f"unix:{path}" for path in sockets], token))
 
 
 @asynccontextmanager

@@ -133,9 +133,9 @@ class _Budget:
 class Guard:
     """The checks of one app.
 
-    The bodies that a replica holds, from their first byte to the answer, have at most eight times `max_bytes` together,
-    or 128 MiB, or one body has more; a body that does not declare its length counts as the longest until it has arrived. A request that finds
-    no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
+    A replica holds at most eight bodies of the largest size, from their first byte to the answer, and of bodies above
+    16 MiB as many as fit into 128 MiB, or one. A body that does not declare its length counts as the longest until it
+    has arrived. A request that finds no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
 
     Attributes:
         token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine

@@ -26,7 +26,7 @@ Content = bytes | Callable[[str], bytes]
 """The body of a request, or what makes it for the URL that gets it."""
 
 UNIX = "unix:"
-"""A URL `unix:SOCKET:PATH` is an app at PATH of the server on a Unix socket."""
+"""A URL `unix:PATH` is the app at `/` of the server on this socket."""
 
 _BUSY_IN_A_ROW = 3
 _CONNECTIONS = 2048  # above the most samples that are in flight: 64 problems of 16
@@ -45,7 +45,7 @@ class Servers:
     """A pool of URLs at which the same service answers; to be used in one event loop, and closed in it.
 
     Args:
-        urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:SOCKET:PATH`.
+        urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:PATH`.
         token: Sent as `Authorization: Bearer TOKEN`; None: no token is sent.
         name: The service in messages, such as "the judge".
         start_advice: How to start it, for the message where none answers.
@@ -225,8 +225,8 @@ class _Server:
         self._token = token
         self._client: httpx.AsyncClient | None = None
         self._probing: asyncio.Task[httpx.Response | None] | None = None
-        self._socket, _, path = url.removeprefix(UNIX).partition(":") if url.startswith(UNIX) else (None, "", "")
-        parsed = _parsed(url if self._socket is None else f"http://localhost{path}")
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        parsed = _parsed(url if self._socket is None else "http://localhost")
         if parsed is None:
             raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
         self._base = parsed
