@@ -24,13 +24,14 @@ class Arguments(services.ServiceFlags):
 
 def main(arguments: Arguments) -> int:
     """Run the services until Ctrl-C, and return the exit code."""
-    from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+    from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
+    from cobalt.serving.engine_settings import EngineServiceSettings
     from cobalt.stage.settings import read_settings
 
     command = [sys.executable, "-c", _HOLD]
     engine = arguments.engine_settings()
     if engine is not None:
-        settings = read_settings(VllmSettings, engine, os.environ, ENVIRONMENT_PREFIX)
+        settings = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
         command += [engine["model"], settings.served_model_name or "", "token" if settings.token else ""]
     return services.run_beside_services(services.Arguments(command, **vars(arguments)))
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cobalt.engine.http_settings import HttpSettings
 from cobalt.judge.settings import JudgeSettings
+from cobalt.serving.http_settings import HttpSettings
 
 
 class ServiceSettings(HttpSettings, JudgeSettings):

@@ -25,9 +25,10 @@ from typing import Any
 import tenacity
 
 from cobalt.engine.model_check import check_model
-from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.serving import cluster, serve_proxy, watcher
+from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.serving.serve_client import reason
 from cobalt.serving.service_logs import keeping_logs
@@ -64,7 +65,7 @@ def running_services(
 
     Args:
         judge: Settings of the judge (`cobalt.serving.judge_service_settings.ServiceSettings`).
-        engine: Settings of the engine (`cobalt.engine.vllm_settings.VllmSettings`), with its `model`; None: no engine.
+        engine: Settings of the engine (`EngineServiceSettings`), with its `model`; None: no engine.
         http_port: Port on 127.0.0.1; None: a free port.
         num_cpus: Number of CPUs that Ray can reserve; None: the machine's, at least 2. Ray binds nothing to a core.
         num_gpus: Number of GPUs that Ray can reserve; None: those that it finds. Training on a CPU needs logical GPUs.
@@ -118,7 +119,7 @@ def ray_folder(folder: str) -> Path:
 
 def check_settings(
     judge: Mapping[str, Any], engine: Mapping[str, Any] | None
-) -> tuple[ServiceSettings, VllmSettings | None]:
+) -> tuple[ServiceSettings, EngineServiceSettings | None]:
     """Check everything about the two apps that shows without Ray; returns their settings.
 
     Raises:
@@ -132,7 +133,7 @@ def check_settings(
         find_bwrap()
     if engine is None:
         return of_judge, None
-    of_engine = read_settings(VllmSettings, engine, os.environ, ENVIRONMENT_PREFIX)
+    of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
     check_model(of_engine.model)
     return of_judge, of_engine
 

@@ -32,6 +32,7 @@ from cobalt.serving.private_ray import check_settings, node_processes, ray_folde
 from cobalt.serving.service_logs import keeping_logs
 from cobalt.stage.cli import run_script, terminations_as_interrupts
 from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.settings import pairs
 
 _SECONDS_TO_END = 60.0  # time for a command whose Ray has died to write its finished results
 
@@ -193,21 +194,6 @@ def check(arguments: Arguments) -> dict[str, dict[str, Any]]:
         if path is not None:
             known["engine"] |= {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}
     return known
-
-
-def pairs(settings: Sequence[str]) -> dict[str, Any]:
-    """Settings of the form key=value by their keys.
-
-    Raises:
-        UserError: one has another form.
-    """
-    values = {}
-    for item in settings:
-        name, separator, value = item.partition("=")
-        if not separator:
-            raise UserError(f"setting {item!r} must have the form key=value")
-        values[name] = value
-    return values
 
 
 if __name__ == "__main__":

@@ -24,17 +24,16 @@ from ray.serve.schema import LoggingConfig
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.model_check import NO_TEMPLATE, check_folder, model_path
 from cobalt.engine.model_name import fingerprint, model_name
-from cobalt.engine.startup import ErrorOutput
-from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings, computes_in_bfloat16
-from cobalt.episode import Message, TemplateThinking
+from cobalt.engine.startup import EngineOutput
+from cobalt.engine.vllm_engine import render
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, default_dtype
+from cobalt.episode import Message
 from cobalt.episode.chat_template import (
     end_of_turn,
     head_of_responses,
-    opened_thinking,
-    render_prompts,
-    template_arguments,
 )
 from cobalt.serving import cluster
+from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.http_guard import Guard, Refused, field_error, guarded_api, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.stage.environment import passed_on
@@ -59,7 +58,7 @@ _api = guarded_api()
 class VllmEngineActor:
     """One replica with one engine. It starts only on a private cluster or if `allow_open_cluster` is set."""
 
-    def __init__(self, settings: VllmSettings, on_gpu: bool) -> None:
+    def __init__(self, settings: EngineServiceSettings, on_gpu: bool) -> None:
         self._private = cluster.require_private(allow_open=settings.allow_open_cluster)
         self._settings = settings
         self._device = "gpu" if on_gpu else "cpu"
@@ -205,7 +204,7 @@ class VllmEngineActor:
         return text.removesuffix(end) if end else text
 
 
-def _start_engine(settings: VllmSettings, *, on_gpu: bool) -> Any:
+def _start_engine(settings: EngineServiceSettings, *, on_gpu: bool) -> Any:
     """Start vLLM, an `AsyncLLM`; where it fails, the message has vLLM's first error."""
     options: dict[str, Any] = {}
     if on_gpu:
@@ -234,7 +233,7 @@ def _start_engine(settings: VllmSettings, *, on_gpu: bool) -> Any:
         from cobalt.engine.vllm_executor import BoundExecutor
 
         options["distributed_executor_backend"] = BoundExecutor
-    output = ErrorOutput()
+    output = EngineOutput(None)
     arguments = AsyncEngineArgs(
         model=settings.model,
         tensor_parallel_size=settings.tensor_parallel_size,
@@ -251,21 +250,7 @@ def _start_engine(settings: VllmSettings, *, on_gpu: bool) -> Any:
     try:
         return AsyncLLM.from_engine_args(arguments)
     except RuntimeError as error:
-        cause = output.first_error()
-        if not cause:
-            raise
-        raise InfrastructureError(f"vLLM's engine did not start: {cause}") from error
-
-
-def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
-    """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`).
-
-    Raises:
-        UserError: the template refuses the conversation, or leaves a message's text out.
-    """
-    [text] = render_prompts(tokenizer, [conversation], template_arguments(thinking))
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return tokens, opened_thinking(text)
+        raise InfrastructureError(f"vLLM's engine did not start{output.failure()}") from error
 
 
 # Not a decorator: Ray would then send the class to replicas by value, without the names that the module defines after
@@ -286,16 +271,6 @@ def _gpus_of_nodes() -> list[float]:
             said = last_line(str(error))
             raise InfrastructureError(f"the Ray cluster at {address} cannot be joined ({said})") from None
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-
-
-def _default_dtype(on_gpu: bool) -> str:
-    if on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8")):
-        return "auto"
-    logger.info(
-        "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
-        " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
-    )
-    return "float32"
 
 
 def check_gpus(replicas: int, tensor_parallel: int, nodes: Sequence[float]) -> None:
@@ -329,7 +304,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
             cluster is not private, or it has too few GPUs.
         InfrastructureError: the cluster does not answer.
     """
-    settings = read_settings(VllmSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
+    settings = read_settings(EngineServiceSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     path = model_path(settings.model)
     if path is not None:
         check_folder(path)
@@ -342,7 +317,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     on_gpu = settings.device == "gpu" or any(nodes)
     if on_gpu:
         check_gpus(settings.num_replicas, settings.tensor_parallel_size, nodes)
-    settings = settings.model_copy(update={"dtype": settings.dtype or _default_dtype(on_gpu)})
+    settings = settings.model_copy(update={"dtype": settings.dtype or default_dtype(on_gpu=on_gpu)})
     resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
         resources["num_gpus"] = settings.tensor_parallel_size
