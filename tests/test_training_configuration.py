@@ -73,6 +73,15 @@ def test_each_setting_is_verls_default_or_written_down(of_verl):
     assert found == WRITTEN
 
 
+def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
+    paper, fast = (resolved(compose(run_of(data="partial_trajectories", scale=scale))) for scale in ("paper", "fast"))
+    changed = {key.rpartition(".")[2] for key, value in fast.items() if paper.get(key) != value}
+    assert changed == {
+        "loss_agg", "use_dynamic_bsz", "log_prob_use_dynamic_bsz", "ppo_max_token_len_per_gpu",
+        "log_prob_max_token_len_per_gpu",
+    }  # fmt: skip
+
+
 def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
     """The scale comes last and the other choices have no key in common, as the next test says."""
     there = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]

@@ -79,8 +79,9 @@ class TrainingSettings(RunSettings):
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
-    steps on one GPU, to see that everything runs."""
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. fast: the same with
+    micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see that everything
+    runs."""
 
     @property
     def choices(self) -> dict[str, str]:
