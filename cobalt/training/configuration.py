@@ -80,7 +80,7 @@ class TrainingSettings(RunSettings):
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
     """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. fast: the same with
-    micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see that everything
+    micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see that all
     runs."""
 
     @property
