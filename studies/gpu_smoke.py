@@ -24,7 +24,6 @@ _LONGEST_PROMPT = "4096"  # as in the profile
 
 # A small model of the hub thinks for longer than the profile's responses are.
 _NO_THINKING = ("--chat_template_thinking", "off")
-_AGENT_LOOPS = "actor_rollout_ref.rollout.agent.num_workers"
 _NO_THINKING_IN_TRAINING = "+data.apply_chat_template_kwargs.enable_thinking=false"
 
 
@@ -48,7 +47,7 @@ def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> S
     world = Path("pocket") / f"gpu_smoke_seed{seed}"
     base, first, given = _base_model(folder, world, seed, model)
     report = folder / "gpu_report.md"
-    settings = () if gpus == 1 else (f"trainer.n_gpus_per_node={gpus}", f"{_AGENT_LOOPS}={gpus}")
+    settings = () if gpus == 1 else (f"trainer.n_gpus_per_node={gpus}",)
     more = {"--model": model, "--gpus": str(gpus) if gpus > 1 else None}
     flags = ("--profile", PROFILE, *(word for flag, value in more.items() if value for word in (flag, value)))
     return Study(
