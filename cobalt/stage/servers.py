@@ -10,8 +10,10 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any
 from urllib.request import getproxies
 
@@ -28,8 +30,10 @@ Content = bytes | Callable[[str], bytes]
 UNIX = "unix:"
 """A URL `unix:PATH` is the app at `/` of the server on this socket."""
 
+ASKED_AGAIN = 10.0
+"""Seconds after which a server that was left out is asked whether it answers."""
+
 _BUSY_IN_A_ROW = 3
-_CONNECTIONS = 2048  # above the most samples that are in flight: 64 problems of 16
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 4.0  # below the 5 s after which uvicorn closes a connection
 # A machine that has gone without a word is noticed after a minute, however long its answer may take.
@@ -51,7 +55,6 @@ class Servers:
         start_advice: How to start it, for the message where none answers.
         attempts: How many times a request is sent before its failure is raised.
         longest_wait: Longest pause between two attempts, in seconds.
-        asked_again: Seconds after which a server that was left out is asked whether it answers.
 
     Raises:
         UserError: there is no URL, or one is not the URL of a server.
@@ -66,11 +69,10 @@ class Servers:
         start_advice: str,
         attempts: int = 8,
         longest_wait: float = 20.0,
-        asked_again: float = 10.0,
     ) -> None:
         if not urls:
             raise UserError(f"{name} has no URL: {start_advice}")
-        self.name, self._advice, self._asked_again = name, start_advice, asked_again
+        self.name, self._advice = name, start_advice
         self._retrying = retrying(attempts, first_pause=0.2, longest_pause=longest_wait)
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
         self._answered = False
@@ -163,7 +165,7 @@ class Servers:
                 raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
         else:
             for server in out:
-                if time.monotonic() - server.asked > self._asked_again:
+                if time.monotonic() - server.asked > ASKED_AGAIN:
                     server.asked = time.monotonic()
                     task = asyncio.create_task(self._returned(server))
                     self._asking.add(task)
@@ -223,7 +225,9 @@ class _Server:
         self.asked = 0.0  # when it was last asked whether it answers
         self._busy = 0  # answers in a row that it is busy
         self._token = token
-        self._client: httpx.AsyncClient | None = None
+        # Each has one connection: httpx looks through all connections of a client for each request, several times.
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
         self._probing: asyncio.Task[httpx.Response | None] | None = None
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         parsed = _parsed(url if self._socket is None else "http://localhost")
@@ -238,8 +242,9 @@ class _Server:
             httpx.TransportError: there was none.
         """
         self.open += 1
+        client = self._idle.pop() if self._idle else self._connected()
         try:
-            answer = await self._connected().request(
+            answer = await client.request(
                 method,
                 path,
                 content=content(self.url) if callable(content) else content,
@@ -251,6 +256,7 @@ class _Server:
             raise
         finally:
             self.open -= 1
+            self._idle.append(client)
         self._busy = self._busy + 1 if answer.status_code in (503, 504) else 0
         if self._busy >= _BUSY_IN_A_ROW:
             self._leave_out(f"it is busy ({reason_of(answer)})")
@@ -279,9 +285,8 @@ class _Server:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await asyncio.gather(*(client.aclose() for client in self._clients))
+        self._clients, self._idle = [], []
 
     def _leave_out(self, cause: str) -> None:
         if not self.out:
@@ -289,25 +294,32 @@ class _Server:
         self.out, self.asked = True, time.monotonic()
 
     def _connected(self) -> httpx.AsyncClient:
-        """The client; a client belongs to the event loop of its first request."""
-        if self._client is None:
-            host = self._base.host
-            local = host in ("localhost", "::1") or host.startswith("127.")
-            limits = httpx.Limits(
-                max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
-            )
-            self._client = httpx.AsyncClient(
-                base_url=self._base,
-                headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
-                # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
-                transport=None
-                if getproxies() and not local
-                else httpx.AsyncHTTPTransport(
-                    limits=limits, uds=self._socket, socket_options=[] if self._socket else _ALIVE
-                ),
+        """One more client; it belongs to the event loop of its first request."""
+        host = self._base.host
+        local = host in ("localhost", "::1") or host.startswith("127.")
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
+        client = httpx.AsyncClient(
+            base_url=self._base,
+            headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
+            transport=None
+            if getproxies() and not local
+            else httpx.AsyncHTTPTransport(
+                verify=_certificates() if self._base.scheme == "https" else False,
                 limits=limits,
-            )
-        return self._client
+                uds=self._socket,
+                socket_options=[] if self._socket else _ALIVE,
+            ),
+            limits=limits,
+        )
+        self._clients.append(client)
+        return client
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Reading the certificates takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 def encode(value: Any) -> bytes:
