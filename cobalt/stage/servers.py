@@ -77,7 +77,8 @@ class Servers:
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
         self._answered = False
         self._description: dict[str, Any] | None = None
-        self._asking: set[asyncio.Task[bool]] = set()
+        self._refused: UserError | None = None  # of a server that came back with other settings
+        self._asking: set[asyncio.Task[None]] = set()
 
     @property
     def urls(self) -> list[str]:
@@ -116,9 +117,12 @@ class Servers:
         return answer
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
-        """The answers of all servers that answer to `GET path`; raises as `request`."""
-        await asyncio.gather(*(server.probe() for server in self._servers))
-        answering = [server for server in self._servers if not server.out]
+        """The answers to `GET path` of all servers that answer; raises as `request`."""
+        return list((await self._answers(path, accept)).values())
+
+    async def _answers(self, path: str, accept: Collection[int] = ()) -> dict[str, httpx.Response]:
+        probes = await asyncio.gather(*(server.probe() for server in self._servers))
+        answering = [server for server, probe in zip(self._servers, probes, strict=True) if probe is not None]
         if not answering:
             raise self._down()
         self._answered = True
@@ -127,7 +131,8 @@ class Servers:
             answer: httpx.Response = await self._retrying(self._ask, server, "GET", path, None, None, accept)
             return answer
 
-        return list(await asyncio.gather(*map(ask, answering)))
+        answers = await asyncio.gather(*map(ask, answering))
+        return {server.url: answer for server, answer in zip(answering, answers, strict=True)}
 
     async def describe(self) -> dict[str, Any]:
         """What all servers answer to `GET /describe`.
@@ -137,10 +142,11 @@ class Servers:
             ServiceDown: none answers.
         """
         if self._description is None:
-            descriptions = [_mapping(answer) for answer in await self.ask_all("/describe")]
-            self._description = descriptions[0]
-            for url, description in zip(self.urls, descriptions, strict=False):
-                self._check(url, description)
+            descriptions = {url: _mapping(answer) for url, answer in (await self._answers("/describe")).items()}
+            first = next(iter(descriptions.values()))
+            for url, description in descriptions.items():
+                self._check(url, description, first)
+            self._description = first
         return self._description
 
     async def close(self) -> None:
@@ -159,27 +165,36 @@ class Servers:
         """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
         out = [server for server in self._servers if server.out]
         if len(out) == len(self._servers):
-            if not any(await asyncio.gather(*map(self._returned, out))):
-                if not self._answered:
-                    raise self._down()  # it has never been there: nobody waits for it
-                raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
+            await asyncio.gather(*map(self._ask_again, out))
         else:
             for server in out:
                 if time.monotonic() - server.asked > ASKED_AGAIN:
                     server.asked = time.monotonic()
-                    task = asyncio.create_task(self._returned(server))
+                    task = asyncio.create_task(self._ask_again(server))
                     self._asking.add(task)
                     task.add_done_callback(self._asking.discard)
-        return min((server for server in self._servers if not server.out), key=lambda server: server.open)
+        answering = [server for server in self._servers if not server.out]
+        if answering:
+            return min(answering, key=lambda server: server.open)
+        if self._refused is not None:
+            raise self._refused
+        if not self._answered:
+            raise self._down()  # it has never been there: nobody waits for it
+        raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
 
-    async def _returned(self, server: "_Server") -> bool:
-        """Whether a server that was left out answers again, as before."""
+    async def _ask_again(self, server: "_Server") -> None:
+        """Count a server in that was left out, if it answers again and has the same settings."""
         answer = await server.probe()
-        if answer is not None and self._description is not None and answer.status_code == 200:
-            server.out = True
-            self._check(server.url, _mapping(answer))
-            server.out = False
-        return not server.out
+        if answer is None:
+            return
+        if self._description is not None and answer.status_code == 200:
+            try:
+                self._check(server.url, _mapping(answer), self._description)
+            except UserError as error:
+                logger.warning("%s", error)
+                self._refused = error
+                return
+        server.count_in()
 
     async def _ask(
         self,
@@ -192,7 +207,7 @@ class Servers:
     ) -> httpx.Response:
         try:
             answer = await server.send(method, path, content, timeout)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
         self._answered = True
         if answer.is_success or answer.status_code in accept:
@@ -202,13 +217,12 @@ class Servers:
             raise InfrastructureError(said)
         raise UserError(said)
 
-    def _check(self, url: str, description: dict[str, Any]) -> None:
-        for field in sorted({*(self._description or {}), *description}):
-            first, other = (self._description or {}).get(field), description.get(field)
-            if first != other:
+    def _check(self, url: str, description: dict[str, Any], first: dict[str, Any]) -> None:
+        for field in sorted({*first, *description}):
+            if first.get(field) != description.get(field):
                 raise UserError(
-                    f"{self.name} at {url} has {field}={other}, and at {self.urls[0]} {first}: results would depend on"
-                    " who answers; start all with the same settings"
+                    f"{self.name} at {url} has {field}={description.get(field)}, and another or the same one before"
+                    f" {first.get(field)}: results would depend on who answers; start all with the same settings"
                 )
 
     def _down(self) -> ServiceDown:
@@ -239,7 +253,7 @@ class _Server:
         """The answer to a request, whatever its status.
 
         Raises:
-            httpx.TransportError: there was none.
+            httpx.RequestError: there was none.
         """
         self.open += 1
         client = self._idle.pop() if self._idle else self._connected()
@@ -251,7 +265,7 @@ class _Server:
                 headers={"Content-Type": "application/json"} if content is not None else {},
                 timeout=httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
             )
-        except httpx.TransportError:
+        except httpx.RequestError:
             self._leave_out("it does not answer")
             raise
         finally:
@@ -263,22 +277,23 @@ class _Server:
         return answer
 
     async def probe(self) -> httpx.Response | None:
-        """Ask the server whether it answers, and count it in or out; all that ask at a time share one request."""
+        """What the server says of itself; None if it does not answer. All that ask at a time share one request."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe())
         return await asyncio.shield(self._probing)
 
     async def _probe(self) -> httpx.Response | None:
         answer = None
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx.RequestError):
             answer = await self.send("GET", "/describe", None, _CONNECT_SECONDS)
         self.asked = time.monotonic()
-        if answer is None or answer.is_server_error:
-            self.out = True
-        elif self.out:
+        return None if answer is None or answer.is_server_error else answer
+
+    def count_in(self) -> None:
+        """Give the server requests again."""
+        if self.out:
             logger.warning("%s answers again", self.url)
-            self.out, self._busy = False, 0
-        return answer
+        self.out, self._busy = False, 0
 
     async def close(self) -> None:
         """Close the connections."""
