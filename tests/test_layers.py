@@ -18,7 +18,6 @@ EXCEPTIONS = {
     ("engine/vllm_client.py", "serving"),
     ("judge/client.py", "ray"),
     ("judge/client.py", "serving"),
-    ("training/launch.py", "serving"),
 }
 """Modules, and the package that each imports against the rules; at most twelve."""
 

@@ -1,22 +1,25 @@
 """Opening a judge: behind URLs if there are any, otherwise in this process.
 
-In the process, no sandbox is started before the first program. More than `SANDBOXES_OF_A_PROCESS` sandboxes are spread
-over child processes, each of which hosts the judge's app on a Unix socket that only this process can use.
+In the process, no sandbox is started before the first program. More than eight sandboxes are spread over child
+processes (`cobalt.judge.processes`).
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from cobalt.judge.local import Judge, LocalJudge
+from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.judge.settings import JudgeSettings
+from cobalt.judge.verdict import ExecResult
+from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.settings import pairs
 
 URL_VARIABLE = "COBALT_JUDGE_URL"
 TOKEN_VARIABLE = "COBALT_JUDGE_TOKEN"
-SANDBOXES_OF_A_PROCESS = 8
 
 
 def judge_urls(urls: Sequence[str] = ()) -> list[str]:
@@ -56,5 +59,37 @@ async def open_judge(
         async with UrlJudge(servers, os.environ.get(TOKEN_VARIABLE) or None) as judge:
             yield judge
     else:
-        async with LocalJudge(JudgeSettings.from_environment(settings)) as local:
-            yield local
+        async with AsyncExitStack() as stack:
+            yield _JudgeInProcess(JudgeSettings.from_environment(settings), stack)
+
+
+class _JudgeInProcess:
+    """A judge whose sandboxes start with the first program and end with `stack`."""
+
+    def __init__(self, settings: JudgeSettings, stack: AsyncExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._starting = asyncio.Lock()
+        self._judge: Judge | None = None
+
+    async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
+        """See `Judge`."""
+        async with self._starting:
+            if self._judge is None:
+                self._judge = await self._start()
+        # As behind a URL and in records of results: halves of surrogate pairs have no UTF-8 form.
+        code = code.encode("utf-8", "replace").decode()
+        return await self._judge.judge(code, suite, stop_at_first_failure=stop_at_first_failure)
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Judge`. What is missing on this machine shows here, before the first program is sampled."""
+        check_paths(self._settings)
+        if not self._settings.unsafe:
+            find_bwrap()
+        return self._settings.decisive()
+
+    async def _start(self) -> Judge:
+        from cobalt.judge.processes import SANDBOXES_OF_A_PROCESS, judging_processes
+
+        if self._settings.sandboxes > SANDBOXES_OF_A_PROCESS:
+            return await self._stack.enter_async_context(judging_processes(self._settings))
+        return await self._stack.enter_async_context(LocalJudge(self._settings))

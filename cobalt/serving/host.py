@@ -103,7 +103,7 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
         timeout_graceful_shutdown=int(_SECONDS_TO_END),
     )
     server = Server(config)
-    threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(server, listener), daemon=True).start()
     async with api.router.lifespan_context(api):
         await server.serve(sockets=[listener])
 
@@ -120,10 +120,15 @@ def _below(route: str, api: Any) -> Callable[..., Awaitable[None]]:
     return app
 
 
-def _end_with_parent(server: Any) -> None:
+def _end_with_parent(server: Any, listener: socket.socket) -> None:
     """End this process when standard input ends: at once while the app starts, after its requests otherwise."""
     while os.read(0, 1024):
         pass
+    if listener.family == socket.AF_UNIX:  # its folder goes with the last socket, also of a parent that was killed
+        path = Path(listener.getsockname())
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
     if not server.started:
         os._exit(1)
     server.should_exit = True

@@ -148,8 +148,7 @@ _Ingress = serve.ingress(_api)(Evaluator)
 
 def reserved_cpus(settings: ServiceSettings) -> float:
     """CPUs that the judge's replicas reserve on the cluster that this process has joined, else on this machine."""
-    there = nodes.living_nodes() if ray.is_initialized() else []
-    placement = nodes.place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
+    placement = nodes.place(_here_or(_nodes() if ray.is_initialized() else []), replicas=settings.num_replicas)
     return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
 
 
@@ -168,21 +167,26 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
         check_paths(settings)
         if not settings.unsafe:
             find_bwrap()
-    placement = nodes.place(there, cores_here=usable_cores(), replicas=settings.num_replicas)
-    if settings.concurrency is None and placement.per_node is None:
+    placement = nodes.place(_here_or(there), replicas=settings.num_replicas)
+    several = len(there) > 1
+    if settings.concurrency is None and not several:
         share = max(1, usable_cores() // placement.replicas)
         settings = settings.model_copy(update={"concurrency": share})
     cpus = 0 if placement.resources else settings.replica_cpus
     deployment = serve.deployment(
         name="Evaluator",
         num_replicas=placement.replicas,
-        max_replicas_per_node=placement.per_node,
+        max_replicas_per_node=placement.per_node if several else None,
         max_ongoing_requests=settings.max_ongoing_requests,
         ray_actor_options={"num_cpus": cpus, "resources": placement.resources},
         graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
         logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
     )(_Ingress)
-    return deployment.bind(settings, placement.per_node)
+    return deployment.bind(settings, placement.per_node if several else None)
+
+
+def _here_or(there: list[nodes.Node]) -> list[nodes.Node]:
+    return there if len(there) > 1 else [nodes.Node("", "", "", usable_cores(), 0)]
 
 
 def _nodes() -> list[nodes.Node]:

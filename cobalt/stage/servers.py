@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+from urllib.request import getproxies
 
 import httpx
 
@@ -25,9 +26,8 @@ Content = bytes | Callable[[str], bytes]
 """The body of a request, or what makes it for the URL that gets it."""
 
 UNIX = "unix:"
-"""A URL `unix:PATH` is a server on this socket of the machine; its app is at `/`."""
+"""A URL `unix:PATH` is the app at `/` of the server on this socket."""
 
-_ASKED_AGAIN = 10.0  # seconds after which a server that was left out is asked whether it answers
 _BUSY_IN_A_ROW = 3
 _CONNECTIONS = 2048  # above the most samples that are in flight: 64 problems of 16
 _CONNECT_SECONDS = 10.0
@@ -51,6 +51,7 @@ class Servers:
         start_advice: How to start it, for the message where none answers.
         attempts: How many times a request is sent before its failure is raised.
         longest_wait: Longest pause between two attempts, in seconds.
+        asked_again: Seconds after which a server that was left out is asked whether it answers.
 
     Raises:
         UserError: there is no URL, or one is not the URL of a server.
@@ -65,10 +66,11 @@ class Servers:
         start_advice: str,
         attempts: int = 8,
         longest_wait: float = 20.0,
+        asked_again: float = 10.0,
     ) -> None:
         if not urls:
             raise UserError(f"{name} has no URL: {start_advice}")
-        self.name, self._advice = name, start_advice
+        self.name, self._advice, self._asked_again = name, start_advice, asked_again
         self._retrying = retrying(attempts, first_pause=0.2, longest_pause=longest_wait)
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
         self._answered = False
@@ -161,7 +163,7 @@ class Servers:
                 raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
         else:
             for server in out:
-                if time.monotonic() - server.asked > _ASKED_AGAIN:
+                if time.monotonic() - server.asked > self._asked_again:
                     server.asked = time.monotonic()
                     task = asyncio.create_task(self._returned(server))
                     self._asking.add(task)
@@ -220,16 +222,14 @@ class _Server:
         self.out = False  # whether it is left out
         self.asked = 0.0  # when it was last asked whether it answers
         self._busy = 0  # answers in a row that it is busy
-        self._token, self._client, self._probing = token, None, None
-        self._path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-        if self._path is None:
-            parsed = _parsed(url)
-            if parsed is None:
-                raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
-            self._host = parsed.host
-
-    _client: httpx.AsyncClient | None
-    _probing: "asyncio.Task[httpx.Response | None] | None"
+        self._token = token
+        self._client: httpx.AsyncClient | None = None
+        self._probing: asyncio.Task[httpx.Response | None] | None = None
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        parsed = _parsed(url if self._socket is None else "http://localhost")
+        if parsed is None:
+            raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
+        self._base = parsed
 
     async def send(self, method: str, path: str, content: Content | None, timeout: float | None) -> httpx.Response:
         """The answer to a request, whatever its status.
@@ -291,17 +291,21 @@ class _Server:
     def _connected(self) -> httpx.AsyncClient:
         """The client; a client belongs to the event loop of its first request."""
         if self._client is None:
-            local = self._path is not None or self._host in ("localhost", "::1") or self._host.startswith("127.")
+            host = self._base.host
+            local = host in ("localhost", "::1") or host.startswith("127.")
             limits = httpx.Limits(
                 max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
             )
-            options = {"uds": self._path} if self._path is not None else {"socket_options": _ALIVE}
             self._client = httpx.AsyncClient(
-                base_url="http://localhost" if self._path is not None else self.url,
+                base_url=self._base,
                 headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
-                transport=httpx.AsyncHTTPTransport(limits=limits, **options) if local else None,
+                # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
+                transport=None
+                if getproxies() and not local
+                else httpx.AsyncHTTPTransport(
+                    limits=limits, uds=self._socket, socket_options=[] if self._socket else _ALIVE
+                ),
                 limits=limits,
-                trust_env=not local,  # a proxy does not reach this machine's loopback
             )
         return self._client
 

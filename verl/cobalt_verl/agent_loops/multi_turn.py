@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-import ray.serve  # noqa: F401  # which takes seconds: now, and not when the first program is judged
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
