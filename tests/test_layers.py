@@ -16,8 +16,6 @@ EXCEPTIONS = {
     # Commands and training runs reach both services through Ray's handles.
     ("engine/vllm_client.py", "ray"),
     ("engine/vllm_client.py", "serving"),
-    ("judge/client.py", "ray"),
-    ("judge/client.py", "serving"),
 }
 """Modules, and the package that each imports against the rules; at most twelve."""
 
