@@ -176,7 +176,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool, judged: bool = F
     """One run of bare veRL, on a Ray like that of this project's runs."""
     from omegaconf import OmegaConf
 
-    from cobalt.serving.private_ray import running_services
+    from cobalt.training.private_ray import private_ray
 
     run.mkdir(parents=True)
     on_cpu = trains_on_cpu(compose(settings_of(arguments, run)))
@@ -192,7 +192,7 @@ def train_bare(arguments: Arguments, run: Path, *, quick: bool, judged: bool = F
     OmegaConf.save(config, run / "config.yaml")
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path", str(run.resolve())]
     command += ["--config-name", "config", f"hydra.run.dir='{run.resolve()}'", "hydra.output_subdir=null"]
-    with running_services(
+    with private_ray(
         num_cpus=max(_LOGICAL_CPUS, os.cpu_count() or 1),
         num_gpus=1 if on_cpu else None,
         object_store_memory=_OBJECT_STORE,

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cobalt.serving.private_ray import running_services
 from cobalt.training.configuration import TrainingSettings, compose, process_environment
 from cobalt.training.launch import worker_python
+from cobalt.training.private_ray import private_ray
 
 PROBLEMS = 3
 TAKEN = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields"}
@@ -37,7 +37,7 @@ def start(model: str, rows: str, result: str) -> int:
     variables = process_environment(Path(result).parent, on_cpu=True)
     with (
         worker_python(configuration(model, rows), variables, Path(result).with_name("forks.log")) as python,
-        running_services(num_cpus=16, num_gpus=1, object_store_memory=2**29) as addresses,
+        private_ray(num_cpus=16, num_gpus=1, object_store_memory=2**29) as addresses,
     ):
         environment = os.environ | variables | addresses | python
         command = [sys.executable, __file__, model, rows, result, "generate"]

@@ -130,7 +130,7 @@ async def single_turn_rows(model, config, messages, ids):
 async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_most_once(
     model, thinking, length, tmp_path
 ):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     arguments, messages = template_arguments(thinking), CHAT[:length]
     tokens, opened = render(model.tokenizer, messages, thinking)
@@ -162,7 +162,7 @@ def offline_rows(model, folder, thinking, messages, *texts):
 
 
 async def test_the_thinking_of_earlier_turns_is_in_no_prompt(model):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     tokens, _ = render(model.tokenizer, CHAT, "default")
     text = model.tokenizer.decode(tokens)
@@ -197,7 +197,7 @@ UNUSABLE = {
 @pytest.mark.parametrize("template", UNUSABLE.values(), ids=UNUSABLE)
 @pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
 def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, template, use):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     folder = tmp_path / "the-model"
     tokenizer = make_tokenizer("qwen3")
@@ -237,7 +237,7 @@ def test_training_refuses_a_template_that_cannot_be_used(tmp_path, name):
     ],
 )
 def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = template
@@ -245,7 +245,7 @@ def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
 
 
 def test_a_template_without_system_messages_is_used_for_conversations_without_them():
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = UNUSABLE["leaves the system message out"]
@@ -285,13 +285,14 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
 
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from cobalt.engine import vllm_settings
-    from cobalt.serving import cluster, vllm_service
+    from cobalt.engine.vllm_engine import VllmEngine
+    from cobalt.engine.vllm_settings import VllmSettings
 
     tokenizer, given = make_tokenizer(form), []
 
     class Recorder:
         model_config = SimpleNamespace(max_model_len=5000)
+        errored = False
 
         def get_tokenizer(self):
             return tokenizer
@@ -304,24 +305,24 @@ def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
         def shutdown(self):
             pass
 
-    monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
-
     def engine_of(arguments):
         assert arguments.enforce_eager  # on a CPU
         return Recorder()
 
     monkeypatch.setattr(AsyncLLM, "from_engine_args", engine_of)
-    monkeypatch.setattr(vllm_service, "OpenAIRoutes", lambda *arguments: None)  # collection does not use them
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
     monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
-    engine = vllm_service.VllmEngineActor(vllm_settings.VllmSettings(model=save_policy(tmp_path, form)), on_gpu=False)
-    settings = GenerationSettings(n=1, seed=0).model_dump()
-    [completion] = asyncio.run(engine.generate(CHAT[:2], settings))
+
+    async def complete():
+        async with VllmEngine(VllmSettings(model=save_policy(tmp_path, form))) as engine:
+            return await engine.generate(CHAT[:2], GenerationSettings(n=1, seed=0))
+
+    [completion] = asyncio.run(complete())
     [(tokens, parameters)] = given
     parameters.update_from_generation_config({}, tokenizer.eos_token_id)  # as vLLM does for every request
     assert end_of_turn(tokenizer, {}) in {parameters.eos_token_id, *parameters.stop_token_ids}
-    assert completion["text"] == ("<think>\nx" if form == "llama" else "x")
+    assert completion.text == ("<think>\nx" if form == "llama" else "x")
     assert tokens.count(tokenizer.bos_token_id) == (form == "llama")
 
 
@@ -351,7 +352,7 @@ class Policy:
         self.model, self.answers, self.prompts = model, answers, {}
 
     async def generate(self, conversation, settings, call):
-        from cobalt.serving.vllm_service import render
+        from cobalt.engine.vllm_engine import render
 
         tokens, opened = render(self.model.tokenizer, list(conversation), "default")
         for sample in range(settings.n) if call.sample is None else [call.sample]:

@@ -209,12 +209,14 @@ def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
 
 
 def check_service(words: list[str]) -> None:
-    from cobalt.serving.judge_service import ServiceSettings
-    from cobalt.serving.vllm_service import VllmSettings
+    from cobalt.serving.engine_settings import EngineServiceSettings
+    from cobalt.serving.judge_service_settings import ServiceSettings
 
     if words[:2] != ["serve", "run"] or words[2] == "...":
         return
-    known = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": VllmSettings}[words[2]].model_fields
+    known = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}[
+        words[2]
+    ].model_fields
     assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(known)
 
 

@@ -17,7 +17,6 @@ from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, read_attempts, taco
 from cobalt.datasets.taco_rules import easiest_places
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
-from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.record import axes_are_known
@@ -42,6 +41,7 @@ from cobalt.selection.verl_rows import (
     convert_multi_turn,
     convert_single_turn,
 )
+from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
@@ -194,8 +194,9 @@ def test_commands_that_need_no_service_run_as_in_the_readme(tmp_path, policy):
 
 def test_commands_that_serve_an_engine_name_the_model():
     with pytest.raises(ValidationError, match="model"):
-        VllmSettings()
-    assert (VllmSettings(model="m").num_replicas, VllmSettings(model="m").tensor_parallel_size) == (1, 1)
+        EngineServiceSettings()
+    settings = EngineServiceSettings(model="m")
+    assert (settings.num_replicas, settings.tensor_parallel_size) == (1, 1)
 
 
 # The commands of the authors' README and their preprocessing scripts' flags, with files that are not there.
@@ -846,7 +847,7 @@ def test_function_problems(tmp_path):
 
 
 def test_one_bos():
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     class Tokenizer:
         """Writes its BOS into the template's text, and puts one in front where it may."""

@@ -26,6 +26,7 @@ class Hopper(Platform):
     _enum = PlatformEnum.CUDA
     device_name = device_type = "cuda"
     get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(9, 0))
+    device_count = classmethod(lambda cls: 2)
 
 
 platforms._current_platform = Hopper()
@@ -39,8 +40,9 @@ import vllm
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.sample.ops.topk_topp_sampler import flashinfer_sampler_supported
 
-from cobalt.engine import vllm_settings
-from cobalt.serving import vllm_service
+from cobalt.engine.startup import EngineOutput, start
+from cobalt.engine.vllm_settings import VllmSettings
+from cobalt.stage.errors import UserError
 
 seen = {"version": vllm.__version__, "vLLM alone": flashinfer_sampler_supported()}
 
@@ -55,16 +57,18 @@ def of_an_engine(**settings):
 
     AsyncLLM.from_engine_args = record
     try:
-        vllm_service.VllmEngineActor(
-            vllm_settings.VllmSettings(model=".", allow_open_cluster=True, **settings), on_gpu=True
-        )
+        start(VllmSettings(model=".", **settings), EngineOutput(None))
     except Seen as made:
         return made.args
+    except UserError as error:
+        return str(error)
 
 
 seen["eager, FlashInfer"] = of_an_engine()
 seen["eager as set"] = of_an_engine(enforce_eager=True)[0]
 os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
+seen["too few GPUs"] = "tensor_parallel_size" in of_an_engine(tensor_parallel_size=3)
+seen["another device"] = "device" in of_an_engine(device="cpu")
 seen["FlashInfer as set"] = of_an_engine()[1]
 print(json.dumps(seen))
 """
@@ -110,5 +114,7 @@ def test_an_engine_on_a_gpu_compiles_no_sampler_and_uses_cuda_graphs_unless_it_i
         "vLLM alone": True,
         "eager, FlashInfer": [False, False],
         "eager as set": True,
+        "too few GPUs": True,
+        "another device": True,
         "FlashInfer as set": True,
     }

@@ -64,13 +64,14 @@ def cpus_that_verl_reserves(config, monkeypatch):
     ("scale", "overrides"),
     [("paper", []), ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"]), ("pocket", [])],
 )
-def test_ray_counts_the_cpus_that_verl_reserves_one_for_the_controller_and_the_judges(monkeypatch, scale, overrides):
+def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monkeypatch, scale, overrides):
     config = config_of(*overrides, scale=scale)
     reserved = cpus_that_verl_reserves(config, monkeypatch)
-    needed = machine.cpus_needed(config, judge=0.5)
-    assert needed == reserved + 3  # TransferQueue's controller, the judge's replicas, one that actors may start on
+    needed = machine.cpus_needed(config)
+    assert needed == reserved + 2  # TransferQueue's controller, one that actors may start on
+    assert machine.cpus_needed(config, judge=0.5) == needed + 1
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
-    assert machine.logical_cpus(config, judge=0.5) == max(16, needed)
+    assert machine.logical_cpus(config) == max(16, needed)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +155,13 @@ def test_a_second_run_with_a_ray_of_its_own_is_refused_until_the_first_has_ended
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
-    monkeypatch.setattr(launch, "running_services", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
+    monkeypatch.setattr(launch, "private_ray", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
     code = f"from cobalt.training import machine; machine._ADDRESS = {machine._ADDRESS!r}{HOLD}"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another training run"), launch._services(config_of(scale="pocket")):
+        with pytest.raises(UserError, match="another training run"), launch._ray(config_of(scale="pocket")):
             pass
         first.kill()
     for _ in range(2):
-        with launch._services(config_of(scale="pocket")) as addresses:
+        with launch._ray(config_of(scale="pocket")) as addresses:
             assert addresses == {"RAY_ADDRESS": "own"}

@@ -109,22 +109,16 @@ def test_a_cpu_computes_in_bfloat16_if_its_flags_say_so(cpuinfo, expected):
     assert computes_in_bfloat16(cpuinfo) is expected
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize("bfloat16", [True, False])
-@pytest.mark.parametrize("dtype", [None, "auto", "bfloat16"])
-def test_float32_is_chosen_and_said_only_on_a_cpu_without_bfloat16_and_if_no_type_is_set(
-    tmp_path, monkeypatch, caplog, bfloat16, dtype
-):
-    from cobalt.serving import cluster, vllm_service
+def test_float32_is_chosen_and_said_only_on_a_cpu_without_bfloat16(monkeypatch, caplog, bfloat16, on_gpu):
+    from cobalt.engine import vllm_settings
 
-    monkeypatch.setattr(cluster, "require_private", lambda allow_open: True)
-    monkeypatch.setattr(vllm_service, "computes_in_bfloat16", lambda cpuinfo: bfloat16)
-    given = {"model": str(save_model(tmp_path / "m")), "device": "cpu"} | ({"dtype": dtype} if dtype else {})
+    monkeypatch.setattr(vllm_settings, "computes_in_bfloat16", lambda cpuinfo: bfloat16)
     with caplog.at_level("INFO", logger="cobalt"):
-        application = vllm_service.build(given)
-    settings, on_gpu = application._bound_deployment.init_args  # Serve's own; it has no public name
-    expected = dtype or ("auto" if bfloat16 else "float32")
-    assert (settings.dtype, on_gpu) == (expected, False)
-    assert ["dtype" in record.getMessage() for record in caplog.records] == [True] * (expected == "float32")
+        chosen = vllm_settings.default_dtype(on_gpu=on_gpu)
+    assert chosen == ("auto" if bfloat16 or on_gpu else "float32")
+    assert ["dtype" in record.getMessage() for record in caplog.records] == [True] * (chosen == "float32")
 
 
 class Stream:

@@ -196,7 +196,7 @@ def node(name: str, cpus: float, judge: float = 0.0) -> Node:
 
 
 def test_the_judge_is_sized_by_all_nodes_and_spread_evenly():
-    placement = place([node("a", 64), node("b", 64), node("c", 4)], cores_here=4, replicas=None)
+    placement = place([node("a", 64), node("b", 64), node("c", 4)], replicas=None)
     assert (placement.replicas, placement.per_node, placement.resources) == (18, 6, {})
     assert sandboxes(node("a", 64), cores_here=64, per_node=6) == 10
     assert sandboxes(node("c", 4), cores_here=4, per_node=6) == 1
@@ -206,18 +206,17 @@ def test_the_judge_is_sized_by_all_nodes_and_spread_evenly():
 def test_marked_nodes_judge_alone_and_need_no_cpus_of_ray():
     nodes = [node("gpu", 64), node("cpu1", 0, judge=32), node("cpu2", 0, judge=32)]
     assert judging(nodes) == {"cpu1": 32, "cpu2": 32}
-    placement = place(nodes, cores_here=64, replicas=None)
+    placement = place(nodes, replicas=None)
     assert (placement.replicas, placement.per_node) == (8, 4)
     assert placement.resources.keys() == {"judge"}
     assert sandboxes(nodes[1], cores_here=40, per_node=4) == 8
 
 
 def test_on_one_machine_the_judge_is_sized_by_its_own_cores():
-    for nodes in ([], [node("a", 16)]):
-        placement = place(nodes, cores_here=20, replicas=None)
-        assert (placement.replicas, placement.per_node, placement.resources) == (3, None, {})
+    placement = place([node("a", 20)], replicas=None)
+    assert (placement.replicas, placement.per_node, placement.resources) == (3, 3, {})
 
 
 def test_a_number_of_replicas_that_the_user_names_is_kept():
-    assert place([node("a", 64), node("b", 64)], cores_here=64, replicas=3).replicas == 3
-    assert place([node("a", 64), node("b", 64)], cores_here=64, replicas=3).per_node == 2
+    assert place([node("a", 64), node("b", 64)], replicas=3).replicas == 3
+    assert place([node("a", 64), node("b", 64)], replicas=3).per_node == 2

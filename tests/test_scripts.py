@@ -1,23 +1,19 @@
-"""The scripts as a user runs them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
+"""The scripts as a user runs them: help without services, one clear sentence and exit code 2 for each mistake."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 from support import ROOT, square_problem, write_lines
-
-from cobalt.serving import serve_client
 
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
 
 
 def run(*arguments, **environment):
-    # An address where no Ray listens: no test here may find a cluster of somebody else's.
-    outside = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"} | environment
+    # No test here may find a `cobalt serve` of the user's.
+    outside = os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"} | environment
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120
     )
@@ -36,7 +32,7 @@ def test_a_pocket_world_needs_enough_demonstrations_for_its_vocabulary(tmp_path)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_needs_no_cluster_and_imports_neither_ray_nor_torch(script):
+def test_help_needs_no_service_and_imports_neither_ray_nor_torch(script):
     finished = run("-X", "importtime", script, "--help")
     assert finished.returncode == 0
     assert "--input_file" in finished.stdout
@@ -102,14 +98,15 @@ def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
+def test_where_the_named_judge_does_not_answer_the_message_says_how_to_start_one(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])
     finished = run(
-        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1
-    )
+        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1,
+        "--judge_url", "http://127.0.0.1:1/evaluator",
+    )  # fmt: skip
     assert finished.returncode == 1
-    assert "serve run remote_reward_server:app" in finished.stderr
+    assert "serve run remote_reward_server:app" in finished.stderr and "http://127.0.0.1:1/evaluator" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
@@ -170,44 +167,6 @@ def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     metrics = json.loads((tmp_path / "e.metrics.json").read_text())
     assert [row["pass_at_1"] for row in metrics["turns"]] == [0.0, 1.0]
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])
-def test_serve_run_refuses_a_port_that_another_program_has(monkeypatch, capsys, answer):
-    monkeypatch.setattr(serve_client, "_serve_runs", lambda: False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
-
-        def serve_once() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
-
-        other = threading.Thread(target=serve_once)
-        other.start()
-        with pytest.raises(SystemExit) as end:
-            serve_client.build_app(lambda arguments: "app", {})
-        other.join()
-    assert end.value.code == 2
-    assert "is in use by another program" in capsys.readouterr().err
-
-
-def test_serve_run_takes_a_free_port_and_one_where_serve_answers(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
-
-        def serve_once() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nsuccess")
-
-        serve = threading.Thread(target=serve_once)
-        serve.start()
-        assert serve_client.build_app(lambda arguments: "app", {}) == "app"
-        serve.join()
-    assert serve_client.build_app(lambda arguments: "app", {}) == "app"
 
 
 def test_recorded_responses_that_are_not_strings_are_refused(tmp_path):

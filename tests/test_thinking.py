@@ -72,7 +72,7 @@ def load(folder):
 @pytest.mark.parametrize("name", ["qwen3", "r1_distill"])
 @pytest.mark.parametrize("thinking", SWITCHES)
 def test_collection_counting_and_training_render_the_same_prompt(folders, name, thinking):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     tokenizer = load(folders[name])
     for length in (2, 4):
@@ -87,7 +87,7 @@ def test_collection_counting_and_training_render_the_same_prompt(folders, name, 
 
 
 def test_the_switch_is_not_passed_by_default_so_that_qwen3_thinks(folders):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     tokenizer = load(folders["qwen3"])
     prompts = {s: "".join(tokenizer.convert_ids_to_tokens(render(tokenizer, CHAT, s)[0])) for s in SWITCHES}
@@ -99,7 +99,7 @@ def test_the_switch_is_not_passed_by_default_so_that_qwen3_thinks(folders):
 
 @pytest.mark.parametrize("thinking", SWITCHES)
 def test_the_tag_that_a_template_opened_is_put_at_the_head_of_the_response(folders, thinking):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     opened = {name: render(load(folder), CHAT, thinking)[1] for name, folder in folders.items()}
     assert opened == {"qwen3": "", "r1_distill": "<think>\n"}
@@ -130,7 +130,7 @@ WRITTEN = {
 @pytest.mark.parametrize(("name", "place"), [("qwen3", 0), ("r1_distill", 1)])
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_collection_and_training_find_the_same_program_in_a_response(folders, name, place, kind):
-    from cobalt.serving.vllm_service import render
+    from cobalt.engine.vllm_engine import render
 
     written = WRITTEN[kind][place]
     recorded = render(load(folders[name]), CHAT[:2], "default")[1] + written

@@ -838,7 +838,8 @@ print(asyncio.run(compute_score("pocket", "no program at all", tests, row))["sco
 print(asyncio.run(compute_score("pocket", "</think>```python\\nprint(1)\\n```", tests, row, judge_attempts=1)))
 """,
         ],
-        env=os.environ | {"RAY_ADDRESS": "127.0.0.1:1", "COBALT_FAILURE_FILE": str(tmp_path / "failure.txt")},
+        env=os.environ
+        | {"COBALT_JUDGE_URL": "http://127.0.0.1:1/evaluator", "COBALT_FAILURE_FILE": str(tmp_path / "failure.txt")},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -846,4 +847,4 @@ print(asyncio.run(compute_score("pocket", "</think>```python\\nprint(1)\\n```", 
     assert finished.returncode == 1
     assert finished.stdout == "-1.0\n", "a response without a program needs no judge, the other one gets no reward"
     assert "ServiceDown" in finished.stderr
-    assert (tmp_path / "failure.txt").read_text().startswith("problem p1: app 'evaluator' cannot be reached")
+    assert (tmp_path / "failure.txt").read_text().startswith("problem p1: ")

@@ -6,17 +6,17 @@ It parses flags, calls the library and prints the results. The exit code is 1 if
 import asyncio
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from cobalt.datasets.recheck import recheck
-from cobalt.judge.client import ServeJudge
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.measure import measure
+from cobalt.judge.opening import open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
 from cobalt.problems.problem import Comparison
@@ -52,9 +52,9 @@ class Measure:
     tests: int = 20
     """Number of tests of each program."""
     concurrency: int | None = None
-    """Number of sandboxes; default: one for each core. Not with --app."""
-    app: str | None = None
-    """Measure the Ray Serve app of this name, which must be running, instead of a judge in this process."""
+    """Number of sandboxes; default: one for each core. Not with --judge_url."""
+    judge_url: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
+    """Measure the judge at this address instead of one in this process; may be given several times."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,11 @@ async def _measure(command: Measure) -> int:
         count = getattr(command, name)
         if count is not None and count < 1:
             raise UserError(f"--{name} is {count}: give 1 or more")
-    if command.app is not None and command.concurrency is not None:
-        raise UserError("--concurrency cannot be set with --app, because the service has its own: leave it out")
-    if command.app is not None:
-        figures = await measure(ServeJudge(command.app), command.programs, command.tests, local=False)
+    if command.judge_url and command.concurrency is not None:
+        raise UserError("--concurrency cannot be set with --judge_url, because that judge has its own: leave it out")
+    if command.judge_url:
+        async with open_judge(command.judge_url) as judge:
+            figures = await measure(judge, command.programs, command.tests, local=False)
     else:
         async with LocalJudge(JudgeSettings(concurrency=command.concurrency)) as judge:
             figures = await measure(judge, command.programs, command.tests, local=True)

@@ -9,6 +9,7 @@ grader holds. A row that cannot be read is left out and counted.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,7 @@ from cobalt.datasets.sources import (
 )
 from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
-from cobalt.judge import Judge, judge_or_local
+from cobalt.judge import Judge, open_judge
 from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
@@ -101,7 +102,7 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
     """
     prompts = load_prompts(settings.prompts)
     tally = Tally()
-    async with judge_or_local(judge) as local:
+    async with open_judge() if judge is None else nullcontext(judge) as local:
 
         async def record(task: Task) -> dict[str, Any]:
             suite = None

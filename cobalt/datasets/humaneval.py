@@ -15,6 +15,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from cobalt.datasets.sources import (
 )
 from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.judge import LocalJudge, judge_or_local
+from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.inside import numpy_stand_in
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import TestSuite
@@ -112,7 +113,8 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
     """
     prompts = load_prompts(settings.prompts)
     tally = Tally()
-    async with judge_or_local(judge) as local:
+    own = LocalJudge(JudgeSettings.from_environment()) if judge is None else nullcontext(judge)
+    async with own as local:
         arguments = {
             "stage": settings.data_set,
             "source": "file" if settings.input_file else f"{HUB_NAMES[settings.data_set]}@{settings.revision}",

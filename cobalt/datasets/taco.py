@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,7 +27,7 @@ from cobalt.datasets.sources import InstructionPrompts, Revision, judge_each, lo
 from cobalt.datasets.taco_rules import MIN_TESTS, FunctionTests, Rule, easiest_places, read_row
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
-from cobalt.judge import Judge, judge_or_local
+from cobalt.judge import Judge, open_judge
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
 from cobalt.stage.errors import UserError
@@ -98,7 +99,7 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
     prompts = load_prompts(settings.prompts)
     attempts = read_attempts(settings.attempts_file) if settings.attempts_file else {}
     rows_file, train_file, _ = settings.results
-    async with judge_or_local(judge) as local:
+    async with open_judge() if judge is None else nullcontext(judge) as local:
         arguments = {
             "stage": "taco_rows",
             "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",

@@ -1,30 +1,97 @@
-"""Why vLLM did not start: the first error of its engine process, which vLLM's own exception does not repeat.
+"""The start of vLLM's `AsyncLLM`: its variables, its output, and what ends or explains a start that fails.
 
-vLLM's engine runs in a process of its own and writes its traceback to standard error, which it shares with the process
-that started it. That process only learns that the engine has died ("see root cause above").
+vLLM's engine runs in a process of its own, which shares this one's standard output and error. It writes its traceback
+there, and this process only learns that the engine has died ("see root cause above").
 """
 
+import contextlib
+import logging
+import multiprocessing
+import os
 import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from cobalt.engine.vllm_process import PARENT
+from cobalt.engine.vllm_settings import VllmSettings, default_dtype
+from cobalt.stage.environment import environment_variables
+from cobalt.stage.errors import InfrastructureError, UserError
 
 _ERROR = re.compile(r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (\S.*)$")
 _SAYS_NOTHING = ("Engine core initialization failed", "WorkerProc initialization failed")
 _LONGEST = 2**20
 
 
-class ErrorOutput:
-    """The standard error of this process from now on, if it goes to a file, as Ray's workers' does."""
+class Started(NamedTuple):
+    """An engine that runs.
 
-    def __init__(self) -> None:
-        self._path: Path | None = Path("/proc/self/fd/2").resolve()
+    Attributes:
+        llm: vLLM's `AsyncLLM`.
+        device: What it computes on.
+        dtype: The setting `dtype`, with its default.
+    """
+
+    llm: Any
+    device: Literal["cpu", "gpu"]
+    dtype: str
+
+
+class EngineOutput:
+    """Where the engine's process writes: a file, or this process's own standard output and error.
+
+    Args:
+        log: The file, which is made anew; None: the standard output and error, as they are.
+    """
+
+    def __init__(self, log: Path | None) -> None:
+        self.log = log
+        # Ray's workers and the children of `cobalt serve` have a file as their standard error.
+        self._path = Path("/proc/self/fd/2").resolve() if log is None else log
+        self._start = 0
+        if log is None and self._path.is_file():
+            self._start = self._path.stat().st_size
+
+    @contextlib.contextmanager
+    def redirected(self) -> Iterator[None]:
+        """Let this process, and those that it starts meanwhile, write into the file."""
+        if self.log is None:
+            yield
+            return
+        sys.stdout.flush()
+        own = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
+        file = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        for descriptor, _ in own:
+            os.dup2(file, descriptor)
+        os.close(file)
         try:
-            self._start = self._path.stat().st_size if self._path.is_file() else 0
-        except OSError:
-            self._path = None
+            yield
+        finally:
+            sys.stdout.flush()
+            for descriptor, copy in own:
+                os.dup2(copy, descriptor)
+                os.close(copy)
 
-    def first_error(self) -> str:
-        """The message of the first exception written since; "" if there is none, or if it cannot be read."""
-        if self._path is None or not self._path.is_file():
+    def take_logs(self) -> None:
+        """Let what vLLM logs in this process go to the file too, and not to the terminal."""
+        if self.log is not None:
+            logging.getLogger("vllm").handlers = [logging.FileHandler(self.log)]
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self.log is not None:
+            self.log.unlink(missing_ok=True)
+
+    def failure(self) -> str:
+        """The first error that the engine has written, and the file's name, as the end of a sentence; "" without."""
+        said = f": {cause}" if (cause := self._first_error()) else ""
+        return said if self.log is None else f"{said} (its output is in {self.log})"
+
+    def _first_error(self) -> str:
+        if not self._path.is_file():
             return ""
         with self._path.open("rb") as handle:
             handle.seek(self._start)
@@ -42,3 +109,125 @@ def first_error(said: str) -> str:
         if found and not found[2].startswith(_SAYS_NOTHING):
             return f"{found[1].rpartition('.')[2]}: {found[2]}"
     return ""
+
+
+def start(settings: VllmSettings, output: EngineOutput) -> Started:
+    """Start an engine; blocks until it has loaded the model.
+
+    Call it where the event loop runs that will use the engine, and before a process has threads or descriptors that
+    the engine's process must not have.
+
+    Raises:
+        UserError: vLLM is built for another device, or there are fewer GPUs than the engine needs.
+        InfrastructureError: vLLM did not start; the message has its first error.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; nothing is left of the engine.
+    """
+    _set_variables(settings)
+    # The latter is read when torch is loaded, and is not meant for other children of this process.
+    own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(settings.cpu_threads)})
+    with output.redirected(), interruptible(), own:
+        try:
+            started = _start(settings)
+            output.take_logs()
+            return started
+        except BaseException as error:
+            for child in multiprocessing.active_children():
+                if child.name.startswith("EngineCore"):  # vLLM's own shutdown waits for seconds
+                    child.kill()
+                    child.join()
+            if not isinstance(error, RuntimeError):
+                output.remove()
+                raise
+            raise InfrastructureError(f"vLLM's engine did not start{output.failure() or f': {error}'}") from error
+
+
+def _set_variables(settings: VllmSettings) -> None:
+    """Set what torch and vLLM read when they are imported, and vLLM when it starts its processes."""
+    os.environ |= {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit this process's descriptors
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+
+def _start(settings: VllmSettings) -> Started:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    on_gpu = not current_platform.is_cpu()
+    device: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
+    _check_device(settings, device, current_platform.device_count() if on_gpu else 0)
+    options: dict[str, Any] = {}
+    if on_gpu:
+        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        os.environ.pop("OMP_NUM_THREADS")
+        # vLLM 0.24 samples with FlashInfer, whose kernel is compiled when an engine starts: by nvcc, of a CUDA toolkit,
+        # which a GPU's node need not have.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    else:
+        # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
+        # cannot do. Without chunks there is nothing to rewind.
+        options["enable_chunked_prefill"] = False
+        # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
+        # its kernels for them want multiples of 32.
+        options["block_size"] = 32
+    if not on_gpu and settings.tensor_parallel_size == 1:
+        # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process, and
+        # the engine's process would use a whole core to wait for it.
+        from cobalt.engine.vllm_executor import BoundExecutor
+
+        options["distributed_executor_backend"] = BoundExecutor
+    dtype = settings.dtype or default_dtype(on_gpu=on_gpu)
+    arguments = AsyncEngineArgs(
+        model=settings.model,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        dtype=dtype,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
+        trust_remote_code=settings.trust_remote_code,
+        seed=settings.seed,
+        enable_prefix_caching=True,
+        disable_log_stats=True,
+        **options,
+    )
+    return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+
+
+def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
+    """Raises UserError where the engine asks for another device, or more GPUs, than there are."""
+    if settings.device not in ("auto", device):
+        profile = {"cpu": "GPUs, and not for CPUs", "gpu": "CPUs, and not for GPUs"}[settings.device]
+        raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {profile}")
+    if device == "gpu" and gpus < settings.tensor_parallel_size:
+        raise UserError(
+            f"tensor_parallel_size={settings.tensor_parallel_size} needs as many GPUs, and this machine has {gpus}:"
+            " lower the setting"
+        )
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt in the block at once, also where asyncio's loop is blocked.
+
+    An interrupt that somebody has swallowed, as imports and destructors do, is raised at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = []
+
+    def interrupt(*_: object) -> None:
+        interrupts.append(True)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if interrupts:
+            raise KeyboardInterrupt

@@ -5,14 +5,14 @@ vLLM itself imports this module in that process, by the class that the service n
 
 import contextlib
 import os
-import select
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import distributed_c10d
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from cobalt.engine.vllm_process import end_with
 
 
 class BoundExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM is not typed
@@ -22,8 +22,7 @@ class BoundExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM is not typed
     """
 
     def _init_executor(self) -> None:
-        parent = os.pidfd_open(os.getppid())
-        threading.Thread(target=_end_with, args=(parent,), name="end-with-parent", daemon=True).start()
+        end_with(os.getppid())
         with one_gloo_device():
             super()._init_executor()
 
@@ -52,10 +51,3 @@ def one_gloo_device() -> Iterator[None]:
         yield
     finally:
         distributed_c10d.ProcessGroupGloo = own
-
-
-def _end_with(process: int) -> None:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    poll.poll()
-    os._exit(1)

@@ -1,23 +1,27 @@
-"""The settings of the vLLM engine as a Ray Serve app. Ray is not imported, so that wrong settings show at once."""
+"""The settings of a vLLM engine, wherever it runs. vLLM is not imported, so that wrong settings show at once."""
 
-from typing import Literal
+import logging
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from cobalt.engine.http_settings import HttpSettings
+from cobalt.engine.model_check import check_folder, model_path
+from cobalt.engine.model_name import model_name
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
 
 
-class VllmSettings(HttpSettings):
-    """The engine and its deployment.
+class VllmSettings(BaseModel):
+    """The model, and how it is run.
 
     Attributes:
         model: Hub name, or a folder with a Hugging Face model. Required.
-        num_replicas: Number of engines (paper: 2).
         tensor_parallel_size: Number of GPUs for one engine (paper: 2).
-        device: "auto": GPUs if the Ray cluster has any, and the CPU otherwise.
+        device: "auto": the one that the installed vLLM is built for; on a Ray cluster, GPUs if it has any.
         dtype: Type of weights and activations; "auto": vLLM's choice, the model's type or bfloat16 for a model in
             float32. None: "auto", but float32 on a CPU without arithmetic in bfloat16, which is several times faster
             there and takes twice the memory.
@@ -30,16 +34,13 @@ class VllmSettings(HttpSettings):
             generates more slowly where few completions are in a batch. None: False on GPUs, True on a CPU.
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that have a seed of their own do not depend on it.
-        max_ongoing_requests: Calls that a replica takes at once.
-        served_model_name: The model's name on OpenAI's routes (`cobalt.serving.openai_routes`) and in manifests; None:
-            the name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
-        max_completions: Largest number of completions (`n`) of an HTTP request.
+        served_model_name: The model's name in manifests, and on OpenAI's routes where the engine is served; None: the
+            name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str
-    num_replicas: int = Field(1, ge=1)
     tensor_parallel_size: int = Field(1, ge=1)
     device: Literal["auto", "cpu", "gpu"] = "auto"
     dtype: str | None = None
@@ -51,9 +52,35 @@ class VllmSettings(HttpSettings):
     enforce_eager: bool | None = None
     trust_remote_code: bool = False
     seed: int = 0
-    max_ongoing_requests: int = Field(4096, ge=1)
     served_model_name: str | None = Field(None, min_length=1)
-    max_completions: int = Field(1024, ge=1)
+
+
+Settings = TypeVar("Settings", bound=VllmSettings)
+
+
+def with_checked_model(settings: Settings) -> Settings:
+    """The settings with a model folder's absolute path and the model's name, so that they hold in any working folder.
+
+    Raises:
+        UserError: the folder holds no model or no chat template.
+    """
+    path = model_path(settings.model)
+    if path is None:
+        return settings
+    check_folder(path)
+    name = settings.served_model_name or model_name(settings.model)
+    return settings.model_copy(update={"model": str(path.resolve()), "served_model_name": name})
+
+
+def default_dtype(*, on_gpu: bool) -> str:
+    """The type of weights and activations where none is set, on this machine."""
+    if on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8")):
+        return "auto"
+    logger.info(
+        "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
+        " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
+    )
+    return "float32"
 
 
 def computes_in_bfloat16(cpuinfo: str) -> bool:

@@ -1,12 +1,12 @@
 """Judging programs: run a program in a sandbox on a suite of stdin/stdout tests, and give a verdict for each test.
 
-`LocalJudge` runs sandboxes in this process; `ServeJudge` asks the Ray Serve app of `remote_reward_server.py`.
-Importing this package imports neither Ray nor anything that needs a network. `python -m cobalt.judge doctor` is the
+`open_judge` opens a judge in this process or behind URLs; `LocalJudge` is the sandboxes in this process alone.
+Importing this package imports nothing that needs a network. `python -m cobalt.judge doctor` is the
 self-check. The head of `cobalt.judge.inside.zygote` says what sandboxes protect against and what they do not.
 """
 
-from cobalt.judge.client import ServeJudge
-from cobalt.judge.local import Judge, LocalJudge, judge_or_local, programs_at_a_time
+from cobalt.judge.local import Judge, LocalJudge, programs_at_a_time
+from cobalt.judge.opening import open_judge
 from cobalt.judge.remembering import RememberingJudge
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -17,9 +17,8 @@ __all__ = [
     "JudgeSettings",
     "LocalJudge",
     "RememberingJudge",
-    "ServeJudge",
     "Verdict",
     "VerdictKind",
-    "judge_or_local",
+    "open_judge",
     "programs_at_a_time",
 ]

@@ -1,7 +1,7 @@
 """The local judge: a pool of sandboxes in this process, and the way of a suite's tests through them.
 
-The rest of the library depends on the protocol `Judge`. `LocalJudge` runs in this process;
-`cobalt.judge.client.ServeJudge` asks the service. This module uses neither Ray nor HTTP.
+The rest of the library depends on the protocol `Judge`, and opens one by `cobalt.judge.opening.open_judge`. This
+module uses no network.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
 from cobalt.judge.grading import grade
@@ -32,8 +32,6 @@ TESTS_PER_SHARE = 4
 
 # Outputs of more than this many bytes are compared in a thread, because that may take a second.
 LARGE_OUTPUT = 1 << 16
-
-AnyJudge = TypeVar("AnyJudge")
 
 
 class Judge(Protocol):
@@ -236,20 +234,6 @@ class LocalJudge:
         sandbox = Sandbox(self.settings, self._place)
         await sandbox.start()
         return sandbox
-
-
-@asynccontextmanager
-async def judge_or_local(judge: AnyJudge | None) -> AsyncIterator[AnyJudge | LocalJudge]:
-    """The judge; None: one in this process with the settings of the environment, which lives as long as the block.
-
-    Raises:
-        UserError: programs cannot be isolated on this machine, or a setting of the environment is bad.
-    """
-    if judge is not None:
-        yield judge
-        return
-    async with LocalJudge(JudgeSettings.from_environment()) as local:
-        yield local
 
 
 def programs_at_a_time() -> int:

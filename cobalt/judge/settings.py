@@ -180,12 +180,14 @@ class JudgeSettings(BaseModel):
         return read_settings(cls, arguments, environment or {}, ENVIRONMENT_PREFIX)
 
     @classmethod
-    def from_environment(cls) -> "JudgeSettings":
-        """The judge's settings from `COBALT_JUDGE_<NAME>` variables; variables for the service alone are ignored.
+    def from_environment(cls, arguments: Mapping[str, Any] | None = None) -> "JudgeSettings":
+        """The judge's settings from `arguments` and `COBALT_JUDGE_<NAME>` variables.
+
+        Variables for the service alone are ignored.
 
         Raises:
-            UserError: a value is bad; the message names the variable.
+            UserError: a name is unknown or a value is bad; the message names it.
         """
         known = {ENVIRONMENT_PREFIX + name for name in (*map(str.upper, JudgeSettings.model_fields), "CONFIG")}
         given = {name: text for name, text in os.environ.items() if name in known}
-        return JudgeSettings.from_mapping({}, given)
+        return JudgeSettings.from_mapping(arguments or {}, given)

@@ -19,9 +19,9 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from cobalt.engine.http_settings import HttpSettings
+from cobalt.serving.http_settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
 from cobalt.stage.rows import decode_json
@@ -31,7 +31,8 @@ _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", 
 _FORWARDED_BEGINNING = "x-forwarded"
 MOST_VALUES = 250_000
 """Largest number of JSON values in a body, where an app has no limit of its own. They take up to 16 MiB decoded."""
-_BODIES_HELD = 8  # largest bodies that a replica holds at a time
+_BODIES_HELD = 8  # bodies that a replica holds at a time
+_HELD_BODY = 16 * 2**20  # bytes up to which so many bodies have room; a longer one has it alone
 _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 _ANSWERED = "cobalt.answered"  # in a request's scope: what is to be done when it has been answered
@@ -46,14 +47,16 @@ class Refused(HTTPException):
         super().__init__(status, reason)
 
 
-def guarded_api() -> FastAPI:
+def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     """An application without routes that answers every error with `{"error": reason}`.
+
+    `lifespan` opens and closes what its routes need.
 
     404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
     is answered 503, which asks the client to send the request again. A value that is nested too deeply for a function
     of Python is answered 400.
     """
-    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     api.add_middleware(_AroundRequests)
 
     @api.exception_handler(HTTPException)
@@ -130,9 +133,9 @@ class _Budget:
 class Guard:
     """The checks of one app.
 
-    The bodies that a replica holds, from their first byte to the answer, have at most eight times `max_bytes`
-    together; a body that does not declare its length counts as the longest until it has arrived. A request that finds
-    no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
+    A replica holds at most eight bodies of the largest size, from their first byte to the answer, and of bodies above
+    16 MiB as many as fit into 128 MiB, or one. A body that does not declare its length counts as the longest until it
+    has arrived. A request that finds no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
 
     Attributes:
         token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
@@ -151,7 +154,7 @@ class Guard:
     _held: _Budget = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_held", _Budget(_BODIES_HELD * self.max_bytes))
+        object.__setattr__(self, "_held", _Budget(max(self.max_bytes, _BODIES_HELD * min(self.max_bytes, _HELD_BODY))))
 
     @classmethod
     def of(cls, settings: HttpSettings, prefix: str, max_values: int = MOST_VALUES) -> Self:

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cobalt.engine.http_settings import HttpSettings
 from cobalt.judge.settings import JudgeSettings
+from cobalt.serving.http_settings import HttpSettings
 
 
 class ServiceSettings(HttpSettings, JudgeSettings):
@@ -25,7 +25,10 @@ class ServiceSettings(HttpSettings, JudgeSettings):
         max_tests: The most tests that a suite may have, over HTTP and over the handle. A request with more JSON values
             than such a suite can need is refused before it is decoded.
         max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
+        max_request_bytes: Larger than the engine's, because suites of public data sets have tens of MiB.
     """
+
+    max_request_bytes: int = Field(128 * 2**20, ge=1024)
 
     num_replicas: int | None = Field(None, ge=1)
     replica_cpus: float = Field(0.1, ge=0)

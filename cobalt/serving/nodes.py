@@ -76,33 +76,31 @@ class Placement:
 
     Attributes:
         replicas: Number of replicas.
-        per_node: The most replicas on one node; None: no limit, because there is one node.
+        per_node: The most replicas on one node.
         resources: What a replica reserves so that it runs on a judging node only; empty if all nodes judge.
     """
 
     replicas: int
-    per_node: int | None
+    per_node: int
     resources: dict[str, float]
 
 
-def place(nodes: Sequence[Node], *, cores_here: int, replicas: int | None) -> Placement:
+def place(nodes: Sequence[Node], *, replicas: int | None) -> Placement:
     """Spread replicas evenly over the judging nodes.
 
     The same number on each node, so that the loss of one leaves the others as they were. Nodes may have different
     numbers of cores, and a replica's sandboxes follow from those of its own node (`sandboxes`).
 
     Args:
-        nodes: The living nodes; at most one of them: the machine of this process.
-        cores_here: Number of cores of that machine.
+        nodes: The living nodes.
         replicas: The number that the user wants; None: one for each eight cores.
     """
-    if len(nodes) < 2:
-        return Placement(replicas or math.ceil(cores_here / CORES_PER_REPLICA), None, {})
     judges = judging(nodes)
+    hosts = max(1, len(judges))
     wanted = replicas or max(1, math.ceil(sum(judges.values()) / CORES_PER_REPLICA))
-    per_node = math.ceil(wanted / max(1, len(judges)))
+    per_node = math.ceil(wanted / hosts)
     marked = any(node.judge for node in nodes)
-    return Placement(replicas or per_node * max(1, len(judges)), per_node, {JUDGE_RESOURCE: 0.001} if marked else {})
+    return Placement(replicas or per_node * hosts, per_node, {JUDGE_RESOURCE: 0.001} if marked else {})
 
 
 def sandboxes(node: Node, *, cores_here: int, per_node: int) -> int:

@@ -10,7 +10,7 @@ calls, no adapters. Only replicas of the service build `OpenAIRoutes`, because i
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +19,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
 
+from cobalt.serving.disconnect import while_connected
 from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
@@ -92,12 +93,12 @@ class OpenAIRoutes:
         """`POST /v1/completions`."""
         return await self._answer(request, self._completion_request, self._completions.create_completion)
 
-    async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Awaitable[Any]]) -> Response:
+    async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Coroutine[Any, Any, Any]]) -> Response:
         deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
             async with within(self._max_seconds):
                 body = self._request(kind, await self._guard.read(request))
-                answer = await create(body)
+                answer = await while_connected(request, create(body))
         except Refused as error:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:

@@ -30,13 +30,12 @@ import cobalt
 from cobalt.engine.model_check import model_path
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.settings import JudgeSettings
-from cobalt.serving import cluster
 from cobalt.serving.nodes import Node, judging, living_nodes, this_node
-from cobalt.serving.serve_client import reason
 from cobalt.stage.cli import run_script
 from cobalt.stage.environment import passed_on, secrets_of_a_run
-from cobalt.stage.errors import CobaltError, UserError
+from cobalt.stage.errors import CobaltError, UserError, last_line
 from cobalt.training import gpu_compiler
+from cobalt.training.cluster import START_COMMAND, join, named_cluster, prepare_to_join
 
 _CODE = ("cobalt/**/*.py", "cobalt/**/*.jinja", "verl/**/*.py", "verl/**/*.yaml")
 _GIB = 2**30
@@ -44,7 +43,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Arguments:
-    """Check every node of the Ray cluster at RAY_ADDRESS (or of the one that was started here) before a run.
+    """Check every node of the Ray cluster at RAY_ADDRESS before a run.
 
     Prints one row for each node, and a sentence for each thing that would stop a run. Isolation is checked on the nodes
     that judge programs, under the COBALT_JUDGE_* variables.
@@ -292,7 +291,7 @@ def survey(nodes: Sequence[Node], question: Question, judge: JudgeSettings, seco
         try:
             facts: Facts = ray.get(reference)
         except RayError as error:
-            return reason(error)
+            return last_line(str(error)) or type(error).__name__
         return facts
 
     return {node: answer(reference) for node, reference in asked.items()}
@@ -312,7 +311,10 @@ def main(arguments: Arguments) -> int:
         if not Path(path).exists():
             raise UserError(f"--{name} {path} is not on this machine")
     judge = JudgeSettings.from_environment()
-    cluster.join()
+    if not named_cluster():
+        raise UserError(f"RAY_ADDRESS names no cluster: start one with `{START_COMMAND}`, which says how to set it")
+    prepare_to_join(named_cluster())
+    join(named_cluster(), log_to_driver=False, logging_level="ERROR")
     nodes = await_nodes(arguments.nodes or 1, arguments.seconds)
     output = arguments.output_dir and arguments.output_dir.absolute()
     # The run makes the folders that are missing, and so needs to write into the last that is there.

@@ -4,7 +4,7 @@ Arguments override the environment, the environment overrides the file (named by
 the file overrides the defaults. Unknown names are errors, except in the environment, which other programs share.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,21 @@ def read_settings(
             raise UserError(f"there is no setting {name!r}; there are {known}") from None
         # An error of the whole model has no name here: its message names the settings.
         raise UserError(f"setting {name!r}: {reason}" if name else f"settings: {reason}") from None
+
+
+def pairs(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings of the form key=value by their keys.
+
+    Raises:
+        UserError: one has another form.
+    """
+    values = {}
+    for item in settings:
+        name, separator, value = item.partition("=")
+        if not separator:
+            raise UserError(f"setting {item!r} must have the form key=value")
+        values[name] = value
+    return values
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Carry out a training run: start services, run veRL's driver as a watched child process, clean up, export the policy.
+"""Carry out a training run: start Ray, run veRL's driver as a watched child process, clean up, export the policy.
 
-The judge runs on a Ray of its own (`cobalt.services`), or on the cluster that `RAY_ADDRESS` names. Nothing is
-trained here: veRL does (`cobalt_verl.main`).
+VeRL gets a Ray of its own (`private_ray`), or the cluster that `RAY_ADDRESS` names. Nothing is trained here: veRL does
+(`cobalt_verl.main`). Its processes judge programs themselves or ask judges at URLs (`cobalt.judge.opening`); on a
+cluster they ask the Ray Serve app `evaluator` (`cobalt_verl.judging`).
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -16,14 +18,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt.serving import cluster
-from cobalt.serving.judge_service_settings import ServiceSettings
-from cobalt.serving.private_ray import IMPORT_ENVIRONMENT, running_services
+from cobalt.judge.doctor import require_isolation
+from cobalt.judge.opening import judge_urls, open_judge
+from cobalt.judge.sandbox.isolation import check_paths
+from cobalt.judge.settings import JudgeSettings, usable_cores
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, machine, run_folder
+from cobalt.training.cluster import named_cluster, prepare_to_join
 from cobalt.training.configuration import (
     VERL_ADDITIONS,
     TrainingSettings,
@@ -32,9 +36,13 @@ from cobalt.training.configuration import (
     trains_on_cpu,
 )
 from cobalt.training.export import export
+from cobalt.training.private_ray import IMPORT_ENVIRONMENT, private_ray
 from cobalt.training.watching import watch
 
 logger = logging.getLogger(__name__)
+
+MISTAKE = 2
+"""Exit code of veRL's driver where the reason that it leaves (`COBALT_FAILURE_FILE`) is a mistake of the user."""
 
 
 def dry_run(output_dir: Path, config: Any) -> None:
@@ -68,9 +76,9 @@ def launch(settings: TrainingSettings, config: Any) -> int:
         The exit code of veRL's driver.
 
     Raises:
-        UserError: the folder holds another run, another run has a Ray of its own on this machine, or the machine has
-            too few GPUs or too little shared memory.
-        InfrastructureError: the judge failed for good, or training hung; the last checkpoint is whole.
+        UserError: the folder holds another run, another run has a Ray of its own on this machine, programs cannot be
+            judged, or the machine or the cluster has too few GPUs or too little shared memory.
+        InfrastructureError: the judge failed for good, Ray died, or training hung; the last checkpoint is whole.
     """
     from omegaconf import OmegaConf
 
@@ -80,7 +88,7 @@ def launch(settings: TrainingSettings, config: Any) -> int:
         validates = config.trainer.test_freq > 0
         start = run_folder.prepare(output, _deciding(settings, config), inputs, validates=validates)
         _go_on_from(config, output, start)
-        variables = process_environment(output, on_cpu=trains_on_cpu(config))
+        variables = process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
         config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
         everywhere = node_environment(variables, os.environ)
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
@@ -91,15 +99,18 @@ def launch(settings: TrainingSettings, config: Any) -> int:
         with (
             _shared_memory_swept(),
             worker_python(config, variables, output / "train.log") as python,
-            _services(config) as addresses,
+            _ray(config) as addresses,
         ):
             environment = os.environ | variables | addresses | python
             command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
             code = watch(command, environment, output, settings.hang_limit)
         if code and failure.exists():
+            reason = failure.read_text(encoding="utf-8").strip()
+            if code == MISTAKE:
+                raise UserError(reason)
             raise InfrastructureError(
-                f"training stopped because a reward failed ({failure.read_text(encoding='utf-8').strip()});"
-                f" the checkpoint of step {checkpoints.last(output)} is whole: run the same command to go on"
+                f"training stopped ({reason}); the checkpoint of step {checkpoints.last(output)} is whole: run the"
+                " same command to go on"
             )
         if not code and checkpoints.last(output):
             export(output, checkpoints.last(output), output / "model")
@@ -143,7 +154,7 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
     Nothing on a cluster, whose nodes have no such process, and with GPUs. The process has the environment of veRL's
     processes (`variables`), and writes into the log.
     """
-    if os.environ.get("RAY_ADDRESS") or not trains_on_cpu(config):
+    if named_cluster() or not trains_on_cpu(config):
         yield {}
         return
     with contextlib.ExitStack() as stack:
@@ -168,66 +179,54 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
 
 
 @contextlib.contextmanager
-def _services(config: Any) -> Iterator[dict[str, str]]:
-    """Run the judge, on the user's cluster if there is one, else on a private Ray; yields variables that lead to it."""
-    if os.environ.get("RAY_ADDRESS"):
-        with _judge_on_cluster(config):
-            yield {}  # joining has set RAY_AUTH_MODE in this process's environment if the cluster asks for a token
+def _ray(config: Any) -> Iterator[dict[str, str]]:
+    """The Ray of the run: the user's cluster or a private one; yields the variables that lead to it."""
+    if named_cluster():
+        prepare_to_join(named_cluster())  # which sets variables of this process
+        yield {}
         return
     if not trains_on_cpu(config):
         machine.check_gpus(config)
     machine.check_shared_memory(config)
     with (
         machine.alone(),
-        running_services(
-            num_cpus=machine.logical_cpus(config, _judge_cpus()),
+        private_ray(
+            num_cpus=machine.logical_cpus(config),
             num_gpus=machine.gpus_of(config) if trains_on_cpu(config) else None,
             object_store_memory=machine.object_store_bytes(config),
-        ) as addresses,
+        ) as address,
     ):
-        yield addresses
+        yield address
 
 
-def _judge_cpus() -> float:
-    """CPUs that the replicas of the judge reserve by its settings."""
-    from cobalt.serving.judge_service import reserved_cpus
+def _judge_variables(config: Any) -> dict[str, str]:
+    """Check that programs can be judged, and share the cores out over the processes that judge.
 
-    return reserved_cpus(ServiceSettings.from_mapping({}, os.environ))
-
-
-@contextlib.contextmanager
-def _judge_on_cluster(config: Any) -> Iterator[None]:
-    """The app `evaluator` on the cluster that RAY_ADDRESS names; started, and stopped again, if it is not there.
+    Nothing is checked on a cluster, where each replica of the judge checks its node.
 
     Raises:
-        UserError: no Ray answers, or the cluster has too few GPUs or CPUs for the run.
-        InfrastructureError: the app did not start.
+        UserError: a setting of the judge is wrong, or programs cannot be isolated on this machine.
+        ServiceDown: no judge answers at the URLs that the environment names.
     """
-    import ray
-    from ray import serve
+    if judge_urls():
+        asyncio.run(_describe_judge())
+        return {}
+    if named_cluster():
+        return {"COBALT_EVALUATOR": "evaluator"}
+    settings = JudgeSettings.from_environment()
+    check_paths(settings)
+    asyncio.run(require_isolation(settings))
+    if settings.concurrency is not None:
+        return {}
+    several_turns = config.cobalt.get("multi_turn") is not None
+    workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+    judging = workers if several_turns else int(config.reward.num_workers) or workers
+    return {"COBALT_JUDGE_CONCURRENCY": str(max(1, usable_cores() // judging))}
 
-    from cobalt.serving import judge_service as service
 
-    cluster.join()
-    try:
-        living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        machine.check_cluster(living, config, _judge_cpus())
-    except UserError:
-        ray.shutdown()
-        raise
-    applications = serve.status().applications
-    ours = "evaluator" not in applications
-    try:
-        if ours:
-            try:
-                serve.run(service.build({}), name="evaluator", route_prefix="/evaluator")
-            except (RuntimeError, TimeoutError) as error:
-                raise InfrastructureError(f"app 'evaluator' did not start: {error}") from None
-        yield
-    finally:
-        if ours:
-            serve.delete("evaluator")
-        ray.shutdown()
+async def _describe_judge() -> None:
+    async with open_judge() as judge:
+        await judge.describe()
 
 
 @contextlib.contextmanager

@@ -72,8 +72,8 @@ def gpus_of(config: Any) -> int:
     return int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
 
 
-def cpus_needed(config: Any, judge: float) -> int:
-    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for the judge's replicas (`judge`).
+def cpus_needed(config: Any, judge: float = 0.0) -> int:
+    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for replicas of the judge (`judge`).
 
     One more is free, on which Ray can start an actor that reserves none.
     """
@@ -84,9 +84,9 @@ def _storage_units(config: Any) -> int:
     return int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
 
 
-def logical_cpus(config: Any, judge: float) -> int:
+def logical_cpus(config: Any) -> int:
     """CPUs that the Ray of a run counts on this machine, whatever it has: with fewer, veRL would wait for ever."""
-    return max(_FEWEST_CPUS, os.cpu_count() or 1, cpus_needed(config, judge))
+    return max(_FEWEST_CPUS, os.cpu_count() or 1, cpus_needed(config))
 
 
 def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:

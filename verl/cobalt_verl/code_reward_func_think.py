@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import ray.serve  # noqa: F401  # takes seconds: imported while veRL starts, not at the first reward
-
 from cobalt.reward import RewardSettings, program_to_judge
 from cobalt_verl.scoring import JUDGE_ATTEMPTS, VERDICT_AT, failures_recorded, running_judge, score, suite_of
 

@@ -3,10 +3,12 @@
 The configuration is complete already (`cobalt.training` composed it). Everything else is as in `verl.trainer.main_ppo`.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -16,7 +18,10 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
+from cobalt.stage.errors import CobaltError, UserError
+from cobalt.training.launch import MISTAKE
 from cobalt_verl.cpu import vllm_name
+from cobalt_verl.scoring import failures_recorded
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -78,7 +83,40 @@ def main(path: str, *, check: bool) -> None:
         return
     if python := os.environ.get("COBALT_WORKER_PYTHON"):  # set by the launcher, for as long as its fork server lives
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", python, force_add=True)
-    run_ppo(config, task_runner_class=TaskRunner)
+    app = os.environ.get("COBALT_EVALUATOR")  # set by the launcher on a cluster that has no other judge
+    try:
+        with judge_on_cluster(config, app) if app else contextlib.nullcontext():
+            run_ppo(config, task_runner_class=TaskRunner)
+    except CobaltError as error:
+        sys.exit(MISTAKE if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def judge_on_cluster(config: DictConfig, app: str) -> Iterator[None]:
+    """The judge as a Ray Serve app on the cluster that `RAY_ADDRESS` names; stopped again unless it was there.
+
+    Raises:
+        UserError: the cluster has too few GPUs or CPUs for the run, or a setting of the judge is wrong.
+        InfrastructureError: the cluster cannot be joined, or the app did not start.
+    """
+    from ray import serve
+
+    from cobalt.serving import ray_serve
+    from cobalt.training import machine
+
+    with failures_recorded():
+        ray_serve.join_or_start()
+        living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        machine.check_cluster(living, config, ray_serve.reserved_cpus())
+        ours = app not in serve.status().applications
+        if ours:
+            ray_serve.start_judge(app)
+    ray.shutdown()  # veRL joins the cluster with a runtime environment of its own
+    try:
+        yield
+    finally:
+        if ours:
+            serve.delete(app)
 
 
 def check_names(config: DictConfig) -> None:

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt.judge import ExecResult, RememberingJudge, ServeJudge
+from cobalt.judge import ExecResult, RememberingJudge
 from cobalt.judge.verdict import VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import RewardSettings, compute_reward
 from cobalt.stage.errors import CobaltError
-
-JUDGE_ATTEMPTS = 14
-"""How often a program is sent before the judge's failure is raised, by default; about three minutes."""
+from cobalt_verl.judging import JUDGE_ATTEMPTS, ProcessJudge, ServeJudge
 
 VERDICT_AT = "verdict_at"
 """The part of a reward of a training step that says when it was computed, in seconds since 1970. The trainer makes a
@@ -28,8 +26,13 @@ time of it (`cobalt_verl.trainers.sync`)."""
 
 @functools.cache
 def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:
-    """The judge service, one for each process, which remembers the results of the last programs."""
-    return RememberingJudge(ServeJudge(attempts=attempts))
+    """The judge of this process, which remembers the results of the last programs; for one event loop.
+
+    It asks the Ray Serve app that the launcher names on a cluster, `attempts` times. Elsewhere it asks the judges at
+    the URLs of the environment, or runs programs itself (`cobalt.judge.opening`).
+    """
+    app = os.environ.get("COBALT_EVALUATOR")
+    return RememberingJudge(ServeJudge(app, attempts=attempts) if app else ProcessJudge())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -85,16 +88,17 @@ def score(
 
 
 @contextlib.contextmanager
-def failures_recorded(problem: object) -> Iterator[None]:
+def failures_recorded(problem: object = None) -> Iterator[None]:
     """Leave the reason of a failure inside for the process that stops the run; the first reason counts.
 
     Args:
-        problem: Which problem the work is about.
+        problem: Which problem the work is about, if it is about one.
     """
     try:
         yield
     except CobaltError as error:
         path = os.environ.get("COBALT_FAILURE_FILE")
         if path and not Path(path).exists():
-            Path(path).write_text(f"problem {problem}: {error}\n", encoding="utf-8")
+            about = "" if problem is None else f"problem {problem}: "
+            Path(path).write_text(f"{about}{error}\n", encoding="utf-8")
         raise

@@ -8,6 +8,7 @@ right answers, or a wrong record. Programs are chosen by a seed, as many of each
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.datasets.offline.groups import OfflineResponse, Status, read_groups
 from cobalt.datasets.readings import judge_recorded
-from cobalt.judge import Judge, judge_or_local, programs_at_a_time
+from cobalt.judge import Judge, open_judge, programs_at_a_time
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
@@ -68,7 +69,7 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
     results: dict[int, ExecResult] = {}
-    async with judge_or_local(judge) as local:
+    async with open_judge() if judge is None else nullcontext(judge) as local:
 
         async def work(item: tuple[int, tuple[str, OfflineResponse]]) -> None:
             index, (problem, response) = item

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray.serve  # noqa: F401  # which takes seconds: now, and not when the first program is judged
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 

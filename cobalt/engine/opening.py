@@ -1,0 +1,53 @@
+"""The vLLM engine of a command: behind the URLs that it is given, or in its own process."""
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from cobalt.engine.base import Engine
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+from cobalt.stage.errors import UserError
+from cobalt.stage.settings import pairs, read_settings
+
+START_ADVICE = (
+    "give --model MODEL to run the engine in this process, start one with `cobalt serve --model MODEL`, or name one by"
+    " --engine_url (`serve run vllm_engine_actor:app model=MODEL --name vllm_actor --route-prefix /vllm_actor`)"
+)
+
+
+def engine_urls(urls: Sequence[str] = ()) -> list[str]:
+    """The URLs that a command's engines are at: its flags, or `COBALT_ENGINE_URL`, or `COBALT_HTTP`; [] for none."""
+    named = list(urls) or os.environ.get("COBALT_ENGINE_URL", "").split()
+    if not named and (base := os.environ.get("COBALT_HTTP")):
+        named = [f"{base.rstrip('/')}/vllm_actor"]
+    return [url.rstrip("/") for url in named]
+
+
+def open_vllm_or_url(
+    *, model: str | None = None, urls: Sequence[str] = (), settings: Sequence[str] = (), log: Path | None = None
+) -> AbstractAsyncContextManager[Engine]:
+    """The engine behind the URLs (`engine_urls`), else vLLM in this process.
+
+    Args:
+        model: A model's folder or Hub name. Behind a URL, the model's name on a server that has several.
+        urls: Of the flags.
+        settings: `key=value`, of an engine in this process (`VllmSettings`); they go before `COBALT_VLLM_*`.
+        log: File for the output of an engine in this process; see `VllmEngine`.
+
+    Raises:
+        UserError: there is neither a URL nor a model, or settings come with a URL, or a setting is wrong.
+    """
+    named = engine_urls(urls)
+    if named and settings:
+        raise UserError("--engine has settings of an engine in this process, and the engine is behind a URL: give one")
+    if named:
+        from cobalt.engine.url_engine import UrlEngine
+
+        return UrlEngine(named, os.environ.get(f"{ENVIRONMENT_PREFIX}TOKEN"), model=model)
+    if model is None:
+        raise UserError(f"there is no engine: {START_ADVICE}")
+    from cobalt.engine.vllm_engine import VllmEngine
+
+    read = read_settings(VllmSettings, pairs(settings) | {"model": model}, os.environ, ENVIRONMENT_PREFIX)
+    return VllmEngine(read, log=log)

@@ -1,0 +1,189 @@
+"""The engine as an HTTP app: its own route, OpenAI's routes, and what operators ask for. Who hosts it does not matter.
+
+`EngineService` has the engine and its lifetime, `engine_api` the routes of one. `cobalt serve` runs the app under
+uvicorn, and Ray Serve runs it in replicas (`vllm_engine_actor.py`).
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from pydantic import ConfigDict, Field, ValidationError
+
+from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.engine.vllm_engine import VllmEngine
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
+from cobalt.episode import Message
+from cobalt.serving.disconnect import while_connected
+from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.http_guard import Guard, Refused, field_error, guarded_api, within
+from cobalt.serving.openai_routes import OpenAIRoutes
+from cobalt.stage.errors import UserError
+
+
+class GenerateRequest(GenerationSettings):
+    """The body of a request to the app's own route: a conversation and the settings for its continuation."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    messages: list[dict[str, str]] = Field(min_length=1)
+    n: int = Field(1, ge=1)
+
+
+class EngineService:
+    """One engine and what its routes need.
+
+    Args:
+        settings: The engine, and the limits of its requests.
+        log: See `VllmEngine`.
+
+    Attributes:
+        engine: The engine.
+        private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
+        guard: Who may send requests, and how large they may be.
+        openai: OpenAI's routes, from `open` on.
+    """
+
+    def __init__(self, settings: EngineServiceSettings, *, log: Path | None = None) -> None:
+        self.settings = settings
+        self.private = True
+        self.guard = Guard.of(settings, ENVIRONMENT_PREFIX)
+        self.engine = VllmEngine(settings, log=log)
+        self._metrics = _Metrics()
+
+    async def open(self) -> None:
+        """Start the engine; see `VllmEngine.__aenter__`."""
+        await self.engine.__aenter__()
+        description = await self.engine.describe()
+        self.openai = OpenAIRoutes(
+            self.engine.llm,
+            [description["name"], description["model"]],
+            self.engine.stops,
+            self.guard,
+            self.settings.max_completions,
+            self.settings.max_request_seconds,
+        )
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        await self.engine.__aexit__()
+
+    async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Continue one conversation; returns `n` completions as mappings (see `Completion`).
+
+        Args:
+            conversation: Messages with `role` and `content`.
+            settings: Fields of `GenerationSettings`.
+        """
+        completions = await self.engine.generate(conversation, GenerationSettings(**settings))
+        self._metrics.observe(completions)
+        return [completion.model_dump() for completion in completions]
+
+    async def describe(self) -> dict[str, Any]:
+        """The engine's description; on a cluster that anybody can join with `"private": false`."""
+        description = dict(await self.engine.describe())
+        return description if self.private else description | {"private": False}
+
+    async def check_health(self) -> None:
+        """Raise ServiceDown if the engine has died."""
+        await self.engine.check_health()
+
+    def metrics(self) -> bytes:
+        """The counts of the app's own route, in Prometheus's text format."""
+        return generate_latest(self._metrics.registry)
+
+
+class _Metrics:
+    """Prometheus metrics of the app's own route."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        kinds = {"registry": self.registry}
+        self._completions = Counter("cobalt_engine_completions", "Completions, by finish reason", ["reason"], **kinds)
+        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", **kinds)
+        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", **kinds)
+
+    def observe(self, completions: Sequence[Completion]) -> None:
+        """Count the completions of one call."""
+        self._prompt.inc(completions[0].prompt_tokens)
+        for completion in completions:
+            self._completions.labels(completion.finish_reason).inc()
+            self._generated.inc(completion.completion_tokens)
+
+
+def engine_api(service: EngineService) -> FastAPI:
+    """The app of a service, whose engine runs from the app's start to its end."""
+
+    @asynccontextmanager
+    async def lifespan(api: FastAPI) -> AsyncIterator[None]:
+        await service.open()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    api = guarded_api(lifespan)
+
+    @api.post("/")
+    async def generate(request: Request) -> JSONResponse:
+        """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
+        async with within(service.settings.max_request_seconds):
+            body = _generate_request(await service.guard.read(request), service.settings.max_completions)
+            messages: Any = body.messages
+            settings = body.model_dump(exclude={"messages"})
+            completions = await while_connected(request, service.generate(messages, settings))
+        return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
+
+    @api.get("/describe")
+    async def describe(request: Request) -> JSONResponse:
+        """What decides the engine's answers."""
+        service.guard.admit(request)
+        return JSONResponse(await service.describe())
+
+    @api.get("/health")
+    async def health(request: Request) -> JSONResponse:
+        """200 as long as the engine lives, else 503; anybody may ask."""
+        await service.check_health()
+        return JSONResponse({"status": "ok"})
+
+    @api.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Counts in Prometheus's text format."""
+        service.guard.admit(request)
+        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    _add_openai_routes(api, service)
+    return api
+
+
+def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
+    @api.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The one model that is served, in OpenAI's form."""
+        return await service.openai.models(request)
+
+    @api.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        """Continue prompts, in OpenAI's form."""
+        return await service.openai.completions(request)
+
+    @api.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        """Continue a conversation, in OpenAI's form."""
+        return await service.openai.chat(request)
+
+
+def _generate_request(payload: object, most: int) -> GenerateRequest:
+    if not isinstance(payload, dict):
+        raise Refused(400, "the body must be one JSON object")
+    try:
+        body = GenerateRequest.model_validate(payload)
+    except ValidationError as error:
+        raise field_error(error) from None
+    if body.n > most:
+        raise UserError(f"field 'n': more than {most} (max_completions)")
+    return body

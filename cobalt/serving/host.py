@@ -1,0 +1,155 @@
+"""The judge's or the engine's app under uvicorn, as a child process (`cobalt.serving.children` starts it).
+
+    python -m cobalt.serving.host judge|engine [--port P | --uds PATH] [--log FILE]
+
+The first line of standard input has the app's settings as a JSON object; `COBALT_JUDGE_*` and `COBALT_VLLM_*` variables
+count as always. The process ends when its standard input ends, and so with its parent, however that ends. It listens on
+127.0.0.1 alone, where the judge is at `/evaluator` and the engine at `/vllm_actor`; on a Unix socket it is at `/`.
+
+It answers with one line of JSON on standard output: `{"port": 8000}` (0 on a Unix socket) when requests are answered,
+or `{"error": "...", "mistake": true}` if it cannot start; `mistake` is false for what is not the user's mistake.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from cobalt.stage.errors import CobaltError, UserError
+
+ROUTES = {"judge": "/evaluator", "engine": "/vllm_actor"}
+"""The paths of the two apps, as on Ray Serve."""
+
+LOG_BYTES = 8 * 2**20
+"""Size of a log from which it is rotated; one older file is kept."""
+
+_SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
+
+
+def main() -> None:
+    """Serve one app until standard input ends; exit code 1 if it could not start."""
+    parser = argparse.ArgumentParser(prog="python -m cobalt.serving.host", description=__doc__.partition("\n")[0])
+    parser.add_argument("app", choices=ROUTES)
+    listen = parser.add_mutually_exclusive_group()
+    listen.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; a free one by default")
+    listen.add_argument("--uds", type=Path, help="path of a Unix socket")
+    parser.add_argument("--log", type=Path, help="file for messages; standard error by default")
+    arguments = parser.parse_args()
+    # What libraries print must not come between the lines of the answer.
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(**fields: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            answers.write(json.dumps(fields) + "\n")
+
+    handler = RotatingFileHandler(arguments.log, maxBytes=LOG_BYTES, backupCount=1) if arguments.log else None
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler] if handler else None)
+    try:
+        settings = json.loads(sys.stdin.readline())
+        with _listening(arguments.port, arguments.uds) as listener:
+            asyncio.run(_serve(arguments.app, settings, listener, answer))
+    except CobaltError as error:
+        answer(error=str(error), mistake=isinstance(error, UserError))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _listening(port: int, path: Path | None) -> socket.socket:
+    if path is not None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        return listener
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        listener.close()
+        raise UserError(
+            f"port {port} is in use: stop the program that listens there, or give another port (http_port)"
+        ) from None
+    return listener
+
+
+async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket, answer: Callable[..., None]) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Says when requests are answered."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            answer(port=0 if listener.family == socket.AF_UNIX else listener.getsockname()[1])
+
+    api = _api(name, settings)
+    config = uvicorn.Config(
+        api if listener.family == socket.AF_UNIX else _below(ROUTES[name], api),
+        lifespan="off",  # that of an app inside another is not run; it is entered here, where its errors are seen
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the guard looks at the sender itself
+        timeout_graceful_shutdown=int(_SECONDS_TO_END),
+    )
+    server = Server(config)
+    threading.Thread(target=_end_with_parent, args=(server, listener), daemon=True).start()
+    async with api.router.lifespan_context(api):
+        await server.serve(sockets=[listener])
+
+
+def _below(route: str, api: Any) -> Callable[..., Awaitable[None]]:
+    """The app with its routes below `route`, where its own `/` has no slash at its end either."""
+    from starlette.responses import JSONResponse
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        inside = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{route}/")
+        answer = api if inside else JSONResponse({"error": f"the app is at {route}"}, 404)
+        await answer({**scope, "root_path": route} if inside else scope, receive, send)
+
+    return app
+
+
+def _end_with_parent(server: Any, listener: socket.socket) -> None:
+    """End this process when standard input ends: at once while the app starts, after its requests otherwise."""
+    while os.read(0, 1024):
+        pass
+    if listener.family == socket.AF_UNIX:  # its folder goes with the last socket, also of a parent that was killed
+        path = Path(listener.getsockname())
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
+    if not server.started:
+        os._exit(1)
+    server.should_exit = True
+    signal.alarm(int(2 * _SECONDS_TO_END))  # whatever hangs, nothing is left
+
+
+def _api(name: str, settings: Mapping[str, Any]) -> Any:
+    """The FastAPI app of a service with these settings."""
+    if name == "judge":
+        from cobalt.serving.judge_app import JudgeService, judge_api
+        from cobalt.serving.judge_service_settings import ServiceSettings
+
+        return judge_api(JudgeService(ServiceSettings.from_mapping(settings, os.environ)))
+    from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
+    from cobalt.serving.engine_app import EngineService, engine_api
+    from cobalt.serving.engine_settings import EngineServiceSettings
+    from cobalt.stage.settings import read_settings
+
+    return engine_api(EngineService(read_settings(EngineServiceSettings, settings, os.environ, ENVIRONMENT_PREFIX)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The judge as an HTTP app: `judge_api` of a `JudgeService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve.
+
+`POST /` takes a judge request (`cobalt.judge.wire`), `POST /run_code` one in SandboxFusion's format
+(`cobalt.serving.sandbox_fusion`). `GET /describe` answers with the settings that decide verdicts, `GET /metrics` with
+counts for Prometheus, and `GET /health` with nothing but that the app answers. `LocalJudge` does the judging, and
+`serving.http_guard` decides who may ask.
+"""
+
+import dataclasses
+import logging
+from collections import Counter as Tally
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from cobalt.judge.doctor import require_isolation
+from cobalt.judge.local import LocalJudge
+from cobalt.judge.settings import ENVIRONMENT_PREFIX
+from cobalt.judge.verdict import ExecResult
+from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
+from cobalt.serving import sandbox_fusion
+from cobalt.serving.http_guard import Guard, guarded_api, within
+from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.stage.errors import InfrastructureError
+
+logger = logging.getLogger(__name__)
+
+
+class JudgeService:
+    """A pool of sandboxes and what the routes need beside it.
+
+    Args:
+        settings: The judge's settings and the limits of requests. Those of a deployment (replicas) count for its host.
+
+    Attributes:
+        private: Whether only the user's own processes reach the host other than by the guarded routes. The host sets
+            it. Where it is False, every result and the description have `"private": false`.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.private = True
+        self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
+        self._judge = LocalJudge(settings.of_the_judge())
+        self.run_code = sandbox_fusion.RunCode(
+            self._judge, max_run_seconds=settings.max_run_seconds, max_request_seconds=settings.max_request_seconds
+        )
+        self._suites = Suites()
+        self._metrics = _Metrics()
+
+    async def open(self) -> None:
+        """Check that isolation holds, unless `unsafe` is set, and start the sandboxes.
+
+        Raises:
+            UserError: programs cannot be isolated on this machine.
+        """
+        await require_isolation(self._judge.settings)
+        if self.settings.unsafe:
+            logger.warning("programs run WITHOUT isolation, by the setting 'unsafe'")
+        await self._judge.__aenter__()
+
+    async def close(self) -> None:
+        """End the sandboxes. Those of a host that is killed end by themselves."""
+        await self._judge.close()
+
+    async def judge(self, payload: object) -> dict[str, Any]:
+        """Judge one program; returns `ExecResult.to_record()`.
+
+        Args:
+            payload: A judge request; see `cobalt.judge.wire`.
+
+        Raises:
+            UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
+            UnknownSuite: the request names a suite that is not kept.
+            InfrastructureError: the judge failed, not the program.
+        """
+        request = JudgeRequest.parse(payload, max_tests=self.settings.max_tests, suites=self._suites)
+        try:
+            result = await self._judge.judge(
+                request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
+            )
+        except InfrastructureError as error:
+            logger.error("the judge failed", extra={"error": str(error)})
+            raise
+        self._metrics.observe(result)
+        return dataclasses.replace(result, private=self.private).to_record()
+
+    async def describe(self) -> dict[str, Any]:
+        """The settings that decide verdicts; see `cobalt.judge.Judge`."""
+        decisive = dict(await self._judge.describe())
+        return decisive if self.private else {**decisive, "private": False}
+
+    def metrics(self) -> bytes:
+        """Counts and times for Prometheus, in its text format."""
+        return self._metrics.text(self._judge.restarts)
+
+
+class _Metrics:
+    """Verdicts, queue time, run time and replaced sandboxes of one service."""
+
+    def __init__(self) -> None:
+        seconds = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]
+        registry = self._registry = CollectorRegistry()
+        self._verdicts = Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ["kind"], registry=registry)
+        self._queue = Histogram(
+            "cobalt_judge_queue_seconds", "Wait for a free sandbox", buckets=seconds, registry=registry
+        )
+        self._run = Histogram("cobalt_judge_run_seconds", "Wall time of a suite", buckets=seconds, registry=registry)
+        self._restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
+
+    def observe(self, result: ExecResult) -> None:
+        """Record one judged program here and in the log."""
+        kinds = Tally(verdict.kind.value for verdict in result.verdicts)
+        costs = {"queue_seconds": result.queue_seconds, "run_seconds": result.run_seconds}
+        logger.info("judged", extra={"tests": len(result.verdicts), "verdicts": dict(kinds), **costs})
+        for kind, count in kinds.items():
+            self._verdicts.labels(kind).inc(count)
+        self._queue.observe(result.queue_seconds)
+        self._run.observe(result.run_seconds)
+
+    def text(self, restarts: int) -> bytes:
+        """All metrics in Prometheus's text format."""
+        self._restarts.set(restarts)
+        return generate_latest(self._registry)
+
+
+def judge_api(service: JudgeService) -> FastAPI:
+    """The app of a service; its lifespan opens and closes the service."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.open()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    api = guarded_api(lifespan)
+
+    @api.exception_handler(UnknownSuite)
+    async def unknown_suite(_: Request, error: UnknownSuite) -> JSONResponse:
+        return JSONResponse({"error": str(error), "unknown_suite": error.digest}, 409)
+
+    @api.post("/")
+    async def judge(request: Request) -> JSONResponse:
+        async with within(service.settings.max_request_seconds):
+            return JSONResponse(await service.judge(await service.guard.read(request)))
+
+    @api.post(f"/{sandbox_fusion.PATH}")
+    async def run_code(request: Request) -> JSONResponse:
+        try:
+            async with within(service.settings.max_request_seconds):
+                return JSONResponse(await service.run_code.answer(await service.guard.read(request)))
+        except InfrastructureError as error:
+            return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
+
+    @api.get("/describe")
+    async def describe(request: Request) -> JSONResponse:
+        service.guard.admit(request)
+        return JSONResponse(await service.describe())
+
+    @api.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        service.guard.admit(request)
+        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    @api.get("/health")
+    async def health() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    return api

@@ -1,0 +1,328 @@
+"""The two apps on Ray Serve: `serve run remote_reward_server:app` and `serve run vllm_engine_actor:app`.
+
+Serve gives them replicas on several nodes, and replaces those that die. A replica hosts the same FastAPI application as
+`cobalt serve`. It starts only on a cluster that asks for Ray's token, unless `allow_open_cluster` is set. The app
+`evaluator` also answers over its deployment handle (`judge`, `describe`), which training runs on a cluster use.
+"""
+
+import asyncio
+import http.client
+import logging
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.schema import LoggingConfig
+
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, with_checked_model
+from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
+from cobalt.judge.settings import usable_cores
+from cobalt.serving import nodes
+from cobalt.serving.engine_app import EngineService, engine_api
+from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.judge_app import JudgeService, judge_api
+from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.stage.environment import passed_on
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
+from cobalt.stage.settings import read_settings
+from cobalt.training import cluster
+
+_SERVE_PORT = 8000  # where `serve run` listens
+
+
+def for_serve_run(builder: Callable[[Mapping[str, Any]], serve.Application], arguments: Mapping[str, Any]) -> Any:
+    """Call an app's builder for `serve run`; errors print one sentence and exit with the same codes as in commands."""
+    try:
+        application = builder(arguments)
+        _check_port()
+    except (UserError, InfrastructureError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2 if isinstance(error, UserError) else 1) from None
+    return application
+
+
+def join_or_start() -> None:
+    """Join the cluster that `RAY_ADDRESS` names, or start one on this machine, unless this process has joined one.
+
+    Raises:
+        UserError: the address is not one, this user has not the cluster's token, or Ray was imported without the
+            variables that it needs for this cluster.
+        ServiceDown: nothing answers there, or it cannot be joined.
+    """
+    if ray.is_initialized():
+        return
+    address = cluster.named_cluster()
+    if address:
+        names = ("RAY_AUTH_MODE", cluster.LOOPBACK_VARIABLE)
+        before = [os.environ.get(name) for name in names]
+        cluster.prepare_to_join(address)
+        needed = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name) not in before]
+        if needed:
+            raise UserError(f"the Ray cluster at {address} needs `export {' '.join(needed)}`, set before Ray starts")
+    else:
+        os.environ["RAY_TMPDIR"] = str(private_folder())
+        cluster.keep_token_private(create=True)
+    cluster.join(address or "local", namespace="serve")
+
+
+def require_private(*, allow_open: bool) -> bool:
+    """Raise if the cluster that this process has joined is open, that is, does not refuse calls without its token.
+
+    Args:
+        allow_open: Do not raise for an open cluster (the setting `allow_open_cluster`).
+
+    Returns:
+        Whether the cluster is private.
+
+    Raises:
+        UserError: anybody can join the cluster, and that is not allowed.
+        ServiceDown: the cluster does not answer.
+    """
+    address = ray.get_runtime_context().gcs_address
+    private = cluster.asks_for_token(address)
+    if not private and not allow_open:
+        raise UserError(
+            f"the Ray cluster {address} asks nobody for a token, so that whoever reaches it can run code as you: stop"
+            f" it and start one with `{cluster.START_COMMAND}`, or set allow_open_cluster=true, which every result then"
+            " records"
+        )
+    return private
+
+
+class Judge:
+    """One replica of the judge, with a pool of sandboxes.
+
+    Args:
+        settings: Of the service.
+        per_node: The most replicas on one node, which share its cores.
+    """
+
+    async def __init__(self, settings: ServiceSettings, per_node: int) -> None:  # type: ignore[misc]  # Serve awaits it
+        _log_as(settings.log_level)
+        private = await asyncio.to_thread(require_private, allow_open=settings.allow_open_cluster)
+        if settings.concurrency is None:
+            here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
+            settings = settings.model_copy(update={"concurrency": here})
+        self._service = JudgeService(settings)
+        self._service.private = private
+        await self._service.open()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application of this replica; Serve calls this method after the constructor."""
+        return _opened(judge_api(self._service), self._service)
+
+    async def judge(self, payload: object) -> dict[str, Any]:
+        """Judge one program; see `JudgeService.judge`. Callers of the handle call this method by name."""
+        return await self._service.judge(payload)
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide verdicts; see `cobalt.judge.Judge`."""
+        return await self._service.describe()
+
+
+class Engine:
+    """One replica of the engine."""
+
+    async def __init__(self, settings: EngineServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
+        _log_as("WARNING")
+        private = await asyncio.to_thread(require_private, allow_open=settings.allow_open_cluster)
+        self._service = EngineService(settings)
+        self._service.private = private
+        await self._service.open()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application of this replica; Serve calls this method after the constructor."""
+        return _opened(engine_api(self._service), self._service)
+
+    async def check_health(self) -> None:
+        """Raise if the engine has died, so that Serve replaces the replica."""
+        await self._service.check_health()
+
+
+def _log_as(level: str) -> None:
+    """Let this project's messages go to the replica's log file."""
+    logger = logging.getLogger("cobalt")
+    logger.setLevel(level)
+    for handler in logging.getLogger("ray.serve").handlers:
+        logger.addHandler(handler)
+
+
+def _opened(api: FastAPI, service: JudgeService | EngineService) -> FastAPI:
+    """The application of a service that is open: opened in the replica's constructor, whose errors Serve reports."""
+
+    @asynccontextmanager
+    async def closing(_: Any) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    api.router.lifespan_context = closing
+    return api
+
+
+# Not decorators: Ray would then send the classes to replicas by value. Under names of their own, they are imported.
+_Judge = serve.ingress()(Judge)
+_Engine = serve.ingress()(Engine)
+
+
+def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
+    """The judge's app from `key=value` arguments, which override `COBALT_JUDGE_*` variables.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value, bubblewrap is not installed on the only node, or the
+            cluster is not private; as `join_or_start`.
+        ServiceDown: as `join_or_start`.
+    """
+    settings = ServiceSettings.from_mapping(arguments, os.environ)
+    join_or_start()
+    require_private(allow_open=settings.allow_open_cluster)
+    living = nodes.living_nodes()
+    if len(living) == 1:  # other nodes may have what this machine lacks, and each replica checks its own
+        check_paths(settings)
+        if not settings.unsafe:
+            find_bwrap()
+    placement = nodes.place(living, replicas=settings.num_replicas)
+    cpus = 0 if placement.resources else settings.replica_cpus
+    deployment = serve.deployment(
+        name="Evaluator",
+        num_replicas=placement.replicas,
+        max_replicas_per_node=placement.per_node if len(living) > 1 else None,
+        max_ongoing_requests=settings.max_ongoing_requests,
+        ray_actor_options={"num_cpus": cpus, "resources": placement.resources},
+        graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
+        logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
+    )(_Judge)
+    return deployment.bind(settings, placement.per_node)
+
+
+def start_judge(app: str) -> None:
+    """Start the judge's app under a name, with the settings of the environment, on the cluster that was joined.
+
+    Raises:
+        UserError: as `judge_app`.
+        InfrastructureError: it did not start.
+    """
+    try:
+        serve.run(judge_app({}), name=app, route_prefix=f"/{app}")
+    except (RuntimeError, TimeoutError) as error:
+        raise InfrastructureError(f"app {app!r} did not start: {last_line(str(error))}") from None
+
+
+def reserved_cpus() -> float:
+    """CPUs that the judge's replicas reserve on the cluster that this process has joined."""
+    settings = ServiceSettings.from_mapping({}, os.environ)
+    placement = nodes.place(nodes.living_nodes(), replicas=settings.num_replicas)
+    return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
+
+
+def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
+    """The engine's app from `key=value` arguments, which override `COBALT_VLLM_*` variables.
+
+    Raises:
+        UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, the
+            cluster is not private, or it has too few GPUs; as `join_or_start`.
+        ServiceDown: as `join_or_start`.
+    """
+    settings = read_settings(EngineServiceSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
+    settings = with_checked_model(settings)  # replicas do not run in this process's working folder
+    join_or_start()
+    require_private(allow_open=settings.allow_open_cluster)
+    gpus = [node.gpus for node in nodes.living_nodes()]
+    on_gpu = settings.device == "gpu" or (settings.device == "auto" and any(gpus))
+    settings = settings.model_copy(update={"device": "gpu" if on_gpu else "cpu"})
+    resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
+    if on_gpu:
+        check_gpus(settings.num_replicas, settings.tensor_parallel_size, gpus)
+        resources["num_gpus"] = settings.tensor_parallel_size
+    deployment = serve.deployment(
+        name="VllmEngineActor",
+        num_replicas=settings.num_replicas,
+        max_ongoing_requests=settings.max_ongoing_requests,
+        max_constructor_retry_count=1,  # what keeps vLLM from starting does so again, a minute later
+        ray_actor_options=resources,
+        health_check_timeout_s=120,
+        graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
+        logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
+    )(_Engine)
+    return deployment.bind(settings)
+
+
+def check_gpus(replicas: int, tensor_parallel: int, gpus_of_nodes: Sequence[float]) -> None:
+    """Check that a cluster has the GPUs for an app, for which Serve would otherwise wait without end.
+
+    GPUs that another program holds count: Serve waits until they are free.
+
+    Args:
+        replicas: How many engines.
+        tensor_parallel: GPUs of one engine, which must be on one node.
+        gpus_of_nodes: GPUs of each node.
+
+    Raises:
+        UserError: there are too few.
+    """
+    possible = sum(int(gpus // tensor_parallel) for gpus in gpus_of_nodes)
+    if possible >= replicas:
+        return
+    counts = " + ".join(f"{gpus:g}" for gpus in gpus_of_nodes if gpus) or "none"
+    raise UserError(
+        f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
+        f" {tensor_parallel} on one node for each replica, and the nodes have {counts}: lower one of the two settings"
+    )
+
+
+def _check_port() -> None:
+    """Raise if another program uses Serve's port; Serve itself would print pages of tracebacks."""
+    connection = http.client.HTTPConnection("127.0.0.1", _SERVE_PORT, timeout=5)
+    try:
+        connection.request("GET", "/-/healthz")
+        if connection.getresponse().read() == b"success":
+            return  # Serve is running already, and another app can be added
+    except ConnectionRefusedError:
+        return
+    except (OSError, http.client.HTTPException):
+        pass  # another program listens there and does not answer as Serve does
+    finally:
+        connection.close()
+    if not serve.status().proxies:  # where Serve runs, it has a port of its own
+        raise UserError(
+            f"port {_SERVE_PORT} is in use by another program: stop it, or start Serve on another port first"
+            " (serve start --http-port PORT)"
+        )
+
+
+def private_folder() -> Path:
+    """A folder of this user alone in which Ray may keep its files, as the value of `RAY_TMPDIR`; made if missing.
+
+    Ray gives everybody write access to its own folder (`ray` in this one), so only a folder around it keeps others from
+    its sockets and logs. `scripts/ray_cluster.sh` takes the same.
+
+    Raises:
+        UserError: the folder cannot be made, or is another user's.
+    """
+    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    if _is_private(base):
+        return base
+    folder = base / f"cobalt-ray-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} for Ray's files cannot be made: {error.strerror}") from None
+    if not _is_private(folder):
+        raise UserError(
+            f"the folder {folder} for Ray's files is not this user's alone: set RAY_TMPDIR to a folder with mode 700"
+        )
+    return folder
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077

@@ -1,0 +1,372 @@
+"""Requests to servers that answer alike, such as the replicas of a judge: `Servers`, the pool of their URLs.
+
+A request goes to the server with the fewest open requests. A server that loses connections, or is busy three times in a
+row, is left out until it answers again. Failures that another attempt can mend are retried; refusals are the user's
+mistakes, in the server's own words. What is sent and answered is up to the caller.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any
+from urllib.request import getproxies
+
+import httpx
+
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.retrying import retrying
+
+logger = logging.getLogger(__name__)
+
+Content = bytes | Callable[[str], bytes]
+"""The body of a request, or what makes it for the URL that gets it."""
+
+UNIX = "unix:"
+"""A URL `unix:PATH` is the app at `/` of the server on this socket."""
+
+ASKED_AGAIN = 10.0
+"""Seconds after which a server that was left out is asked whether it answers."""
+
+_BUSY_IN_A_ROW = 3
+_CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 4.0  # below the 5 s after which uvicorn closes a connection
+# A machine that has gone without a word is noticed after a minute, however long its answer may take.
+_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+class Servers:
+    """A pool of URLs at which the same service answers; to be used in one event loop, and closed in it.
+
+    Args:
+        urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:PATH`.
+        token: Sent as `Authorization: Bearer TOKEN`; None: no token is sent.
+        name: The service in messages, such as "the judge".
+        start_advice: How to start it, for the message where none answers.
+        attempts: How many times a request is sent before its failure is raised.
+        longest_wait: Longest pause between two attempts, in seconds.
+
+    Raises:
+        UserError: there is no URL, or one is not the URL of a server.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str | None = None,
+        *,
+        name: str,
+        start_advice: str,
+        attempts: int = 8,
+        longest_wait: float = 20.0,
+    ) -> None:
+        if not urls:
+            raise UserError(f"{name} has no URL: {start_advice}")
+        self.name, self._advice = name, start_advice
+        self._retrying = retrying(attempts, first_pause=0.2, longest_pause=longest_wait)
+        self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
+        self._answered = False
+        self._description: dict[str, Any] | None = None
+        self._refused: UserError | None = None  # of a server that came back with other settings
+        self._asking: set[asyncio.Task[None]] = set()
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs in the order in which they were given, each once."""
+        return [server.url for server in self._servers]
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: Content | None = None,
+        timeout: float | None = None,
+        accept: Collection[int] = (),
+    ) -> httpx.Response:
+        """Send a request to one of the servers, again where another attempt can help; returns a successful answer.
+
+        Args:
+            method: "GET" or "POST".
+            path: Path below the URL of the app, from its `/`.
+            content: A JSON text (`encode`), or what makes it for the URL that gets the request.
+            timeout: Longest silence of the server, in seconds; None: any.
+            accept: Statuses above 399 that are answers, too.
+
+        Raises:
+            UserError: the server refuses the request (400, 401, 403, 413, 422 and others below 500).
+            ServiceDown: none of the servers answers; the message says how to start one.
+            InfrastructureError: every attempt failed.
+        """
+        try:
+            answer: httpx.Response = await self._retrying(self._once, method, path, content, timeout, accept)
+        except InfrastructureError as error:
+            if isinstance(error, ServiceDown) or not all(server.out for server in self._servers):
+                raise
+            raise self._down() from error
+        return answer
+
+    async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
+        """The answers to `GET path` of all servers that answer; raises as `request`."""
+        return list((await self._answers(path, accept)).values())
+
+    async def _answers(self, path: str, accept: Collection[int] = ()) -> dict[str, httpx.Response]:
+        probes = await asyncio.gather(*(server.probe() for server in self._servers))
+        answering = [server for server, probe in zip(self._servers, probes, strict=True) if probe is not None]
+        if not answering:
+            raise self._down()
+        self._answered = True
+
+        async def ask(server: "_Server") -> httpx.Response:
+            answer: httpx.Response = await self._retrying(self._ask, server, "GET", path, None, None, accept)
+            return answer
+
+        answers = await asyncio.gather(*map(ask, answering))
+        return {server.url: answer for server, answer in zip(answering, answers, strict=True)}
+
+    async def describe(self) -> dict[str, Any]:
+        """What all servers answer to `GET /describe`.
+
+        Raises:
+            UserError: they differ, so that results would depend on who answers; or as `request`.
+            ServiceDown: none answers.
+        """
+        if self._description is None:
+            descriptions = {url: _mapping(answer) for url, answer in (await self._answers("/describe")).items()}
+            first = next(iter(descriptions.values()))
+            for url, description in descriptions.items():
+                self._check(url, description, first)
+            self._description = first
+        return self._description
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+    async def _once(
+        self, method: str, path: str, content: Content | None, timeout: float | None, accept: Collection[int]
+    ) -> httpx.Response:
+        return await self._ask(await self._choose(), method, path, content, timeout, accept)
+
+    async def _choose(self) -> "_Server":
+        """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
+        out = [server for server in self._servers if server.out]
+        if len(out) == len(self._servers):
+            await asyncio.gather(*map(self._ask_again, out))
+        else:
+            for server in out:
+                if time.monotonic() - server.asked > ASKED_AGAIN:
+                    server.asked = time.monotonic()
+                    task = asyncio.create_task(self._ask_again(server))
+                    self._asking.add(task)
+                    task.add_done_callback(self._asking.discard)
+        answering = [server for server in self._servers if not server.out]
+        if answering:
+            return min(answering, key=lambda server: server.open)
+        if self._refused is not None:
+            raise self._refused
+        if not self._answered:
+            raise self._down()  # it has never been there: nobody waits for it
+        raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
+
+    async def _ask_again(self, server: "_Server") -> None:
+        """Count a server in that was left out, if it answers again and has the same settings."""
+        answer = await server.probe()
+        if answer is None:
+            return
+        if self._description is not None and answer.status_code == 200:
+            try:
+                self._check(server.url, _mapping(answer), self._description)
+            except UserError as error:
+                logger.warning("%s", error)
+                self._refused = error
+                return
+        server.count_in()
+
+    async def _ask(
+        self,
+        server: "_Server",
+        method: str,
+        path: str,
+        content: Content | None,
+        timeout: float | None,
+        accept: Collection[int],
+    ) -> httpx.Response:
+        try:
+            answer = await server.send(method, path, content, timeout)
+        except httpx.RequestError as error:
+            raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
+        self._answered = True
+        if answer.is_success or answer.status_code in accept:
+            return answer
+        said = f"{self.name} at {server.url}: {reason_of(answer)}"
+        if answer.status_code in (408, 409, 429) or answer.is_server_error:
+            raise InfrastructureError(said)
+        raise UserError(said)
+
+    def _check(self, url: str, description: dict[str, Any], first: dict[str, Any]) -> None:
+        for field in sorted({*first, *description}):
+            if first.get(field) != description.get(field):
+                raise UserError(
+                    f"{self.name} at {url} has {field}={description.get(field)}, and another or the same one before"
+                    f" {first.get(field)}: results would depend on who answers; start all with the same settings"
+                )
+
+    def _down(self) -> ServiceDown:
+        return ServiceDown(f"{self.name} does not answer at {', '.join(self.urls)}: {self._advice}")
+
+
+class _Server:
+    """One URL with its connections."""
+
+    def __init__(self, url: str, token: str | None, name: str) -> None:
+        self.url = url
+        self.open = 0  # requests in flight
+        self.out = False  # whether it is left out
+        self.asked = 0.0  # when it was last asked whether it answers
+        self._busy = 0  # answers in a row that it is busy
+        self._token = token
+        # Each has one connection: httpx looks through all connections of a client for each request, several times.
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
+        self._probing: asyncio.Task[httpx.Response | None] | None = None
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        parsed = _parsed(url if self._socket is None else "http://localhost")
+        if parsed is None:
+            raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
+        self._base = parsed
+
+    async def send(self, method: str, path: str, content: Content | None, timeout: float | None) -> httpx.Response:
+        """The answer to a request, whatever its status.
+
+        Raises:
+            httpx.RequestError: there was none.
+        """
+        self.open += 1
+        client = self._idle.pop() if self._idle else self._connected()
+        try:
+            answer = await client.request(
+                method,
+                path,
+                content=content(self.url) if callable(content) else content,
+                headers={"Content-Type": "application/json"} if content is not None else {},
+                timeout=httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
+            )
+        except httpx.RequestError:
+            self._leave_out("it does not answer")
+            raise
+        finally:
+            self.open -= 1
+            self._idle.append(client)
+        self._busy = self._busy + 1 if answer.status_code in (503, 504) else 0
+        if self._busy >= _BUSY_IN_A_ROW:
+            self._leave_out(f"it is busy ({reason_of(answer)})")
+        return answer
+
+    async def probe(self) -> httpx.Response | None:
+        """What the server says of itself; None if it does not answer. All that ask at a time share one request."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe())
+        return await asyncio.shield(self._probing)
+
+    async def _probe(self) -> httpx.Response | None:
+        answer = None
+        with contextlib.suppress(httpx.RequestError):
+            answer = await self.send("GET", "/describe", None, _CONNECT_SECONDS)
+        self.asked = time.monotonic()
+        return None if answer is None or answer.is_server_error else answer
+
+    def count_in(self) -> None:
+        """Give the server requests again."""
+        if self.out:
+            logger.warning("%s answers again", self.url)
+        self.out, self._busy = False, 0
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+        await asyncio.gather(*(client.aclose() for client in self._clients))
+        self._clients, self._idle = [], []
+
+    def _leave_out(self, cause: str) -> None:
+        if not self.out:
+            logger.warning("%s is left out until it answers: %s", self.url, cause)
+        self.out, self.asked = True, time.monotonic()
+
+    def _connected(self) -> httpx.AsyncClient:
+        """One more client; it belongs to the event loop of its first request."""
+        host = self._base.host
+        local = host in ("localhost", "::1") or host.startswith("127.")
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
+        client = httpx.AsyncClient(
+            base_url=self._base,
+            headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
+            transport=None
+            if getproxies() and not local
+            else httpx.AsyncHTTPTransport(
+                verify=_certificates() if self._base.scheme == "https" else False,
+                limits=limits,
+                uds=self._socket,
+                socket_options=[] if self._socket else _ALIVE,
+            ),
+            limits=limits,
+        )
+        self._clients.append(client)
+        return client
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Reading the certificates takes longer than a request."""
+    return httpx.create_ssl_context()
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON; halves of surrogate pairs, which have no UTF-8 form, are replaced, as in records of results."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def reason_of(answer: httpx.Response) -> str:
+    """Why a server refuses, in its own words: of this project's apps, of OpenAI's routes, or of others."""
+    try:
+        body = json.loads(answer.content)
+    except ValueError:
+        body = None
+    said = (body.get("error") or body.get("detail") or body.get("message")) if isinstance(body, dict) else None
+    if isinstance(said, dict):
+        said = said.get("message")
+    return str(said) if said else f"status {answer.status_code} {answer.text[:200].strip()}".strip()
+
+
+def _mapping(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        description = json.loads(answer.content)
+    except ValueError:
+        description = None
+    if not isinstance(description, dict):
+        raise UserError(f"{answer.request.url} does not answer with a description: it is another kind of server")
+    return description
+
+
+def _parsed(url: str) -> httpx.URL | None:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return None
+    return parsed if parsed.scheme in ("http", "https") and parsed.host else None

@@ -1,0 +1,149 @@
+"""Ray's token, and the check of a cluster that `RAY_ADDRESS` names before Ray is imported.
+
+Whoever can join a Ray cluster can run code as the user that started it. Ray listens on every interface if its address
+is not loopback, and only Ray's token keeps others out.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import tenacity
+
+from cobalt.stage.errors import ServiceDown, UserError, last_line
+
+START_COMMAND = "bash scripts/ray_cluster.sh start"
+
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray reads it when it is imported: at "0" it uses 127.0.0.1 as given, otherwise the machine's public address."""
+
+_CALL_WITHOUT_TOKEN = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_ANSWER_SECONDS = 10.0
+
+
+def named_cluster() -> str:
+    """The cluster that `RAY_ADDRESS` names; "" if it names none."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address == "local" else address
+
+
+def keep_token_private(*, create: bool = False) -> None:
+    """Make Ray's token file readable by its owner only; Ray itself writes it readable by everybody.
+
+    Args:
+        create: Write a new token if there is none.
+
+    Raises:
+        UserError: the file cannot be written, or its mode cannot be changed.
+    """
+    path = _token_path()
+    if path is None:
+        return
+    try:
+        if create and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as handle:
+                handle.write(secrets.token_hex(32))
+        elif path.exists() and path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+    except FileExistsError:
+        pass  # another process was faster
+    except OSError as error:
+        raise UserError(f"Ray's token file {path} cannot be kept private: {error.strerror}") from None
+
+
+def prepare_to_join(address: str) -> None:
+    """Check that a cluster answers and takes this user's token, and set what Ray reads of it when it is imported.
+
+    Args:
+        address: Of the cluster's head, as HOST:PORT; "auto" is left to Ray.
+
+    Raises:
+        UserError: it is not an address, or the cluster asks for a token that this user has not.
+        ServiceDown: nothing answers there, or what answers is not Ray. Ray itself would try for minutes.
+    """
+    keep_token_private()
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
+        raise UserError(f"RAY_ADDRESS={address} is not an address (HOST:PORT): set it to one, or unset it")
+    if host in ("127.0.0.1", "localhost"):
+        os.environ[LOOPBACK_VARIABLE] = "0"
+    if not asks_for_token(address):
+        return
+    token = _token()
+    # Ray itself would repeat a call with a wrong token for 20 s, and write a line each time.
+    if not token or asks_for_token(address, token):
+        raise UserError(
+            f"the Ray cluster at {address} asks for a token, and this user has not the right one: copy"
+            " ~/.ray/auth_token from its head (mode 600)"
+        )
+    os.environ["RAY_AUTH_MODE"] = "token"
+
+
+def join(address: str, **options: Any) -> None:
+    """Join a cluster (`ray.init`), or start one ("local").
+
+    Raises:
+        ServiceDown: it cannot be joined.
+    """
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, AuthenticationError, RuntimeError) as error:
+        raise ServiceDown(
+            f"the Ray cluster at {address} cannot be joined ({last_line(str(error))}): a Ray node must run on this"
+            " machine (scripts/ray_cluster.sh start or join)"
+        ) from None
+
+
+def asks_for_token(address: str, token: str | None = None) -> bool:
+    """Whether the cluster whose head listens at `address` (HOST:PORT) refuses a call without a token, or with this one.
+
+    What the settings of this process say of tokens does not matter.
+
+    Raises:
+        ServiceDown: nothing answers at the address, or what answers is not Ray.
+    """
+    import grpc  # type: ignore[import-untyped]
+
+    sent = (("authorization", f"Bearer {token}"),) if token else None
+    try:
+        for attempt in tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            ),
+            reraise=True,
+        ):
+            with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                channel.unary_unary(_CALL_WITHOUT_TOKEN)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return True
+        raise ServiceDown(
+            f"no Ray cluster answers at {address} ({error.code().name}): start one with `{START_COMMAND}`, or set"
+            " RAY_ADDRESS to another"
+        ) from None
+    return False
+
+
+def _token_path() -> Path | None:
+    """The file that Ray reads its token from; None if the variable `RAY_AUTH_TOKEN` holds the token itself."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return None
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def _token() -> str:
+    """The token of this user; "" without one."""
+    path = _token_path()
+    try:
+        return (os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

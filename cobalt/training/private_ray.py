@@ -1,0 +1,178 @@
+"""The Ray of a training run on one machine: `private_ray`.
+
+It listens on loopback and asks for Ray's token; another Ray on the machine is neither used nor changed. A watcher
+(`ray_watcher`) removes its folder and ends what is left, also if this process is killed. If Ray does not start or dies,
+its logs are kept in `~/.cache/cobalt/logs` (`XDG_CACHE_HOME`).
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import tenacity
+
+from cobalt.stage.environment import cache_folder, environment_variables
+from cobalt.stage.errors import InfrastructureError, last_line
+from cobalt.training import ray_watcher
+from cobalt.training.cluster import LOOPBACK_VARIABLE, keep_token_private
+
+IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
+    LOOPBACK_VARIABLE: "0",
+    # A dozen processes import the same packages. Without cached bytecode, which some container images turn off, a
+    # training run starts 90 s later.
+    "PYTHONDONTWRITEBYTECODE": None,
+}
+"""Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
+
+KEPT_LOGS = 5
+"""Number of failures whose logs are kept, a folder for each."""
+
+_LARGEST_LOG = 20 * 2**20  # bytes of a log that are kept, from its beginning, where the first error is
+_NODE_PROCESSES = ("gcs_server", "raylet")
+
+
+@contextlib.contextmanager
+def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int) -> Iterator[dict[str, str]]:
+    """A private Ray that has started when the block begins.
+
+    Args:
+        num_cpus: CPUs that Ray counts. It binds nothing to a core.
+        num_gpus: GPUs that Ray counts; None: those that it finds. Training on a CPU needs logical ones.
+        object_store_memory: Bytes of shared memory for Ray's object store.
+
+    Yields:
+        `RAY_ADDRESS` for child processes, which also need the environment that this process has in the block.
+
+    Raises:
+        UserError: Ray's token file cannot be kept private.
+        InfrastructureError: Ray did not start, or has died in the block; the message has the folder of its logs.
+    """
+    keep_token_private(create=True)
+    with _watched_folder() as folder, environment_variables(**_variables(folder)):
+        import ray
+
+        nodes: list[psutil.Process] = []
+        try:
+            address = _start(folder, num_cpus, num_gpus, object_store_memory)
+            nodes += [child for child in psutil.Process().children() if child.name() in _NODE_PROCESSES]
+            yield {"RAY_ADDRESS": address}
+            if not _alive(nodes):
+                raise InfrastructureError(
+                    "Ray died: the last checkpoint is whole; run the same command to go on"
+                    + _kept_logs(_ray_folder(folder))
+                )
+        finally:
+            # If parts of Ray have died, an orderly shutdown would wait for them; the watcher then ends what is left.
+            if ray.is_initialized() and _alive(nodes):
+                ray.shutdown()
+
+
+def _ray_folder(folder: str) -> Path:
+    """Ray's own folder, in which everybody may write, inside the one that other users cannot enter.
+
+    The name is short, because Ray's socket names have a length limit.
+    """
+    return Path(folder, "r")
+
+
+def _variables(folder: str) -> dict[str, str | None]:
+    """Environment variables (None: unset) that Ray and vLLM read when they are imported or started."""
+    return {
+        # Ray would join the cluster at this address even if its own argument is "local".
+        "RAY_ADDRESS": None,
+        "RAY_AUTH_MODE": "token",
+        ray_watcher.VARIABLE: folder,
+        # vLLM leaves sockets in this folder, which is removed at the end.
+        "VLLM_RPC_BASE_PATH": folder,
+        **IMPORT_ENVIRONMENT,
+    }
+
+
+@contextlib.contextmanager
+def _watched_folder() -> Iterator[str]:
+    """A folder for Ray; in any case a watcher removes it, and ends all remaining processes that have its name."""
+    # Ray's socket names have a length limit, so the folder's path must be short: /tmp, not the user's TMPDIR.
+    folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
+    # If Ray has died, the handlers that it has registered write into the folder after the watcher has removed it.
+    # Handlers run in the opposite order, and so this one after Ray's.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", ray_watcher.__file__, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield folder
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
+
+
+def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory: int) -> str:
+    """Start Ray and join it; returns its address."""
+    import ray
+
+    # Ray installs handlers of its own; that of SIGTERM prints stacks and aborts.
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        # Ray itself gives a node 30 s to start, which is too short on a busy machine.
+        for attempt in tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3), after=lambda _: ray.shutdown(), reraise=True
+        ):
+            with attempt:
+                context = ray.init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    num_gpus=num_gpus,
+                    include_dashboard=False,
+                    object_store_memory=object_store_memory,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    _temp_dir=str(_ray_folder(folder)),
+                    _node_ip_address="127.0.0.1",
+                )
+    except Exception as error:  # Ray raises bare ones
+        cause = last_line(str(error)) or type(error).__name__
+        raise InfrastructureError(f"Ray did not start: {cause}{_kept_logs(_ray_folder(folder))}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    address: str = context.address_info["gcs_address"]
+    return address
+
+
+def _alive(nodes: list[psutil.Process]) -> bool:
+    """Whether Ray's essential processes live."""
+    return len(nodes) == len(_NODE_PROCESSES) and all(
+        node.is_running() and node.status() != psutil.STATUS_ZOMBIE for node in nodes
+    )
+
+
+def _kept_logs(ray_folder: Path) -> str:
+    """Copy the logs of Ray's session; returns the end of a sentence that names them, "" if there are none."""
+    target = cache_folder("logs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    logs = [path for path in ray_folder.glob("session_2*/logs/**/*") if path.is_file() and path.stat().st_size]
+    if not logs:
+        return ""
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)  # other users cannot enter it
+        for path in logs:
+            with path.open("rb") as source:
+                (target / path.name).write_bytes(source.read(_LARGEST_LOG))
+        for older in sorted(path for path in target.parent.iterdir() if path.is_dir())[:-KEPT_LOGS]:
+            shutil.rmtree(older, ignore_errors=True)
+    except OSError:
+        return ""
+    return f" (logs: {target})"

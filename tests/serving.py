@@ -1,0 +1,59 @@
+"""Apps under uvicorn in the event loop of a test, and a stand-in app whose answers a test chooses; no tests."""
+
+import asyncio
+import contextlib
+import socket
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+
+@contextlib.asynccontextmanager
+async def served(api, port=0, path=None):
+    """The URL of an app for as long as the block runs; then its connections are cut."""
+    listener = socket.socket(socket.AF_UNIX) if path else socket.create_server(("127.0.0.1", port))
+    if path:
+        listener.bind(str(path))
+    server = uvicorn.Server(uvicorn.Config(api, log_level="critical", access_log=False, timeout_graceful_shutdown=1))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        assert not task.done()
+        await asyncio.sleep(0.01)
+    try:
+        yield f"unix:{path}" if path else f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+class Scripted:
+    """An app that answers `/describe`, and other requests as scripted: statuses in order, then 200.
+
+    Attributes:
+        requests: Headers and body of every other request.
+        gate: While it is not set, requests are held.
+    """
+
+    def __init__(self, *statuses, description=None, error="as the server says"):
+        self.statuses, self.error = list(statuses), error
+        self.description = {"model": "m"} if description is None else description
+        self.requests = []
+        self.probes = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        if scope["path"] == "/describe":
+            self.probes += 1
+            await JSONResponse(self.description)(scope, receive, send)
+            return
+        self.requests.append((dict(request.headers), await request.body()))
+        await self.gate.wait()
+        status = self.statuses.pop(0) if self.statuses else 200
+        body = {"ok": True} if status == 200 else {"error": self.error}
+        await JSONResponse(body, status)(scope, receive, send)

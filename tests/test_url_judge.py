@@ -1,0 +1,338 @@
+"""The judge over its kinds: in process, at a URL, in several processes. One contract, and what is a kind's own."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from serving import Scripted, served
+from support import ROOT, alive, descendants
+
+from cobalt.judge import VerdictKind, open_judge
+from cobalt.judge.opening import judge_urls
+from cobalt.judge.processes import judging_processes, shares
+from cobalt.judge.settings import JudgeSettings
+from cobalt.judge.url_judge import UrlJudge
+from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, digest_of, suite_bytes
+from cobalt.problems.problem import TestSuite
+from cobalt.serving.judge_app import JudgeService, judge_api
+from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+
+TOKEN = "a-token-of-decent-length"
+SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in range(6)))
+SETTINGS = {"concurrency": 2, "cpu_seconds": 2.0}
+
+
+@contextlib.asynccontextmanager
+async def app(count=None, port=0, **settings):
+    """The URL of the judge's app in this process; `count` gets each body's length and the answer's status."""
+    settings = ServiceSettings.from_mapping({"concurrency": 1, "cpu_seconds": 2.0} | settings)
+    api = judge_api(JudgeService(settings))
+
+    async def counting(scope, receive, send):
+        if count is None or scope.get("path") != "/":
+            await api(scope, receive, send)
+            return
+        size = 0
+
+        async def received():
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            return message
+
+        async def sent(message):
+            if message["type"] == "http.response.start":
+                count.append((size, message["status"]))
+            await send(message)
+
+        await api(scope, received, sent)
+
+    async with served(counting, port) as url:
+        yield url
+
+
+@pytest.fixture(params=["in process", "url", pytest.param("processes", marks=pytest.mark.services)])
+async def judge(request):
+    """A judge of each kind, with the same settings."""
+    if request.param == "in process":
+        async with open_judge(settings=SETTINGS) as judge:
+            yield judge
+    elif request.param == "url":
+        async with app() as url, open_judge([url]) as judge:
+            yield judge
+    else:
+        async with judging_processes(JudgeSettings(**SETTINGS)) as judge:
+            yield judge
+
+
+ADDS = TestSuite(("1\n2", '"a"\n"b"'), ("3", '"ab"'), fn_name="add")
+CASES = {
+    "right": ("print(int(input()) ** 2)", SQUARES, [True] * 6),
+    "one wrong": ("n = int(input())\nprint(n * n if n != 4 else 1 / 0)", SQUARES, [n != 4 for n in range(6)]),
+    "no program": ("print(", SQUARES, [False] * 6),
+    "a function": ("def add(a, b):\n    return a + b", ADDS, [True, True]),
+    "assertions": (
+        "def f(x):\n    return x + 1",
+        TestSuite(("f(1)",), ("assert f(1) == 2",), fn_name="f", asserts=True),
+        None,
+    ),
+    "a prelude": ("print(helper())", TestSuite(("",), ("7",), prelude="def helper(): return 7"), [True]),
+    "a comparison": ("print(0.1 + 0.2)", TestSuite(("",), ("0.3",), comparison="float"), [True]),
+    "half a surrogate": ("print('\ud800' == '?')", TestSuite(("",), ("True",)), [True]),
+}
+
+
+@pytest.mark.sandbox
+async def test_every_kind_gives_the_same_verdicts_and_description(judge):
+    assert await judge.describe() == JudgeSettings(**SETTINGS).decisive()
+    async with open_judge(settings=SETTINGS) as other:
+        for name, (code, suite, expected) in CASES.items():
+            result, reference = await judge.judge(code, suite), await other.judge(code, suite)
+            if expected is not None:
+                assert result.passing == expected, name
+            assert result.passing == reference.passing, name
+            assert [verdict.kind for verdict in result.verdicts] == [v.kind for v in reference.verdicts], name
+            assert (result.isolated, result.private) == (True, True)
+        stopped = await judge.judge("print(1)", SQUARES, stop_at_first_failure=True)
+    assert [verdict.kind for verdict in stopped.verdicts] == [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 5
+
+
+@pytest.mark.sandbox
+async def test_programs_at_a_time_are_each_judged_by_their_own_tests(judge):
+    suites = [TestSuite((f"{n}\n",) * 3, (str(n),) * 3) for n in range(20)]
+    results = await asyncio.gather(*(judge.judge("print(input())", suite) for suite in suites for _ in range(2)))
+    assert all(result.passing == [True] * 3 for result in results)
+
+
+@pytest.mark.sandbox
+async def test_nothing_starts_before_the_first_program():
+    before = len(descendants(os.getpid()))
+    async with open_judge(settings={"concurrency": 9}) as judge:
+        await judge.describe()
+        assert len(descendants(os.getpid())) == before
+
+
+@pytest.mark.sandbox
+async def test_a_suite_travels_once_and_again_where_it_was_forgotten():
+    large = TestSuite(("x" * 50_000,), ("50000",))
+    bodies = []
+    async with app(bodies) as url, open_judge([url]) as judge:
+        for _ in range(3):
+            assert (await judge.judge("print(len(input()))", large)).all_passed
+        assert [size > 50_000 for size, _ in bodies] == [True, False, False]
+        port = int(url.rpartition(":")[2])
+    async with UrlJudge([f"http://127.0.0.1:{port}"]) as judge:
+        for restarts in range(2):
+            bodies.clear()
+            async with app(bodies, port):
+                assert (await judge.judge("print(len(input()))", large)).all_passed
+            assert [status for _, status in bodies] == ([200] if restarts == 0 else [409, 200])
+
+
+@pytest.mark.sandbox
+async def test_each_server_gets_a_suite_once():
+    one, two = [], []
+    async with app(one) as first, app(two) as second, UrlJudge([first, second]) as judge:
+        programs = [judge.judge("import time\ntime.sleep(0.2)\nprint(int(input()) ** 2)", SQUARES) for _ in range(2)]
+        await asyncio.gather(*programs)
+        assert [len(one), len(two)] == [1, 1]
+        await asyncio.gather(*(judge.judge(f"print(int(input()) ** 2)  # {n}", SQUARES) for n in range(6)))
+    assert {status for _, status in one + two} == {200}
+    assert len(one) + len(two) == 8
+
+
+def test_the_server_computes_digests_and_keeps_a_bounded_number_of_bytes():
+    suites = Suites(most_bytes=10_000)
+    mine, other = TestSuite(("1",), ("1",)), TestSuite(("1",), ("2",))
+    digest = digest_of(suite_bytes(mine))
+    with pytest.raises(UnknownSuite):
+        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
+    JudgeRequest.parse({"code": "", "test_cases": other.to_record()}, suites=suites)
+    with pytest.raises(UnknownSuite):
+        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
+    JudgeRequest.parse({"code": "", "test_cases": mine.to_record()}, suites=suites)
+    assert JudgeRequest.parse({"code": "", "suite": digest}, suites=suites).suite == mine
+    for n in range(100):
+        JudgeRequest.parse({"code": "", "test_cases": {"inputs": ["x" * 500 + str(n)], "outputs": [""]}}, suites=suites)
+    with pytest.raises(UnknownSuite):
+        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
+    JudgeRequest.parse({"code": "", "test_cases": {"inputs": ["x" * 20_000], "outputs": [""]}}, suites=suites)
+
+
+@pytest.mark.parametrize(
+    "change", [{"fn_name": "f"}, {"prelude": "import math"}, {"comparison": "float"}, {"top_level_return": True}]
+)
+def test_all_that_decides_a_verdict_decides_the_digest(change):
+    plain = {"inputs": ("1",), "outputs": ("1",)}
+    digests = {digest_of(suite_bytes(TestSuite(**fields))) for fields in (plain, plain | change)}
+    assert len(digests) == 2
+    record = TestSuite(**plain, **change).to_record()
+    parsed = JudgeRequest.parse({"code": "", "test_cases": json.loads(json.dumps(record))}).suite
+    assert suite_bytes(parsed) == suite_bytes(TestSuite(**plain, **change))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"code": "", "suite": 1},
+        {"code": ""},
+        {"code": "", "suite": "x", "test_cases": {"inputs": ["1"], "outputs": ["1"]}},
+    ],
+)
+def test_a_request_has_tests_or_names_a_suite(payload):
+    with pytest.raises(UserError, match="suite"):
+        JudgeRequest.parse(payload, suites=Suites())
+
+
+@pytest.mark.sandbox
+async def test_refusals_of_the_app_end_the_run_in_its_words(monkeypatch):
+    async with app(token=TOKEN, max_request_bytes=10_000, max_tests=10) as url:
+        async with open_judge([url]) as judge:
+            with pytest.raises(UserError, match="token"):
+                await judge.describe()
+            with pytest.raises(UserError, match="token"):
+                await judge.judge("print(1)", SQUARES)
+        monkeypatch.setenv("COBALT_JUDGE_TOKEN", TOKEN)
+        async with open_judge([url]) as judge:
+            assert (await judge.judge("print(int(input()) ** 2)", SQUARES)).all_passed
+            with pytest.raises(UserError, match="max_request_bytes"):
+                await judge.judge("print(1)", TestSuite(("x" * 20_000,), ("",)))
+            with pytest.raises(UserError, match="max_tests"):
+                await judge.judge("print(1)", TestSuite(("",) * 11, ("",) * 11))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_no_failure_of_a_server_becomes_a_verdict(status):
+    async with served(Scripted(*[status] * 99)) as url, UrlJudge([url], attempts=3, longest_wait=0.1) as judge:
+        with pytest.raises(InfrastructureError):
+            await judge.judge("print(1)", SQUARES)
+
+
+async def test_an_answer_that_is_no_result_is_a_failure_of_the_server():
+    async with served(Scripted()) as url, UrlJudge([url]) as judge:
+        with pytest.raises(InfrastructureError):
+            await judge.judge("print(1)", SQUARES)
+
+
+async def test_no_judge_at_the_url_says_how_to_start_one():
+    async with open_judge(["http://127.0.0.1:9/evaluator"]) as judge:
+        with pytest.raises(ServiceDown, match="cobalt serve"):
+            await judge.judge("print(1)", SQUARES)
+
+
+async def test_settings_are_for_a_judge_in_the_process():
+    for settings in (["comparison=float"], {"comparison": "float"}):
+        with pytest.raises(UserError, match="comparison"):
+            async with open_judge(["http://127.0.0.1:9"], settings):
+                pass
+        async with open_judge([], settings) as judge:
+            assert (await judge.describe())["comparison"] == "float"
+    with pytest.raises(UserError, match="no_such"):
+        async with open_judge([], ["no_such=1"]):
+            pass
+
+
+def test_the_flag_goes_before_the_variables(monkeypatch):
+    assert judge_urls() == []
+    monkeypatch.setenv("COBALT_HTTP", "http://h:1/")
+    assert judge_urls() == ["http://h:1/evaluator"]
+    monkeypatch.setenv("COBALT_JUDGE_URL", "http://a http://b")
+    assert judge_urls() == ["http://a", "http://b"]
+    assert judge_urls(["http://c"]) == ["http://c"]
+
+
+async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
+    import httpx
+
+    api = judge_api(JudgeService(ServiceSettings.from_mapping({"token": TOKEN})))
+    transport = httpx.ASGITransport(api, client=("192.0.2.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert [(await client.get(path)).status_code for path in ("/metrics", "/describe", "/health")] == [
+            401,
+            401,
+            200,
+        ]
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await client.get("/describe", headers=headers)).json()["cpu_seconds"] == 4.0
+        assert b"cobalt_judge_sandbox_restarts" in (await client.get("/metrics", headers=headers)).content
+
+
+@pytest.mark.sandbox
+async def test_prometheus_sees_verdicts_and_both_times():
+    import httpx
+
+    async with app() as url, open_judge([url]) as judge, httpx.AsyncClient() as client:
+        await judge.judge("print(0)", SQUARES)
+        text = (await client.get(f"{url}/metrics")).text
+    assert 'cobalt_judge_verdicts_total{kind="wrong_answer"} 5.0' in text
+    assert "cobalt_judge_queue_seconds_count 1.0" in text
+    assert "cobalt_judge_run_seconds_count 1.0" in text
+
+
+@pytest.mark.parametrize(
+    ("sandboxes", "expected"), [(1, [1]), (8, [8]), (9, [5, 4]), (16, [8, 8]), (17, [6, 6, 5]), (64, [8] * 8)]
+)
+def test_more_than_eight_sandboxes_are_spread_over_processes(sandboxes, expected):
+    assert shares(sandboxes) == expected
+
+
+SPREAD = """
+import asyncio, os, sys
+from cobalt.judge import open_judge
+from cobalt.problems.problem import TestSuite
+async def main():
+    async with open_judge(settings={"concurrency": 9}) as judge:
+        waits = judge.judge("import time\\ntime.sleep(300)", TestSuite(("",), ("",)))
+        await asyncio.gather(*(judge.judge("print(1)", TestSuite(("",), ("1",))) for _ in range(18)))
+        print("judged", flush=True)
+        if sys.argv[1] == "waits":
+            await waits
+        waits.close()
+asyncio.run(main())
+"""
+
+
+def _judging(parent):
+    """The processes below `parent` that host a judge."""
+    hosts = []
+    for pid in descendants(parent):
+        with contextlib.suppress(OSError):
+            command = open(f"/proc/{pid}/cmdline", "rb").read()  # noqa: PTH123, SIM115
+            if b"cobalt.serving.host" in command:
+                hosts.append(pid)
+    return hosts
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+@pytest.mark.parametrize("end", [signal.SIGKILL, None])
+def test_two_processes_judge_and_end_with_their_parent_however_it_ends(tmp_path, end):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", SPREAD, "waits" if end else "ends"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout.readline() == "judged\n"
+            processes = descendants(parent.pid)
+            if end is not None:
+                assert len(_judging(parent.pid)) == 2
+                (folder,) = tmp_path.glob("cobalt-judge-*")
+                assert folder.stat().st_mode & 0o777 == 0o700
+                listening = subprocess.run(["ss", "-tlnp"], capture_output=True, text=True, check=False).stdout
+                assert not any(f"pid={pid}," in listening for pid in processes)
+                parent.send_signal(end)
+            assert parent.wait(60) == (-end if end else 0)
+        finally:
+            parent.kill()
+    deadline = time.monotonic() + 60
+    while any(map(alive, processes)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list(tmp_path.iterdir()) == []
