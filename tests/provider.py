@@ -29,13 +29,16 @@ def failure(status, message="no", headers=None, **error):
 
 
 class Provider:
-    """Gives `script[i]` as its i-th answer, and the last one again and again.
+    """Gives `script[i]` as its i-th answer to a POST, and the last one again and again.
+
+    `models` are the entries of its list of models.
 
     An item is (status, headers, body), "hang", "cut" (a body shorter than announced) or a function of the request.
     """
 
     def __init__(self, script):
         self.script = script
+        self.models = [{"id": "m", "max_model_len": 100}]
         self.requests = []
         self.times = []
         self.lock = threading.Lock()
@@ -78,6 +81,14 @@ def serve(*script):
             self.send_response(status)
             for name, value in ({"Content-Type": "application/json"} | headers).items():
                 self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self):
+            listed = self.path == "/v1/models"
+            content = json.dumps({"data": provider.models} if listed else {"detail": "Not Found"}).encode()
+            self.send_response(200 if listed else 404)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

@@ -23,6 +23,7 @@ from typing import Any
 
 from cobalt.engine.startup import first_error
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
+from cobalt.judge.processes import shares
 from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.host import ROUTES
@@ -92,10 +93,11 @@ def running_servers(
         judge: Settings of the judge (`cobalt.serving.judge_service_settings.ServiceSettings`).
         engine: Settings of the engine (`cobalt.serving.engine_settings.EngineServiceSettings`), with its `model`.
         http_port: Port of the engine on 127.0.0.1, and the judge has the next one; without an engine, port of the
-            judge. None: free ports.
+            judge. A judge of more than eight sandboxes is several processes, which have the ports after it. None: free
+            ports.
 
     Yields:
-        `COBALT_JUDGE_URL` and, with an engine, `COBALT_ENGINE_URL`.
+        `COBALT_JUDGE_URL`, with a URL for each process of the judge, and, with an engine, `COBALT_ENGINE_URL`.
 
     Raises:
         UserError: a port is in use, a setting or the model is wrong, or bubblewrap is not installed.
@@ -107,7 +109,10 @@ def running_servers(
 
 def variables(servers: Mapping[Server, str]) -> dict[str, str]:
     """The variables by which commands find servers, of which each has its URL."""
-    return {_URL[server.name]: url for server, url in servers.items()}
+    urls: dict[str, str] = {}
+    for server, url in servers.items():
+        urls[_URL[server.name]] = f"{urls.get(_URL[server.name], '')} {url}".strip()
+    return urls
 
 
 @contextlib.contextmanager
@@ -115,16 +120,21 @@ def started_servers(
     *, judge: Mapping[str, Any], engine: Mapping[str, Any] | None = None, http_port: int | None = None
 ) -> Iterator[dict[Server, str]]:
     """As `running_servers`; yields each server with its URL."""
-    if http_port is not None and not 0 < http_port < 65536 - (engine is not None):
-        raise UserError(f"http_port is {http_port}: give a port between 1 and 65535, with one more for the judge")
-    check_settings(judge, engine)
+    of_judge, _ = check_settings(judge, engine)
+    wanted = [] if engine is None else [("engine", engine)]
+    wanted += [("judge", {**judge, "concurrency": share}) for share in shares(of_judge.sandboxes)]
+    if http_port is not None and not 0 < http_port <= 65536 - len(wanted):
+        raise UserError(
+            f"http_port is {http_port}: give a port from 1 to {65536 - len(wanted)}; {len(wanted)} are used"
+        )
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
     folder = _log_folder()
-    wanted = {"judge": judge} if engine is None else {"engine": engine, "judge": judge}
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(_child(name, settings, http_port + index if http_port else 0, folder))
-            for index, (name, settings) in enumerate(wanted.items())
+            stack.enter_context(
+                _child(name, settings, http_port + index if http_port else 0, folder / f"{name}{index}")
+            )
+            for index, (name, settings) in enumerate(wanted)
         ]
         urls = _urls(servers)
         for server, url in urls.items():
@@ -162,12 +172,12 @@ def check_settings(
 
 
 @contextlib.contextmanager
-def _child(name: str, settings: Mapping[str, Any], port: int, folder: Path) -> Iterator[Server]:
-    log = folder / f"{name}.stderr"
+def _child(name: str, settings: Mapping[str, Any], port: int, path: Path) -> Iterator[Server]:
+    log = path.with_suffix(".stderr")
     command = [sys.executable, "-m", "cobalt.serving.host", name, "--port", str(port)]
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [*command, "--log", str(folder / f"{name}.log")],
+            [*command, "--log", str(path.with_suffix(".log"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -42,6 +42,7 @@ class EngineService:
         log: See `VllmEngine`.
 
     Attributes:
+        engine: The engine.
         private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
         guard: Who may send requests, and how large they may be.
         openai: OpenAI's routes, from `open` on.
@@ -51,17 +52,17 @@ class EngineService:
         self.settings = settings
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX)
-        self._engine = VllmEngine(settings, log=log)
+        self.engine = VllmEngine(settings, log=log)
         self._metrics = _Metrics()
 
     async def open(self) -> None:
         """Start the engine; see `VllmEngine.__aenter__`."""
-        await self._engine.__aenter__()
-        description = await self._engine.describe()
+        await self.engine.__aenter__()
+        description = await self.engine.describe()
         self.openai = OpenAIRoutes(
-            self._engine.llm,
+            self.engine.llm,
             [description["name"], description["model"]],
-            self._engine.stops,
+            self.engine.stops,
             self.guard,
             self.settings.max_completions,
             self.settings.max_request_seconds,
@@ -69,7 +70,7 @@ class EngineService:
 
     async def close(self) -> None:
         """Stop the engine."""
-        await self._engine.__aexit__()
+        await self.engine.__aexit__()
 
     async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Continue one conversation; returns `n` completions as mappings (see `Completion`).
@@ -78,18 +79,18 @@ class EngineService:
             conversation: Messages with `role` and `content`.
             settings: Fields of `GenerationSettings`.
         """
-        completions = await self._engine.generate(conversation, GenerationSettings(**settings))
+        completions = await self.engine.generate(conversation, GenerationSettings(**settings))
         self._metrics.observe(completions)
         return [completion.model_dump() for completion in completions]
 
     async def describe(self) -> dict[str, Any]:
         """The engine's description; on a cluster that anybody can join with `"private": false`."""
-        description = dict(await self._engine.describe())
+        description = dict(await self.engine.describe())
         return description if self.private else description | {"private": False}
 
     async def check_health(self) -> None:
         """Raise ServiceDown if the engine has died."""
-        await self._engine.check_health()
+        await self.engine.check_health()
 
     def metrics(self) -> bytes:
         """The counts of the app's own route, in Prometheus's text format."""

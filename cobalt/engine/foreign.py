@@ -1,0 +1,235 @@
+"""An engine that is not this project's: a server of OpenAI's chat completions, such as `vllm serve`.
+
+Its completions are those of the engine in this process, as far as a server's answers allow it. So every field of
+sampling is sent, special tokens are asked for, and each sample is a request of its own, with its own seed. With the
+model's tokenizer, `<think>` is put back where the chat template opens it, a turn ends where the template ends it, and
+only the room that a prompt leaves is asked for.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.engine.vllm_engine import render
+from cobalt.episode import Message
+from cobalt.episode.chat_template import end_of_turn, template_arguments
+from cobalt.episode.thinking import CLOSE, OPEN
+from cobalt.episode.token_count import load_tokenizer
+from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.servers import Servers, encode, reason_of
+
+logger = logging.getLogger(__name__)
+
+PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Fields that sample from the model as it is; without them a server takes those of the model's generation_config."""
+
+_LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maximum (?:model )?length", re.IGNORECASE)
+_LIMIT = re.compile(r"(?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
+
+
+class _TooLong(Exception):
+    """A server refuses a request for its length; the message has its reason."""
+
+
+async def foreign_server(servers: Servers, model: str | None, tokenizer: str | None) -> "ForeignServer":
+    """The servers' model and its tokenizer, if it can be loaded.
+
+    Args:
+        servers: They must all serve the model.
+        model: Its name on the servers, or its folder; None: the only model that they serve.
+        tokenizer: Folder or Hub name of its tokenizer; None: `model`, if it is a folder, or what the server names.
+
+    Raises:
+        UserError: the servers do not speak OpenAI's API, or do not have the model; or `tokenizer` cannot be loaded.
+    """
+    entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
+    descriptions = [_described(entry) for entry in entries]
+    if any(description != descriptions[0] for description in descriptions):
+        raise UserError(f"{', '.join(servers.urls)} serve {descriptions}: start all with the same settings")
+    loaded = await asyncio.to_thread(_tokenizer, entries[0], model, tokenizer)
+    return ForeignServer(servers, descriptions[0], loaded)
+
+
+def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
+    limit = {"max_model_len": entry["max_model_len"]} if entry.get("max_model_len") else {}
+    return {"model": entry["id"], **limit, "foreign": True}
+
+
+def _entry(answer: httpx.Response, model: str | None) -> dict[str, Any]:
+    """The model's entry in the list of a server's models."""
+    try:
+        entries = {str(entry["id"]): dict(entry) for entry in json.loads(answer.content)["data"]}
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"{answer.request.url} is not a list of models: it is another kind of server") from None
+    if model is not None and model in entries:
+        return entries[model]
+    if len(entries) == 1 and (model is None or Path(model).expanduser().is_dir()):
+        return next(iter(entries.values()))
+    named = f"{answer.request.url} has {', '.join(entries) or 'no models'}"
+    raise UserError(f"{named}, and not {model}: give one by --model" if model else f"{named}: choose one by --model")
+
+
+def _tokenizer(entry: Mapping[str, Any], model: str | None, tokenizer: str | None) -> Any:
+    """The model's tokenizer; None, with a warning, if it is not at hand."""
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer)
+    names = [str(name) for name in (model, entry.get("root"), entry["id"]) if name]
+    for name in dict.fromkeys(names):
+        if Path(name).is_dir() or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
+            try:
+                return load_tokenizer(name)
+            except UserError as error:
+                logger.warning("%s", error)
+    logger.warning(
+        "the tokenizer of %s is not at hand (--model FOLDER names it): a <think> that its template opens is missing in"
+        " the responses",
+        entry["id"],
+    )
+    return None
+
+
+class ForeignServer:
+    """A model on foreign servers.
+
+    Args:
+        servers: Their URLs, without `/v1`.
+        description: `model`, `max_model_len` if the server tells it, and `foreign`.
+        tokenizer: The model's tokenizer; None: it is not at hand.
+    """
+
+    def __init__(self, servers: Servers, description: Mapping[str, Any], tokenizer: Any) -> None:
+        self.description = description
+        self._servers, self._tokenizer = servers, tokenizer
+        self._limit: int | None = description.get("max_model_len")
+        self._end = None if tokenizer is None else end_of_turn(tokenizer, {})
+        self._renderer = ThreadPoolExecutor(max_workers=1)  # one thread, because the tokenizer is not shared
+
+    async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
+        """Draw completions; see `Engine.generate`."""
+        tokens, opened = None, ""
+        if self._tokenizer is not None:
+            loop = asyncio.get_running_loop()
+            ids, opened = await loop.run_in_executor(
+                self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
+            )
+            tokens = len(ids)
+        body = self._body(conversation, settings)
+        if tokens is not None and self._limit is not None:
+            room = self._limit - tokens
+            if room < 1:
+                reason = f"the conversation has {tokens} tokens, the model takes {self._limit} with the response"
+                return [_too_long(tokens, reason)] * settings.n
+            body["max_tokens"] = min(settings.max_tokens, room)
+        try:
+            return await self._samples(body, settings, opened)
+        except _TooLong as error:
+            prompt = await self._prompt_tokens(body)
+            if prompt is None:
+                return [_too_long(tokens or 0, str(error))] * settings.n
+            limit = self._limit or _limit_in(str(error))
+            if limit is None or limit - prompt >= body["max_tokens"]:
+                raise UserError(f"the engine refuses a request for its length, lower --max_tokens: {error}") from None
+            body["max_tokens"] = limit - prompt
+        return await self._samples(body, settings, opened)
+
+    def _body(self, conversation: Sequence[Message], settings: GenerationSettings) -> dict[str, Any]:
+        arguments = template_arguments(settings.chat_template_thinking)
+        return {
+            "model": self.description["model"],
+            "messages": list(conversation),
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_tokens": settings.max_tokens,
+            "n": 1,
+            "skip_special_tokens": False,
+            **PLAIN_SAMPLING,
+            **({} if self._end is None else {"stop_token_ids": [self._end]}),
+            **({"chat_template_kwargs": arguments} if arguments else {}),
+        }
+
+    async def _samples(self, body: Mapping[str, Any], settings: GenerationSettings, opened: str) -> list[Completion]:
+        """All samples; those that are left are cancelled when one fails."""
+        seeds = [{} if settings.seed is None else {"seed": settings.seed + sample} for sample in range(settings.n)]
+        tasks = [asyncio.create_task(self._sample({**body, **seed}, opened)) for seed in seeds]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _sample(self, body: Mapping[str, Any], opened: str) -> Completion:
+        answer = await self._send(body)
+        try:
+            [choice] = answer["choices"]
+            usage, message = answer.get("usage") or {}, choice["message"]
+            content = message.get("content") or ""
+            # Servers of today have one name or the other. Without a parser the thinking is in the content.
+            thinking = message.get("reasoning") or message.get("reasoning_content") or ""
+            reason = choice["finish_reason"]
+            counts = {name: usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")}
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise InfrastructureError(f"the engine's answer is not a chat completion: {str(answer)[:200]}") from None
+        if reason == "content_filter":
+            return Completion(text="", finish_reason="error", message="the server withheld its answer", **counts)
+        if reason not in ("stop", "length"):
+            raise InfrastructureError(f"the engine ended a completion early ({reason})")
+        text = joined(opened, thinking, content, finished=reason == "stop")
+        return Completion(text=self._clean(text), finish_reason=reason, cached_tokens=cached, **counts)
+
+    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        answer = await self._servers.request("POST", "/v1/chat/completions", content=encode(body), accept=(400,))
+        if answer.status_code == 400:
+            reason = reason_of(answer)
+            if _LENGTH.search(reason):
+                raise _TooLong(reason)
+            raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
+        try:
+            completion: dict[str, Any] = json.loads(answer.content)
+        except ValueError:
+            raise InfrastructureError(f"the engine's answer is not JSON: {answer.text[:200]}") from None
+        return completion
+
+    async def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
+        """The tokens of a prompt, by the server's count; None if it refuses the prompt with a single token as well."""
+        try:
+            answer = await self._send({**body, "max_tokens": 1})
+        except _TooLong:
+            return None
+        return int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+
+    def _clean(self, text: str) -> str:
+        end = getattr(self._tokenizer, "eos_token", None)
+        return text.removesuffix(end) if end else text
+
+
+def joined(opened: str, thinking: str, content: str, *, finished: bool) -> str:
+    """A response as the model wrote it, from the parts of a chat message.
+
+    Args:
+        opened: What the chat template opens in the prompt, which the model therefore did not write.
+        thinking: The thinking that the server's parser took out, without its tags; "" without a parser.
+        content: The rest.
+        finished: Whether the response was not cut off, so that its thinking has ended.
+    """
+    if not thinking:
+        return opened + content
+    closed = CLOSE if content or finished else ""
+    return f"{opened or OPEN}{thinking}{closed}{content}"
+
+
+def _too_long(tokens: int, reason: str) -> Completion:
+    return Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
+
+
+def _limit_in(reason: str) -> int | None:
+    match = _LIMIT.search(reason)
+    return int(match[1]) if match else None

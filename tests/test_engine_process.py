@@ -1,0 +1,170 @@
+"""The process of a real vLLM engine that a command starts: its signals, its output and its end. Each test starts vLLM."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+import uvicorn
+from support import ROOT
+
+from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.url_engine import UrlEngine
+from cobalt.serving.engine_app import EngineService, engine_api
+from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.stage.errors import ServiceDown
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+
+CALL = Call("p", 0)
+COMMAND = """
+import asyncio, sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.opening import open_vllm_or_url
+from cobalt.stage.cli import run_script
+
+
+@dataclass
+class Arguments:
+    model: str
+    log: Path
+
+
+async def sample(arguments):
+    print("starting", flush=True)
+    async with open_vllm_or_url(model=arguments.model, settings=["max_model_len=4096"], log=arguments.log) as engine:
+        print("sampling", flush=True)
+        settings = GenerationSettings(n=4, max_tokens=4000, temperature=5.0)
+        while True:
+            completions = await engine.generate([{"role": "user", "content": "Print."}], settings, Call("p", 0))
+            assert {completion.finish_reason for completion in completions} <= {"stop", "length"}
+
+
+if __name__ == "__main__":
+    run_script(Arguments, lambda arguments: asyncio.run(sample(arguments)))
+"""
+
+
+@pytest.mark.parametrize("stage", ["starting", "loading", "sampling"])
+@pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_an_engine_ends_with_its_command_and_says_nothing(tmp_path, seed_model, stage, end):
+    script, log = tmp_path / "command.py", tmp_path / "engine.log"
+    script.write_text(COMMAND)
+    command = [sys.executable, str(script), "--model", str(seed_model), "--log", str(log)]
+    # A session of its own, as a terminal gives it to a command: SIGINT goes to the whole group.
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    engines = []
+    try:
+        assert process.stdout.readline() == "starting\n"
+        if stage == "sampling":
+            assert process.stdout.readline() == "sampling\n"
+        elif stage == "loading":
+            while not any(
+                "spawn_main" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()
+            ):
+                assert process.poll() is None
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.05)
+        engines = psutil.Process(process.pid).children(recursive=True)
+        (os.killpg if end == "SIGINT" else os.kill)(process.pid, signal.Signals[end])
+        stdout, stderr = process.communicate(timeout=60)
+        assert (stdout, len(stderr.splitlines())) == ("", 0 if end == "SIGKILL" else 1), stderr
+        assert process.returncode == (-signal.SIGKILL if end == "SIGKILL" else 130)
+        _, left = psutil.wait_procs(engines, 60)
+        assert not left
+        assert log.exists() == (end == "SIGKILL")
+    finally:
+        for left in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def listening(api):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def test_all_kinds_of_engine_have_the_same_answers_and_a_dead_one_says_so(seed_model, tmp_path):
+    log = tmp_path / "engine.log"
+    settings = EngineServiceSettings(model=str(seed_model), max_model_len=256, dtype="float32")
+    service = EngineService(settings, log=log)
+    api = engine_api(service)
+
+    async def openai_alone(scope, receive, send):
+        """The app without the routes by which a client knows it."""
+        hidden = scope["type"] == "http" and not scope["path"].startswith("/v1/")
+        await api({**scope, "path": "/none"} if hidden else scope, receive, send)
+
+    conversations = [
+        [{"role": "user", "content": text}] for text in ("Read n. Print n * 2.", "Print a sum.", "1 " * 300)
+    ]
+    greedy = GenerationSettings(n=1, temperature=0, max_tokens=4000)
+    seeded = GenerationSettings(n=3, seed=3, max_tokens=24)
+
+    async def answers(engine):
+        made = [await engine.generate(conversation, greedy, CALL) for conversation in conversations]
+        return [
+            completion.model_dump(exclude={"cached_tokens", "message"})
+            for completions in (*made, await engine.generate(conversations[0], seeded, CALL))
+            for completion in completions
+        ]
+
+    async with api.router.lifespan_context(api), listening(api) as url, listening(openai_alone) as foreign_url:
+        expected = await answers(service.engine)
+        assert [answer["finish_reason"] for answer in expected[:3]][2] == "prompt_too_long"
+        assert all(answer["text"] for answer in expected if answer["finish_reason"] != "prompt_too_long")
+        async with UrlEngine([url]) as own, UrlEngine([foreign_url], model=str(seed_model)) as foreign:
+            assert await answers(own) == expected
+            assert await own.describe() == await service.engine.describe()
+            assert await answers(foreign) == expected
+            about = {"model": (await own.describe())["name"], "max_model_len": 256, "foreign": True}
+            assert await foreign.describe() == about
+        [engine] = [child for child in multiprocessing.active_children() if child.name == "EngineCore"]
+        assert os.getpgid(engine.pid) == engine.pid
+        engine.kill()
+        with pytest.raises(ServiceDown, match=str(log)):
+            await service.engine.generate(conversations[0], greedy, CALL)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            health = await client.get("/health")
+            assert (health.status_code, str(log) in health.text) == (503, True)
+    assert log.exists()
+
+
+def test_a_start_that_fails_says_why_in_one_line_and_leaves_its_log(tmp_path, seed_model):
+    script, log = tmp_path / "command.py", tmp_path / "engine.log"
+    script.write_text(COMMAND)
+    broken = tmp_path / "model"
+    broken.mkdir()
+    for path in seed_model.iterdir():
+        if path.suffix != ".safetensors":
+            (broken / path.name).write_bytes(path.read_bytes())
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    command = [sys.executable, str(script), "--model", str(broken), "--log", str(log)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (finished.returncode, finished.stdout) == (1, "starting\n")
+    [line] = finished.stderr.splitlines()
+    assert "Error: " in line
+    assert str(log) in line
+    assert "Traceback" in log.read_text()

@@ -1,0 +1,337 @@
+"""The kinds of engine answer alike: in this process, behind a URL, and on foreign servers."""
+
+import asyncio
+import contextlib
+import socket
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import uvicorn
+from chat_tokenizers import make_tokenizer, save_policy
+from provider import answer, failure, serve
+
+from cobalt.engine import Call, Completion, GenerationSettings
+from cobalt.engine.opening import open_vllm_or_url
+from cobalt.engine.url_engine import UrlEngine
+from cobalt.engine.vllm_engine import VllmEngine
+from cobalt.engine.vllm_settings import VllmSettings
+from cobalt.serving import engine_app
+from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+
+CHAT = [{"role": "user", "content": "Print the square of a number."}]
+CALL = Call("p", 0)
+TWO = GenerationSettings(n=2, seed=7, max_tokens=50)
+TOKEN = "a-token-of-the-tests"
+
+
+# --- foreign servers
+
+
+@contextlib.asynccontextmanager
+async def foreign(*script, models=None, attempts=1, **options):
+    with serve(*script) as provider:
+        if models is not None:
+            provider.models = models
+        async with UrlEngine([provider.url], attempts=attempts, **options) as engine:
+            yield engine, provider
+
+
+def bodies(provider):
+    return sorted((request["body"] for request in provider.requests), key=lambda body: body["seed"])
+
+
+async def test_every_sample_is_a_request_of_its_own_that_leaves_nothing_to_the_servers_defaults():
+    async with foreign(answer("hello")) as (engine, provider):
+        made = await engine.generate(CHAT, TWO, CALL)
+        assert await engine.describe() == {"model": "m", "max_model_len": 100, "foreign": True}
+    assert made == [Completion(text="hello", finish_reason="stop", prompt_tokens=10, completion_tokens=5)] * 2
+    first, second = bodies(provider)
+    assert (first["seed"], second["seed"]) == (7, 8)
+    assert first["messages"] == CHAT
+    assert {request["path"] for request in provider.requests} == {"/v1/chat/completions"}
+    plain = {"temperature": 0.6, "top_p": 0.95, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "max_tokens": 50}
+    assert plain.items() <= first.items()
+    assert (first["n"], first["skip_special_tokens"]) == (1, False)
+    assert "chat_template_kwargs" not in first
+
+
+@pytest.mark.parametrize(
+    ("form", "message", "reason", "text"),
+    [
+        ("llama", {"text": "a</think>b"}, "stop", "<think>\na</think>b"),
+        ("llama", {"text": "b", "reasoning": "a"}, "stop", "<think>\na</think>b"),
+        ("llama", {"text": None, "reasoning": "a"}, "length", "<think>\na"),
+        ("qwen3", {"text": "<think>\na</think>b<|im_end|>"}, "stop", "<think>\na</think>b"),
+        ("qwen3", {"text": "b", "reasoning_content": "\na"}, "stop", "<think>\na</think>b"),
+        ("qwen3", {"text": "", "reasoning_content": "\na"}, "stop", "<think>\na</think>"),
+        ("qwen3", {"text": "b"}, "stop", "b"),
+        (None, {"text": "b", "reasoning": "a"}, "stop", "<think>a</think>b"),
+    ],
+)
+async def test_a_response_has_its_thinking_as_the_model_wrote_it(tmp_path, form, message, reason, text):
+    options = {"model": save_policy(tmp_path, form)} if form else {}
+    async with foreign(answer(finish_reason=reason, **message), **options) as (engine, provider):
+        [completion] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
+    assert (completion.text, completion.finish_reason) == (text, reason)
+    [body] = bodies(provider)
+    tokenizer = make_tokenizer(form) if form else None
+    assert body.get("stop_token_ids") == ({"llama": [tokenizer.eos_token_id]} if form == "llama" else {}).get(
+        form, [tokenizer.convert_tokens_to_ids("<|im_end|>")] if form else None
+    )
+
+
+async def test_the_room_that_a_prompt_leaves_is_asked_for_and_a_prompt_without_room_is_not_sent(tmp_path):
+    tokens = len(make_tokenizer("qwen3").apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"])
+    for limit, asked in ((tokens + 50, [50, 50]), (tokens + 9, [9, 9]), (tokens, [])):
+        models = [{"id": "m", "max_model_len": limit}]
+        async with foreign(answer(), models=models, model=save_policy(tmp_path, "qwen3")) as (engine, provider):
+            made = await engine.generate(CHAT, TWO, CALL)
+        assert [body["max_tokens"] for body in bodies(provider)] == asked
+        assert {completion.finish_reason for completion in made} == {"stop" if asked else "prompt_too_long"}
+        assert len(made) == 2
+
+
+def limited(room):
+    """Answers as vLLM does where a prompt of 10 tokens leaves `room` of them."""
+
+    def item(request):
+        asked = request["body"]["max_tokens"]
+        if asked > room:
+            return failure(400, f"maximum context length is {10 + room} tokens. However, you requested {asked}")
+        return answer(usage=(10, 1))
+
+    return item
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("room", [20, 0])
+async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_one_token_is_refused_as_well(room, known):
+    models = [{"id": "m", "max_model_len": 10 + room} if known else {"id": "m"}]
+    async with foreign(limited(room), models=models) as (engine, provider):
+        made = await engine.generate(CHAT, TWO, CALL)
+    reasons = [completion.finish_reason for completion in made]
+    assert reasons == (["stop"] * 2 if room else ["prompt_too_long"] * 2)
+    if room:
+        assert [request["body"]["max_tokens"] for request in provider.requests][-2:] == [20, 20]
+    else:
+        assert "context length" in made[0].message
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "named"),
+    [
+        (failure(400, "top_k is not known"), UserError, "top_k"),
+        (failure(401, "no key"), UserError, "no key"),
+        (failure(404, "no model m"), UserError, "no model m"),
+        (failure(503, "busy"), InfrastructureError, "busy"),
+        ((200, {}, "{}"), InfrastructureError, "completion"),
+        ((200, {}, "no"), InfrastructureError, "JSON"),
+        (answer(finish_reason="abort"), InfrastructureError, "abort"),
+    ],
+)
+async def test_what_is_not_an_answer_is_an_error(item, error, named):
+    async with foreign(item) as (engine, _):
+        with pytest.raises(error, match=named):
+            await engine.generate(CHAT, TWO, CALL)
+
+
+async def test_a_busy_server_is_asked_again_and_an_answer_withheld_is_recorded_as_such():
+    async with foreign(failure(429), answer(finish_reason="content_filter"), attempts=3) as (engine, _):
+        [made] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
+    assert (made.text, made.finish_reason) == ("", "error")
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "named"),
+    [
+        ([{"id": "m"}, {"id": "o"}], None, "m, o"),
+        ([{"id": "m"}, {"id": "o"}], "p", "p"),
+        ([{"id": "m"}], "owner/p", "owner/p"),
+        ([], None, "no models"),
+    ],
+)
+async def test_a_server_of_several_models_is_told_which(models, model, named):
+    async with foreign(answer(), models=models, model=model) as (engine, _):
+        with pytest.raises(UserError, match=named):
+            await engine.describe()
+    async with foreign(answer(), models=[{"id": "m"}, {"id": "o"}], model="o") as (engine, _):
+        assert (await engine.describe())["model"] == "o"
+
+
+async def test_an_engine_that_does_not_answer_is_down():
+    async with UrlEngine(["http://127.0.0.1:9"], attempts=1) as engine:
+        with pytest.raises(ServiceDown, match="cobalt serve"):
+            await engine.generate(CHAT, TWO, CALL)
+
+
+# --- in this process and behind the app, with a vLLM that answers by a script
+
+
+class FakeLLM:
+    """The parts of `AsyncLLM` that engines use. Texts are the seeds; two conversations that say "hang" wait."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.model_config = tokenizer, SimpleNamespace(max_model_len=200)
+        self.errored, self.reason, self.waiting = False, "stop", asyncio.Semaphore(0)
+        self.aborted = asyncio.Semaphore(0)
+
+    def get_tokenizer(self):
+        return self.tokenizer
+
+    async def generate(self, prompt, parameters, request):
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self.errored:
+            raise EngineDeadError
+        if "hang" in self.tokenizer.decode(prompt["prompt_token_ids"]):
+            self.waiting.release()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.aborted.release()
+        output = SimpleNamespace(text=str(parameters.seed), finish_reason=self.reason, token_ids=[1])
+        yield SimpleNamespace(outputs=[output], num_cached_tokens=3)
+
+    def shutdown(self):
+        pass
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A model's folder, for which vLLM starts a `FakeLLM`; its list has the last one that was started."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    started = []
+
+    def from_engine_args(arguments):
+        started.append(FakeLLM(make_tokenizer("llama")))
+        return started[-1]
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", from_engine_args)
+    monkeypatch.setattr(engine_app, "OpenAIRoutes", lambda *arguments: None)
+    for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
+    return SimpleNamespace(folder=save_policy(tmp_path, "llama"), started=started)
+
+
+@contextlib.asynccontextmanager
+async def app(settings):
+    """The app under uvicorn in this process; yields its URL."""
+    api = engine_app.engine_api(engine_app.EngineService(settings))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
+        async with api.router.lifespan_context(api):
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await serving
+
+
+async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe_themselves_alike(model):
+    long = [{"role": "user", "content": "a" * 300}]
+    async with VllmEngine(VllmSettings(model=model.folder)) as local:
+        expected = [
+            await local.describe(),
+            await local.generate(CHAT, TWO, CALL),
+            await local.generate(long, TWO, CALL),
+        ]
+    assert expected[1][1] == Completion(
+        text="<think>\n8", finish_reason="stop", prompt_tokens=expected[1][0].prompt_tokens, completion_tokens=1,
+        cached_tokens=3,
+    )  # fmt: skip
+    assert {completion.finish_reason for completion in expected[2]} == {"prompt_too_long"}
+    async with app(EngineServiceSettings(model=model.folder)) as url, UrlEngine([url], model=model.folder) as remote:
+        answers = [
+            await remote.describe(),
+            await remote.generate(CHAT, TWO, CALL),
+            await remote.generate(long, TWO, CALL),
+        ]
+    assert answers == expected
+
+
+async def test_an_app_that_serves_another_model_or_wants_a_token_is_refused(model):
+    settings = EngineServiceSettings(model=model.folder, token=TOKEN, max_completions=2)
+    async with app(settings) as url:
+        for token, named, error in ((None, None, "token"), (TOKEN, "another", "another")):
+            async with UrlEngine([url], token, model=named, attempts=1) as engine:
+                with pytest.raises(UserError, match=error):
+                    await engine.generate(CHAT, TWO, CALL)
+        async with UrlEngine([f"{url}/v1/"], TOKEN, attempts=1) as engine:
+            assert len(await engine.generate(CHAT, TWO, CALL)) == 2
+            assert len(await engine.generate([{"role": "user", "content": "\ud800"}], TWO, CALL)) == 2
+            with pytest.raises(UserError, match="'n'"):
+                await engine.generate(CHAT, TWO.model_copy(update={"n": 3}), CALL)
+
+
+async def test_a_client_that_has_gone_ends_its_generations(model):
+    async with app(EngineServiceSettings(model=model.folder)) as url, UrlEngine([url]) as engine:
+        [llm] = model.started
+        call = asyncio.create_task(engine.generate([{"role": "user", "content": "hang"}], TWO, CALL))
+        async with asyncio.timeout(10):
+            for _ in range(TWO.n):
+                await llm.waiting.acquire()
+            call.cancel()
+            for _ in range(TWO.n):
+                await llm.aborted.acquire()
+        assert len(await engine.generate(CHAT, TWO, CALL)) == 2
+
+
+async def test_a_completion_that_was_aborted_and_an_engine_that_died_are_failures(model):
+    async with app(EngineServiceSettings(model=model.folder)) as url, UrlEngine([url], attempts=1) as engine:
+        [llm] = model.started
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            assert (await client.get("/health")).status_code == 200
+            await engine.generate(CHAT, TWO, CALL)
+            assert 'cobalt_engine_completions_total{reason="stop"} 2.0' in (await client.get("/metrics")).text
+            llm.reason = "abort"
+            with pytest.raises(InfrastructureError, match="abort"):
+                await engine.generate(CHAT, TWO, CALL)
+            llm.errored = True
+            assert (await client.get("/health")).status_code == 503
+        with pytest.raises(InfrastructureError, match="died"):
+            await engine.generate(CHAT, TWO, CALL)
+
+
+async def test_a_dead_engine_of_this_process_ends_the_run_and_leaves_its_log(model, tmp_path):
+    log = tmp_path / "engine.log"
+    async with VllmEngine(VllmSettings(model=model.folder), log=log):
+        assert log.exists()
+    assert not log.exists()
+    async with VllmEngine(VllmSettings(model=model.folder), log=log) as engine:
+        model.started[-1].errored = True
+        with pytest.raises(ServiceDown, match=str(log)):
+            await engine.generate(CHAT, TWO, CALL)
+    assert log.exists()
+
+
+# --- which engine a command uses
+
+
+@pytest.mark.parametrize(
+    ("environment", "urls", "kind"),
+    [
+        ({}, [], VllmEngine),
+        ({}, ["http://a"], UrlEngine),
+        ({"COBALT_ENGINE_URL": "http://a http://b"}, [], UrlEngine),
+        ({"COBALT_HTTP": "http://a:8000"}, [], UrlEngine),
+    ],
+)
+def test_an_engine_is_behind_a_url_if_there_is_one(model, monkeypatch, environment, urls, kind):
+    for name in ("COBALT_ENGINE_URL", "COBALT_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert isinstance(open_vllm_or_url(model=model.folder, urls=urls), kind)
+    if kind is UrlEngine:
+        with pytest.raises(UserError, match="--engine"):
+            open_vllm_or_url(model=model.folder, urls=urls, settings=["seed=1"])
+    else:
+        with pytest.raises(UserError, match="num_replicas"):
+            open_vllm_or_url(model=model.folder, settings=["num_replicas=2"])
+        with pytest.raises(UserError, match="--engine_url"):
+            open_vllm_or_url()
