@@ -393,7 +393,7 @@ def stub_python(tmp_path, monkeypatch):
         if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
         echo "$@" >>{tmp_path}/calls
         if [ "$3" = --wrong ]; then exit 2; fi
-        export COBALT_SERVICES=folder RAY_ADDRESS=address OTHER=variable
+        export COBALT_JUDGE_URL=judge COBALT_ENGINE_URL=engine OTHER=variable
         while [ "$1" != -- ]; do shift; done
         shift
         "$@"
@@ -407,7 +407,7 @@ def stub_python(tmp_path, monkeypatch):
 
 def test_services_in_a_process_of_their_own_run_as_long_as_the_block_and_say_how_they_are_reached(stub_python):
     with pytest.raises(KeyError), services_process(["--model", "m"]) as variables:
-        assert (variables["COBALT_SERVICES"], variables["RAY_ADDRESS"]) == ("folder", "address")
+        assert (variables["COBALT_JUDGE_URL"], variables["COBALT_ENGINE_URL"]) == ("judge", "engine")
         assert "OTHER" not in variables
         assert stub_python.read_text().startswith("-m cobalt.services --model m --")
         assert "ended" not in stub_python.read_text()
