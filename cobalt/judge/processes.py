@@ -22,6 +22,7 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 SANDBOXES_OF_A_PROCESS = 8
 
 _SECONDS_TO_END = 2.0  # then it is killed; its sandboxes end by themselves
+_LONGEST_FOLDER = 80  # a socket's path has at most 107 bytes
 _NO_LIMITS = {
     "max_tests": 10**9,
     "max_request_bytes": 1 << 40,
@@ -46,7 +47,10 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
         InfrastructureError: a process did not start.
     """
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cobalt-judge-", ignore_cleanup_errors=True))
+        short = None if len(tempfile.gettempdir()) < _LONGEST_FOLDER else "/tmp"
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory("", "cobalt-judge-", short, ignore_cleanup_errors=True)
+        )
         token = secrets.token_urlsafe(32)
         sockets = [Path(folder) / str(index) for index, _ in enumerate(shares(settings.sandboxes))]
         children = [
