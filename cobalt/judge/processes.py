@@ -57,6 +57,7 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
             await stack.enter_async_context(_child(path, settings.model_copy(update={"concurrency": share}), token))
             for path, share in zip(sockets, shares(settings.sandboxes), strict=True)
         ]
+        stack.push_async_callback(_end, [process for process, _ in children])
         await asyncio.gather(*(_answer(*child) for child in children))
         yield await stack.enter_async_context(UrlJudge([f"unix:{path}" for path in sockets], token))
 
@@ -80,12 +81,17 @@ async def _child(
             process.stdin.write(json.dumps(settings.model_dump(mode="json") | _NO_LIMITS).encode() + b"\n")
             yield process, errors
         finally:
-            process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _end(processes: list[asyncio.subprocess.Process]) -> None:
+    """Have all processes end at the same time, and wait for a while until they have."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    await asyncio.wait([asyncio.create_task(process.wait()) for process in processes], timeout=_SECONDS_TO_END)
 
 
 async def _answer(process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
