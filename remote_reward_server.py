@@ -1,7 +1,7 @@
 """The judge as a Ray Serve app: `serve run remote_reward_server:app --name evaluator --route-prefix /evaluator`.
 
 Settings are `key=value` arguments of `serve run`, `COBALT_JUDGE_<NAME>` variables or a file (`config=judge.yaml`);
-their names, units and defaults are in `cobalt.judge.settings` and `cobalt.serving.judge_service`.
+their names, units and defaults are in `cobalt.judge.settings` and `cobalt.serving.judge_service_settings`.
 """
 
 import sys
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`; a user's mistake ends it with one sentence and exit code 2."""
-    from cobalt.serving.judge_service import build
-    from cobalt.serving.serve_client import build_app
+    from cobalt.serving.ray_serve import for_serve_run, judge_app
 
-    return build_app(build, args)
+    return for_serve_run(judge_app, args)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ r"""vLLM as a Ray Serve app.
         --name vllm_actor --route-prefix /vllm_actor
 
 Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
-defaults are in `cobalt.serving.engine_settings.EngineServiceSettings`.
+defaults are in `cobalt.serving.engine_settings`.
 """
 
 import sys
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 def app(args: dict[str, Any]) -> "Application":
     """Build the app from the arguments of `serve run`."""
-    from cobalt.serving.serve_client import build_app
-    from cobalt.serving.vllm_service import build
+    from cobalt.serving.ray_serve import engine_app, for_serve_run
 
-    return build_app(build, args)
+    return for_serve_run(engine_app, args)
 
 
 if __name__ == "__main__":

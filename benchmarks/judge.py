@@ -5,6 +5,7 @@
     python benchmarks/judge.py prelude     # what the graders' imports cost a test
     python benchmarks/judge.py serve       # programs of 20 tests, 64 at a time: in the process and by URL
     python benchmarks/judge.py serve --before CHECKOUT      # an earlier version, by its Ray handles, as well
+    python benchmarks/judge.py host        # CPU time that a judge takes beside its sandboxes, here and over processes
     python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp during the run
 
 Every test is trivial, so that the overhead is measured. All schemes of a table take turns in one run on one machine, at
@@ -34,6 +35,7 @@ from tqdm import tqdm
 
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.measure import PROGRAM, Measurement, measure
+from cobalt.judge.processes import SANDBOXES_OF_A_PROCESS, judging_processes
 from cobalt.judge.sandbox.isolation import bwrap_command, interpreter_inside
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.cli import run_script
@@ -46,14 +48,14 @@ ROUNDS = 5
 class Arguments:
     """Measure the judge's overhead on trivial programs."""
 
-    part: Annotated[Literal["schemes", "prelude", "serve", "linear"], tyro.conf.Positional]
+    part: Annotated[Literal["schemes", "prelude", "serve", "host", "linear"], tyro.conf.Positional]
     """The table to make."""
     tests: int = 100_000
     """Number of tests in the long run (`linear`)."""
     before: Path | None = None
     """A checkout of an earlier version, to be measured in turn with this one (`schemes`, `serve`)."""
     programs: int = 320
-    """Number of programs in each measurement (`serve`)."""
+    """Number of programs in each measurement (`serve`, `host`)."""
 
 
 def main(arguments: Arguments) -> int:
@@ -62,6 +64,7 @@ def main(arguments: Arguments) -> int:
         "schemes": lambda: _schemes(arguments.before),
         "prelude": lambda: asyncio.run(_prelude()),
         "serve": lambda: _serve(arguments.before, arguments.programs),
+        "host": lambda: asyncio.run(_host(arguments.programs)),
         "linear": lambda: _linear(arguments.tests),
     }
     parts[arguments.part]()
@@ -280,6 +283,24 @@ def _rates(kind: str, checkout: Path, services: list[str], programs: int) -> lis
         raise SystemExit(f"nothing was measured in {checkout}: {finished.stderr[-2000:]}")
     rates: list[float] = json.loads(line.removeprefix("rates "))
     return rates
+
+
+async def _host(programs: int) -> None:
+    """CPU time of this process alone, in which there is no sandbox, while programs are judged."""
+    spent: dict[str, list[float]] = {"sandboxes of this process": [], "sandboxes of two other processes": []}
+    async with (
+        LocalJudge(JudgeSettings(concurrency=2)) as local,
+        judging_processes(JudgeSettings(concurrency=SANDBOXES_OF_A_PROCESS + 1)) as several,
+    ):
+        for _ in range(ROUNDS):
+            for name, judge in zip(spent, (local, several), strict=True):
+                await measure(judge, 20, TESTS, local=False)
+                began = time.process_time()
+                await measure(judge, programs, TESTS, local=False)
+                spent[name].append(1000 * (time.process_time() - began) / programs)
+    for name, times in spent.items():
+        each = statistics.median(times)
+        print(f"{name}: {each:.2f} ms of this process's CPU time a program, {each / TESTS:.3f} ms a test")
 
 
 def _linear(tests: int) -> None:

@@ -41,7 +41,7 @@ living_members() {
   done 2> /dev/null
 }
 
-# A folder of this user alone: Ray gives everybody write access to its own (cobalt/serving/cluster.py, private_folder).
+# A folder of this user alone: Ray gives everybody write access to its own (cobalt/serving/ray_serve.py, private_folder).
 private() {
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [[ $(stat -c %a "$1") == *00 ]]
 }
@@ -144,6 +144,8 @@ case $command in
     reached_at=$address:$port
     start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1 "${rest[@]}"
     echo "Ray runs at $address:$port, asks for the token in ~/.ray/auth_token, and stops by: scripts/ray_cluster.sh stop"
+    echo "where it is to be used: export RAY_ADDRESS=$address:$port RAY_AUTH_MODE=token" \
+      "${RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER:+RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0}"
     stay
     ;;
   join)

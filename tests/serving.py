@@ -15,7 +15,7 @@ async def served(api, port=0, path=None):
     listener = socket.socket(socket.AF_UNIX) if path else socket.create_server(("127.0.0.1", port))
     if path:
         listener.bind(str(path))
-    server = uvicorn.Server(uvicorn.Config(api, log_level="critical", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(api, log_level="critical", access_log=False, timeout_graceful_shutdown=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         assert not task.done()
@@ -23,7 +23,7 @@ async def served(api, port=0, path=None):
     try:
         yield f"unix:{path}" if path else f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
         await task
         listener.close()
 

@@ -1,5 +1,6 @@
-"""Ray clusters: a cluster started as documented asks every client for a token; the apps refuse one that does not."""
+"""Ray clusters: the documented one asks for a token and hosts the two apps; an open one is refused."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,24 +8,28 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 from support import ROOT, alive, descendants
 
-from cobalt.serving import cluster
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.engine.model_name import fingerprint, model_name
+from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.stage.errors import ServiceDown, UserError
+from cobalt.training import cluster
 
 SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
+JUDGE = ["remote_reward_server:app", "--name", "evaluator", "--route-prefix", "/evaluator", "concurrency=1"]
+ENGINE = ["vllm_engine_actor:app", "--name", "vllm_actor", "--route-prefix", "/vllm_actor"]
 PAYLOAD = {"code": "print(1)", "test_cases": {"inputs": [""], "outputs": ["1"]}}
+OTHER_USER = 12345
 
 
 def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "token"
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "new" / "token"))
-    path = cluster.token_path()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
     cluster.keep_token_private()
     assert not path.exists()
     cluster.keep_token_private(create=True)
@@ -37,103 +42,46 @@ def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
     assert path.read_text() == token
 
 
-OTHER_USER = 12345
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user are made by root")
-
-
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """A folder for temporary files that everybody can write into, as /tmp is, and no variable that leads to a Ray."""
+    """A folder for temporary files that everybody can write into, as /tmp is."""
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    for name in ("TMPDIR", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
     return folder
 
 
 def test_ray_keeps_its_files_in_a_folder_of_its_user_alone(shared, monkeypatch):
-    folder = cluster.private_folder()
+    ray_serve = pytest.importorskip("cobalt.serving.ray_serve")
+    folder = ray_serve.private_folder()
     assert folder.parent == shared
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert cluster.private_folder() == folder
+    assert ray_serve.private_folder() == folder
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    assert cluster.private_folder() == folder
-    folder.chmod(0o755)
-    monkeypatch.setenv("RAY_TMPDIR", str(shared))
-    with pytest.raises(UserError, match=folder.name):
-        cluster.private_folder()
-    folder.rmdir()
-    folder.symlink_to(shared)
-    with pytest.raises(UserError, match=folder.name):
-        cluster.private_folder()
+    assert ray_serve.private_folder() == folder, "a folder that is private already is taken as it is"
 
 
-@needs_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of another user are made by root")
 def test_a_folder_for_ray_that_another_user_has_made_is_refused(shared):
-    folder = cluster.private_folder()
+    ray_serve = pytest.importorskip("cobalt.serving.ray_serve")
+    folder = ray_serve.private_folder()
     os.chown(folder, OTHER_USER, OTHER_USER)
     with pytest.raises(UserError, match="RAY_TMPDIR"):
-        cluster.private_folder()
+        ray_serve.private_folder()
 
 
-def started(folder: Path, address: str) -> Path:
-    """The file by which `ray start` says which cluster it has started."""
-    (folder / "ray").mkdir(exist_ok=True)
-    path = folder / "ray" / "ray_current_cluster"
-    path.write_text(address)
-    return path
+@pytest.mark.parametrize("address", ["6379", "host:", "host:0", "host:70000", "ray://host:1", "http://host:1"])
+def test_what_is_not_an_address_is_refused(address):
+    with pytest.raises(UserError, match="RAY_ADDRESS"):
+        cluster.prepare_to_join(address)
 
 
-def test_a_cluster_is_looked_for_where_this_user_has_started_one(shared):
-    started(shared, "192.0.2.1:6379")
-    assert cluster.running_cluster() == "192.0.2.1:6379"
-    started(cluster.private_folder(), "192.0.2.2:6379")
-    assert cluster.running_cluster() == "192.0.2.2:6379"
-
-
-@needs_root
-def test_a_cluster_that_another_user_names_is_not_joined(shared, monkeypatch):
-    os.chown(started(shared, "192.0.2.1:6379"), OTHER_USER, OTHER_USER)
-    assert cluster.running_cluster() is None
-    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
-    assert cluster.running_cluster() == "192.0.2.1:6379"
-
-
-@needs_root
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_cluster_of_another_user_is_joined_only_by_its_address(shared, monkeypatch, host):
-    os.seteuid(OTHER_USER)
-    try:
-        listening = socket.create_server((host, 0))
-    finally:
-        os.seteuid(0)
-    with listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        started(shared, address)  # the port has gone to another user since
-        assert cluster.running_cluster() is None
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        assert cluster.running_cluster() == address
-
-
-def test_without_a_running_cluster_the_cluster_to_be_started_decides(monkeypatch, shared, tmp_path):
-    monkeypatch.setattr(cluster, "running_cluster", lambda: None)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    assert cluster.require_private(allow_open=False)
-    assert Path(os.environ["RAY_TMPDIR"]) == shared / f"cobalt-ray-{os.getuid()}"
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert not cluster.require_private(allow_open=True)
-    with pytest.raises(UserError):
-        cluster.require_private(allow_open=False)
-
-
-def test_a_cluster_that_does_not_answer_counts_neither_as_open_nor_as_private():
+def test_where_nothing_answers_the_message_says_how_to_start_a_cluster():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(InfrastructureError):
-            cluster.asks_for_token(f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(ServiceDown, match=cluster.START_COMMAND):
+            cluster.prepare_to_join(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
 def free_ports(count: int) -> list[int]:
@@ -160,6 +108,24 @@ def environment(home: Path, **values: str) -> dict[str, str]:
     return kept | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
 
 
+def run(env: dict[str, str], *command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def succeed(env: dict[str, str], *command: str) -> str:
+    finished = run(env, *command)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return finished.stdout
+
+
+def refuse(env: dict[str, str], *command: str) -> str:
+    """What a command says that ends with one sentence and exit code 2."""
+    finished = run(env, *command)
+    assert finished.returncode == 2, finished.stderr[-3000:]
+    assert "Traceback" not in finished.stderr
+    return finished.stderr
+
+
 def listening(pids: set[int]) -> set[str]:
     """The local addresses that processes listen at, in hexadecimal."""
     inodes = set()
@@ -175,179 +141,128 @@ def listening(pids: set[int]) -> set[str]:
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
-SERVE = """
-import json, sys
-import ray
-from ray import serve
-import remote_reward_server
-app = remote_reward_server.app(json.loads(sys.argv[2]))
-serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-serve.run(app, name="evaluator", route_prefix="/evaluator")
-print("up", flush=True)
-sys.stdin.read()
-"""
 ASK = """
-import asyncio, json
-from cobalt.judge import ServeJudge
+import asyncio, json, ray
 from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+from cobalt_verl.judging import ServeJudge
+ray.init()
 async def main():
-    judge = ServeJudge()
+    judge = ServeJudge("evaluator", attempts=2)
     result = await judge.judge("print(1)", TestSuite(("",), ("1",)))
-    print(json.dumps([result.to_record(), dict(await judge.describe())]))
+    try:
+        await judge.judge("print(1)", TestSuite((), ()))
+    except UserError as error:
+        refused = str(error)
+    print(json.dumps([result.to_record(), dict(await judge.describe()), refused]))
 asyncio.run(main())
 """
 
 
-def run_python(code: str, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
-
-
-@pytest.mark.services
-@pytest.mark.sandbox
-def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_needs_nothing_of_its_user(tmp_path):
-    with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
-        port, dashboard, others = flags()
-        env = environment(tmp_path, RAY_TMPDIR=folder)  # where Ray says which cluster this machine uses
-        started = subprocess.run(
-            [*SCRIPT, "start", "--port", str(port), *others], env=env, capture_output=True, text=True, timeout=200
-        )
-        assert started.returncode == 0, started.stderr
-        (pid_file,) = (tmp_path / ".ray").glob("cobalt_cluster.*.pid")
-        supervisor = int(pid_file.read_text())
-        processes = {supervisor, *descendants(supervisor)}
-        try:
-            assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
-            assert cluster.asks_for_token(f"127.0.0.1:{port}")
-            assert listening(processes) <= LOOPBACK
-            job = {"entrypoint": "true"}
-            assert httpx.post(f"http://127.0.0.1:{dashboard}/api/jobs/", json=job, timeout=60).status_code == 401
-            assert subprocess.run([*SCRIPT, "start"], env=env, capture_output=True).returncode == 2
-            (http,) = free_ports(1)
-            server = subprocess.Popen(
-                [sys.executable, "-c", SERVE, str(http), '{"concurrency": 1}'],
-                cwd=ROOT,
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            try:
-                assert any(line == "up\n" for line in server.stdout)
-                answer = httpx.post(f"http://127.0.0.1:{http}/evaluator", json=PAYLOAD, timeout=60).json()
-                assert (answer["passing"], answer["private"]) == ([True], True)
-                asked = run_python(ASK, env)
-                assert asked.returncode == 0, asked.stderr[-2000:]
-                assert "private" not in json.loads(asked.stdout.splitlines()[-1])[1]
-            finally:
-                server.communicate(timeout=60)
-        finally:
-            stopped = subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True, text=True, timeout=100)
-        assert stopped.returncode == 0, stopped.stderr
-        assert not [pid for pid in processes if alive(pid)]
-        assert not (Path(folder) / "ray/ray_current_cluster").exists()
-        assert subprocess.run([*SCRIPT, "stop"], env=env, capture_output=True).returncode == 2
+def ask(env: dict[str, str]) -> tuple[dict, dict, str]:
+    """What the judge answers over its deployment handle: a result, its description, and the refusal of no tests."""
+    result, description, refused = json.loads(succeed(env, sys.executable, "-c", ASK).splitlines()[-1])
+    return result, description, refused
 
 
 @pytest.fixture(scope="module")
-def cluster_with_gpus(tmp_path_factory):
-    """A cluster that asks for a token and counts four GPUs, and its user's environment, without RAY_AUTH_MODE."""
+def started(tmp_path_factory):
+    """The documented cluster; yields its user's environment and the dashboard's port, and stops it."""
     home = tmp_path_factory.mktemp("home")
     with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
-        port, _, others = flags()
+        port, dashboard, others = flags()
         env = environment(home, RAY_TMPDIR=folder)
-        command = [*SCRIPT, "start", "--port", str(port), *others, "--num-gpus=4"]
-        started = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
-        assert started.returncode == 0, started.stderr
+        said = succeed(env, *SCRIPT, "start", "--port", str(port), *others)
+        variables = dict(item.split("=") for item in said.split("export ")[1].split())
+        (pid_file,) = (home / ".ray").glob("cobalt_cluster.*.pid")
+        supervisor = int(pid_file.read_text())
+        processes = {supervisor, *descendants(supervisor)}
         try:
-            # As with `ray start` on another machine: only RAY_ADDRESS leads there.
-            yield environment(home, RAY_ADDRESS=f"127.0.0.1:{port}", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+            yield env | variables, dashboard, processes
         finally:
-            subprocess.run([*SCRIPT, "stop"], env=env, check=True, capture_output=True, timeout=100)
-
-
-BUILD = """
-import sys
-from cobalt.serving import cluster
-from cobalt.serving.vllm_service import build
-cluster.bring_token(cluster.running_cluster())
-app = build({"model": sys.argv[1], "num_replicas": "2", "tensor_parallel_size": "2"})
-print("built for GPUs:", app._bound_deployment.init_args[1])
-"""
-
-JOIN = """
-import os
-from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.training import machine
-from cobalt.training.launch import _judge_on_cluster
-class Joined(Exception): pass
-def joined(*arguments): raise Joined
-machine.check_cluster = joined
-try:
-    with _judge_on_cluster(None): pass
-except (InfrastructureError, UserError) as error:
-    print(type(error).__name__, error)
-except Joined:
-    print("joined", os.environ["RAY_AUTH_MODE"])
-"""
-
-
-@pytest.mark.services
-@pytest.mark.timeout(400)
-def test_training_sends_the_token_by_itself_and_without_it_says_at_once_what_is_missing(cluster_with_gpus, tmp_path):
-    joined = run_python(JOIN, cluster_with_gpus)
-    assert joined.stdout.splitlines()[-1] == "joined token", joined.stderr[-2000:]
-    began = time.monotonic()
-    refused = run_python(JOIN, cluster_with_gpus | {"HOME": str(tmp_path)})
-    assert refused.stdout.startswith("UserError") and "auth_token" in refused.stdout, refused.stderr[-2000:]
-    assert time.monotonic() - began < 60
-    began = time.monotonic()
-    (port,) = free_ports(1)
-    nobody = run_python(JOIN, cluster_with_gpus | {"RAY_ADDRESS": f"127.0.0.1:{port}"})
-    assert nobody.stdout.startswith("ServiceDown"), nobody.stderr[-2000:]
-    assert time.monotonic() - began < 60
+            succeed(env, *SCRIPT, "stop")
+        assert not [pid for pid in processes if alive(pid)]
+        assert not (Path(folder) / "ray/ray_current_cluster").exists()
+        assert run(env, *SCRIPT, "stop").returncode == 2
 
 
 @pytest.mark.services
 @pytest.mark.timeout(300)
-def test_an_engine_with_more_gpus_than_the_cluster_has_is_refused_before_it_waits(cluster_with_gpus, tmp_path):
+def test_the_documented_cluster_asks_for_a_token_and_listens_on_loopback(started):
+    env, dashboard, processes = started
+    assert Path(env["HOME"], ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+    assert cluster.asks_for_token(env["RAY_ADDRESS"])
+    assert listening(processes) <= LOOPBACK
+    job = {"entrypoint": "true"}
+    assert httpx.post(f"http://127.0.0.1:{dashboard}/api/jobs/", json=job, timeout=60).status_code == 401
+    assert run(env, *SCRIPT, "start").returncode == 2
+
+
+@pytest.mark.services
+@pytest.mark.sandbox
+@pytest.mark.timeout(400)
+def test_serve_hosts_the_same_apps_that_run_in_process(started, seed_model):
+    env, _, _ = started
+    (port,) = free_ports(1)
+    succeed(env, "serve", "start", "--http-host", "127.0.0.1", "--http-port", str(port))
+    succeed(env, "serve", "run", "--non-blocking", *JUDGE)
+    settings = [f"model={seed_model}", "max_model_len=1024", "dtype=float32"]
+    succeed(env, "serve", "run", "--non-blocking", *ENGINE, *settings)
+    base = f"http://127.0.0.1:{port}"
+    in_process = dict(asyncio.run(LocalJudge(JudgeSettings()).describe()))
+    assert httpx.get(f"{base}/evaluator/describe", timeout=60).json() == in_process
+    answer = httpx.post(f"{base}/evaluator", json=PAYLOAD, timeout=60).json()
+    assert (answer["passing"], answer["private"]) == ([True], True)
+    result, description, refused = ask(env)
+    assert (result["passing"], description) == ([True], in_process)
+    assert "test_cases" in refused
+    assert httpx.get(f"{base}/vllm_actor/describe", timeout=60).json() == {
+        "model": seed_model.name,
+        "fingerprint": fingerprint(seed_model),
+        "name": model_name(str(seed_model)),
+        "dtype": "float32",
+        "seed": 0,
+        "max_model_len": 1024,
+        "device": "cpu",
+    }
+    body = {"messages": [{"role": "user", "content": "1 2 3"}], "max_tokens": 4, "n": 2}
+    assert len(httpx.post(f"{base}/vllm_actor", json=body, timeout=120).json()["responses"]) == 2
+    for app in ("evaluator", "vllm_actor"):
+        assert httpx.get(f"{base}/{app}/health", timeout=60).status_code == 200
+        assert "cobalt_" in httpx.get(f"{base}/{app}/metrics", timeout=60).text
+
+
+@pytest.mark.services
+@pytest.mark.timeout(300)
+def test_what_cannot_start_is_refused_in_one_sentence(started, tmp_path):
+    env, _, _ = started
     (tmp_path / "config.json").write_text("{}")
-    settings = [f"model={tmp_path}", "num_replicas=3", "tensor_parallel_size=2"]
-    refused = subprocess.run(
-        ["serve", "run", "vllm_engine_actor:app", *settings],
-        cwd=ROOT,
-        env=cluster_with_gpus,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert refused.returncode == 2, refused.stderr[-2000:]
-    assert "needs 6 GPUs" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    built = run_python(BUILD, cluster_with_gpus, str(tmp_path))
-    assert built.stdout.splitlines()[-1] == "built for GPUs: True", built.stderr[-2000:]
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    replicas = [f"model={tmp_path}", "device=gpu", "num_replicas=3", "tensor_parallel_size=2"]
+    assert "needs 6 GPUs" in refuse(env, "serve", "run", *ENGINE, *replicas)
+    assert "auth_token" in refuse(env | {"HOME": str(tmp_path)}, "serve", "run", *JUDGE)
+    without = {name: value for name, value in env.items() if name != "RAY_AUTH_MODE"}
+    assert "RAY_AUTH_MODE=token" in refuse(without, "serve", "run", *JUDGE)
 
 
 @pytest.mark.parametrize(
     ("replicas", "parallel", "nodes", "fits"),
     [
+        (1, 1, [1], True),
         (2, 2, [4], True),
+        (2, 2, [2, 2], True),
+        (1, 2, [1, 1], False),
         (3, 2, [4], False),
-        (1, 4, [2, 2], False),  # an engine's GPUs are on one node
-        (2, 2, [3, 3], True),
-        (3, 2, [3, 3], False),
         (1, 1, [], False),
-        (1, 1, [0, 1], True),
     ],
 )
 def test_the_gpus_of_an_engine_are_counted_by_node(replicas, parallel, nodes, fits):
-    from cobalt.serving.vllm_service import check_gpus
-
+    ray_serve = pytest.importorskip("cobalt.serving.ray_serve")
     if fits:
-        check_gpus(replicas, parallel, nodes)
+        ray_serve.check_gpus(replicas, parallel, nodes)
     else:
-        with pytest.raises(UserError, match="tensor_parallel_size"):
-            check_gpus(replicas, parallel, nodes)
+        with pytest.raises(UserError, match="num_replicas"):
+            ray_serve.check_gpus(replicas, parallel, nodes)
 
 
 @pytest.fixture(scope="module")
@@ -374,65 +289,24 @@ def open_cluster(tmp_path_factory):
             process.communicate(timeout=60)
 
 
-@pytest.mark.services
-@pytest.mark.parametrize(
-    "app", ["remote_reward_server:app", "vllm_engine_actor:app model=none/none"], ids=["judge", "engine"]
-)
-def test_an_open_cluster_is_refused_in_one_sentence_with_exit_code_2(open_cluster, app):
-    refused = subprocess.run(
-        ["serve", "run", *app.split()], cwd=ROOT, env=open_cluster, capture_output=True, text=True, timeout=200
-    )
-    assert refused.returncode == 2, refused.stderr[-2000:]
-    assert "allow_open_cluster" in refused.stderr
-    assert "Traceback" not in refused.stderr
-
-
-@pytest.mark.services
-@pytest.mark.sandbox
-def test_a_replica_refuses_an_open_cluster_by_itself(open_cluster):
-    deploy = """
+DIRECT = """
 from ray import serve
-from cobalt.serving.judge_service import Evaluator
 from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.ray_serve import Judge
 serve.start(proxy_location="Disabled")
-serve.run(serve.deployment(Evaluator).bind(ServiceSettings(concurrency=1)), name="direct", route_prefix=None)
+serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)
 """
-    refused = run_python(deploy, open_cluster)
-    assert refused.returncode != 0
-    assert "allow_open_cluster" in refused.stderr + refused.stdout
 
 
 @pytest.mark.services
 @pytest.mark.sandbox
-def test_every_result_names_an_open_cluster_that_was_allowed(open_cluster):
-    (http,) = free_ports(1)
-    settings = json.dumps({"concurrency": 1, "allow_open_cluster": True})
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(http), settings],
-        cwd=ROOT,
-        env=open_cluster,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert any(line == "up\n" for line in server.stdout)
-        asked = run_python(ASK, open_cluster)
-        assert asked.returncode == 0, asked.stderr[-2000:]
-        result, described = json.loads(asked.stdout.splitlines()[-1])
-        assert result["private"] is described["private"] is False
-    finally:
-        server.communicate(timeout=60)
-
-
-def test_joining_says_what_is_missing_and_does_not_wait_for_ray_to_give_up(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "running_cluster", lambda any_local: None)
-    with pytest.raises(ServiceDown, match=cluster.START_COMMAND):
-        cluster.join()
-    monkeypatch.setattr(cluster, "running_cluster", lambda any_local: "10.77.0.1:6379")
-    monkeypatch.setattr(cluster, "asks_for_token", lambda address, token=None: True)
-    for mode in ("disabled", "token"):
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-        with pytest.raises(UserError, match="auth_token"):
-            cluster.join()
+@pytest.mark.timeout(400)
+def test_an_open_cluster_is_refused_also_by_a_replica_unless_it_is_allowed_which_every_result_names(open_cluster):
+    for app in (JUDGE, [*ENGINE, "model=none/none"]):
+        assert "allow_open_cluster" in refuse(open_cluster, "serve", "run", *app)
+    by_itself = run(open_cluster, sys.executable, "-c", DIRECT)
+    assert by_itself.returncode != 0
+    assert "allow_open_cluster" in by_itself.stderr + by_itself.stdout
+    succeed(open_cluster, "serve", "run", "--non-blocking", *JUDGE, "allow_open_cluster=true")
+    result, description, _ = ask(open_cluster)
+    assert result["private"] is description["private"] is False

@@ -1,25 +1,23 @@
 """The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from provider import answer, serve
-from pydantic import TypeAdapter
 from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
 from cobalt.commands import try_problems
 from cobalt.commands.registry import COMMANDS
-from cobalt.commands.try_problems import Arguments, for_steps
+from cobalt.commands.serve import explanation
+from cobalt.commands.try_problems import Arguments
 from cobalt.datasets.split_tests import split_problem_file, split_tests
 from cobalt.engine import Completion
 from cobalt.engine.model_name import fingerprint
@@ -29,13 +27,23 @@ from cobalt.stage import serve_state
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
 
+URLS = ("COBALT_JUDGE_URL", "COBALT_ENGINE_URL")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A user without services, here and in the environment; the folder where those that run would be recorded."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("COBALT_HTTP", *URLS):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    return tmp_path / "run" / "cobalt"
+
 
 def cobalt(*words, **environment):
-    # No Ray and no `cobalt serve` of somebody else may be found.
-    outside = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"} | environment
     return subprocess.run(
         [sys.executable, "-m", "cobalt.commands", *map(str, words)],
-        cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
@@ -72,9 +80,39 @@ def test_a_command_that_does_not_exist_is_one_sentence(words, named):
     assert named in finished.stderr and len(finished.stderr.splitlines()) == 1
 
 
-def test_naming_a_model_chooses_the_flags_for_proprietary_models():
-    assert "--api_base" in cobalt("sample", "--model", "m", "--help").stdout
-    assert "--api_base" not in cobalt("sample", "--help").stdout
+@needs_api
+@pytest.mark.parametrize(
+    ("words", "providers"),
+    [
+        ([], False),
+        (["--model", "m"], True),
+        (["--model=anthropic/m"], True),
+        (["--model", "tests"], False),  # a folder
+        (["--model", "/no/such/folder"], False),
+        (["--model", "Qwen/Qwen3-0.6B"], False),
+        (["--model", "Qwen/Qwen3-0.6B", "--api_base", "http://127.0.0.1:1"], True),
+        (["--model_name", "Qwen/Qwen3-0.6B"], True),
+        (["--model", "m", "--engine_kind", "vllm"], False),
+        (["--model", "tests", "--engine-kind=litellm"], True),
+    ],
+)
+def test_the_model_chooses_the_engine_and_its_flags(words, providers):
+    shown = cobalt("sample", *words, "--help").stdout
+    assert ("--api_base" in shown, "--engine_url" in shown) == (providers, not providers)
+
+
+@needs_api
+def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by_the_flag_that_decides(tmp_path):
+    commit = "0" * 40
+    model = tmp_path / "hub" / "models--openai--both"
+    (model / "snapshots" / commit).mkdir(parents=True)
+    (model / "snapshots" / commit / "config.json").write_text("{}")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(commit)
+    words = ["sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
+    refused = cobalt(*words, HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert refused.returncode == 2 and "--engine_kind" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert "p.jsonl" in cobalt(*words, "--engine_kind", "vllm", HF_HUB_CACHE=str(tmp_path / "hub")).stderr
 
 
 @pytest.mark.parametrize("app", ["vllm_engine_actor.py", "remote_reward_server.py"])
@@ -96,21 +134,11 @@ def test_the_page_of_commands_names_each_command_with_its_example():
 # --- running services
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A user without services, and without a cluster in the environment."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "COBALT_HTTP"):
-        monkeypatch.setenv(name, "x")
-        monkeypatch.delenv(name)
-    return tmp_path / "run" / "cobalt"
-
-
-HERE = {"RAY_ADDRESS": "127.0.0.1:7", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret", "HOME": "/"}
+HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
 
 
 def test_the_file_of_running_services_is_private_and_holds_no_token(home):
-    with serve_state.recorded_state(os.getpid(), "m", HERE) as state:
+    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
         [path] = home.iterdir()
         assert path.stat().st_mode & 0o077 == 0
         assert "secret" not in path.read_text()
@@ -131,30 +159,60 @@ def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
         assert {path.name for path in home.iterdir()} == {path.name, "3.json"}
 
 
-def test_one_running_serve_is_used_several_are_refused_and_an_address_goes_first(home, monkeypatch):
+def urls():
+    return {name: os.environ[name] for name in URLS if name in os.environ}
+
+
+def test_one_running_serve_is_used_several_are_refused_and_flags_and_variables_go_first(monkeypatch):
     serve_state.use_running_services()
-    assert "RAY_ADDRESS" not in os.environ
+    assert not urls()
+    other = {"COBALT_JUDGE_URL": "http://other/evaluator"}
     with serve_state.recorded_state(os.getpid(), None, HERE):
         with serve_state.recorded_state(os.getppid(), None, HERE):
             with pytest.raises(UserError, match="cobalt attach"):
                 serve_state.use_running_services()
-            assert "RAY_ADDRESS" not in os.environ
             with pytest.raises(UserError):
                 serve_state.choose_state()
             assert serve_state.choose_state(os.getppid()).pid == os.getppid()
-        monkeypatch.setenv("RAY_ADDRESS", "other:1")
+            serve_state.use_running_services("judge", judge_named=True)
+            serve_state.use_running_services("none")
+            monkeypatch.setenv("COBALT_HTTP", "http://other")
+            serve_state.use_running_services()
+            monkeypatch.delenv("COBALT_HTTP")
+            assert not urls()
+        serve_state.use_running_services("judge")
+        assert urls() == {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
+        monkeypatch.setenv("COBALT_JUDGE_URL", other["COBALT_JUDGE_URL"])
         serve_state.use_running_services()
-        assert os.environ["RAY_ADDRESS"] == "other:1"
-        monkeypatch.delenv("RAY_ADDRESS")
-        serve_state.use_running_services()
-        assert os.environ["RAY_ADDRESS"] == "127.0.0.1:7"
+        assert urls() == HERE | other
+        monkeypatch.delenv("COBALT_ENGINE_URL")
+        serve_state.use_running_services(engine_named=True)
+        assert urls() == other
 
 
-def test_a_command_names_the_services_that_it_needs_and_no_others(home, tmp_path):
+def test_a_running_engine_of_another_model_is_refused_and_one_folder_may_have_two_paths(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with serve_state.recorded_state(os.getpid(), "m", HERE):
+        with pytest.raises(UserError, match="--model"):
+            serve_state.use_running_services(model="another")
+        assert not urls()
+        serve_state.use_running_services(model=str(tmp_path / "m"))
+        assert urls() == HERE
+
+
+def test_a_running_judge_is_used_beside_an_engine_of_the_command(monkeypatch):
+    judge = {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
+    with serve_state.recorded_state(os.getpid(), None, judge):
+        serve_state.use_running_services(model="mine")
+    assert urls() == judge
+
+
+def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
     recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
 
     def said(*words):
-        finished = cobalt(*words, RAY_ADDRESS="")
+        finished = cobalt(*words)
         return finished.returncode, [line for line in finished.stderr.splitlines() if str(os.getpid()) in line]
 
     with serve_state.recorded_state(os.getpid(), "the_model", HERE):  # nothing answers at its address
@@ -165,52 +223,35 @@ def test_a_command_names_the_services_that_it_needs_and_no_others(home, tmp_path
         assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
 
 
-def test_attach_prints_lines_for_a_shell_and_runs_a_command(home):
+def test_attach_prints_lines_for_a_shell_and_runs_a_command():
     assert cobalt("attach").returncode == 2
     with serve_state.recorded_state(os.getpid(), None, HERE):
         lines = cobalt("attach").stdout
-        assert "export RAY_ADDRESS=127.0.0.1:7" in lines.splitlines()
-        finished = cobalt("attach", "--", "sh", "-c", "echo $RAY_ADDRESS; exit 3")
-        assert (finished.stdout, finished.returncode) == ("127.0.0.1:7\n", 3)
+        assert f"export COBALT_JUDGE_URL={HERE['COBALT_JUDGE_URL']}" in lines.splitlines()
+        finished = cobalt("attach", "--", "sh", "-c", "echo $COBALT_ENGINE_URL; exit 3")
+        assert (finished.stdout, finished.returncode) == (HERE["COBALT_ENGINE_URL"] + "\n", 3)
         assert cobalt("attach", "--", "no-such-program").returncode == 2
 
 
-def test_serve_holds_its_state_until_it_is_told_to_end(home):
-    with holding("m"):
-        [state] = serve_state.running_states()
-        assert state.pid == os.getpid()  # its parent
-    assert not serve_state.running_states()
+@pytest.mark.parametrize(("script", "flag"), [("run_single_turn_vllm.py", "-n"), ("run_multi_turn_vllm.py", "--turns")])
+def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path, script, flag):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
+    words = [script, "-i", problems, "-o", tmp_path / "o.jsonl", flag, "1"]
+    finished = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 1 and len(finished.stderr.splitlines()) == 1
+    for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"):
+        assert way in finished.stderr
+    assert not (tmp_path / "o.jsonl").exists()
 
 
-@contextlib.contextmanager
-def holding(*arguments, **variables):
-    """The last process of `cobalt serve`; yields the lines that it prints, and interrupts it at the end."""
-    code = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=ROOT, env=os.environ | HERE | variables, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    lines = []
-    while not lines or "Ctrl-C" not in lines[-1]:
-        lines.append(process.stdout.readline())
-        assert process.poll() is None
-    yield lines
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
-    process.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "name", "key"),
-    [(["", ""], r"it's-[0-9a-f]{8}", None), (["mine", "token"], "mine", "a-token-of-decent-length")],
-)
-def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(home, tmp_path, settings, name, key):
+@pytest.mark.parametrize(("token", "key"), [(False, "none"), (True, "a-token-of-decent-length")])
+def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(token, key):
     pytest.importorskip("openai")
-    model = tmp_path / "it's" / "model"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
-    shell = os.environ | {"COBALT_VLLM_TOKEN": key or "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    with serve(answer("a program")) as provider, holding(model, *settings, COBALT_HTTP=provider.url) as lines:
+    shell = os.environ | {"COBALT_VLLM_TOKEN": key, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with serve(answer("a program")) as provider:
+        here = HERE | {"COBALT_ENGINE_URL": f"{provider.url}/vllm_actor"}
+        with serve_state.recorded_state(os.getpid(), "it's/a model", here) as state:
+            lines = explanation(state, "it's", token=token).splitlines()
         printed = [line for line in lines if line.startswith(("curl ", "python "))]
         said = [
             subprocess.run(
@@ -221,8 +262,8 @@ def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(home, t
     assert len(said) == 2 and all("a program" in one for one in said)
     for request in provider.requests:
         assert request["path"].endswith("/vllm_actor/v1/chat/completions")
-        assert re.fullmatch(name, request["body"]["model"])
-        assert key is None or request["headers"]["Authorization"] == f"Bearer {key}"
+        assert request["body"]["model"] == "it's"
+        assert not token or request["headers"]["Authorization"] == f"Bearer {key}"
 
 
 # --- own problems
@@ -302,10 +343,10 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     for model in models:
         model.mkdir(parents=True)
         (model / "config.json").write_text("{}" + " " * len(str(model)))
-    # In place of Ray: what starts services imports it first.
+    # In place of vLLM: what starts the engine imports it first.
     started = tmp_path / "started"
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
 
     def run(*flags):
         path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -314,25 +355,24 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
 
     sampled, repaired = tmp_path / "sampled", tmp_path / "repaired"
     for folder in (sampled, repaired):
-        given = Arguments(source, str(models[0]), folder)
+        given = Arguments(source, folder, model=str(models[0]))
         split_problem_file(source, given.sample_settings().input_file)
         asyncio.run(sample(given.sample_settings(), EchoingEngine(models[0]), DescribedJudge()))
         if folder == repaired:
             asyncio.run(repair(given.repair_settings(), EchoingEngine(models[0]), DescribedJudge()))
-    monkeypatch.setattr("cobalt.serving.services.run_beside_services", lambda _: pytest.fail("services were started"))
     for folder, changed, named in [
         (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
         (sampled, {"num_completions": 3}, r"generation\.n"),
         (sampled, {"prompts": "pocket"}, "prompts"),
-        (sampled, {"judge": ["comparison=float"]}, r"judge\.comparison"),
-        (sampled, {"engine": ["max_model_len=256"]}, r"engine\.max_model_len"),
+        (sampled, {"judge": ("comparison=float",)}, r"judge\.comparison"),
+        (sampled, {"engine": ("max_model_len=256",)}, r"engine\.max_model_len"),
         (sampled, {"model": str(models[1])}, r"engine\.model"),
         (sampled, {"model": str(models[2])}, r"engine\.fingerprint"),
         (sampled, {"public_tests": 2}, r"problems\.jsonl"),
         (repaired, {"turns": 5}, "turns"),
         (repaired, {"enable_thinking": True}, "enable_thinking"),
     ]:
-        same = Arguments(source, str(models[0]), folder)
+        same = Arguments(source, folder, model=str(models[0]))
         with pytest.raises(UserError, match=named):
             try_problems.main(dataclasses.replace(same, **changed))
     finished = run("--max_tokens", "256")
@@ -447,16 +487,6 @@ def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
     assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
-def test_trys_flags_reach_its_steps():
-    for given in (
-        Arguments(Path("-p"), "m", enable_thinking=True, turns=2),
-        Arguments(Path("p"), "m", prompts="pocket", limit=2, ids=("a", "1")),
-    ):
-        assert TypeAdapter(Arguments).validate_json(for_steps(given)) == given
-    secret = Arguments(Path("p"), "m", engine=["token=0123456789abcdef"])
-    assert "0123456789abcdef" not in for_steps(secret)  # the manifests of the steps have their command line
-
-
 def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the_users_file(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | {"instruction": "Mine."}])
     (tmp_path / "config.json").write_text("{}")
@@ -468,11 +498,12 @@ def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl")]
-    code = f"import sys; sys.modules['ray'] = None; from cobalt.commands.main import main; main({words!r})"
+    (tmp_path / "config.json").write_text("{}")
+    words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl"), "--model", str(tmp_path)]
+    code = f"import sys; sys.modules['vllm'] = None; from cobalt.commands.main import main; main({words!r})"
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 2
-    assert "'ray'" in finished.stderr and "Traceback" not in finished.stderr
+    assert "'vllm'" in finished.stderr and "Traceback" not in finished.stderr
 
 
 SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
@@ -517,22 +548,6 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence():
     assert len(finished.stderr.splitlines()) == 1
 
 
-WITH_A_LOCAL_JUDGE = """
-import sys
-import cobalt.judge
-class Judge:
-    async def judge(self, code, suite, **options):
-        async with cobalt.judge.LocalJudge(cobalt.judge.JudgeSettings(concurrency=1)) as judge:
-            return await judge.judge(code, suite, **options)
-    async def describe(self):
-        return {}
-cobalt.judge.ServeJudge = Judge
-from cobalt.commands.main import main
-main(sys.argv[1:])
-"""
-"""`cobalt` with a judge in its own process in place of the service."""
-
-
 @needs_api
 @pytest.mark.sandbox
 def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_path):
@@ -545,8 +560,8 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
 
     def said(words):
         """What a command printed, and the words of the command that it names."""
-        command = [sys.executable, "-c", WITH_A_LOCAL_JUDGE, *map(str, words)]
-        outside = os.environ | {"OPENAI_API_KEY": "none", "RAY_ADDRESS": "127.0.0.1:1"}
+        command = [sys.executable, "-m", "cobalt.commands", *map(str, words)]
+        outside = os.environ | {"OPENAI_API_KEY": "none", "COBALT_JUDGE_CONCURRENCY": "1"}
         finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=200)
         assert finished.returncode == 0, finished.stderr
         following = re.search(r"^next: cobalt (.*?)(, or .*)?$", finished.stdout, re.MULTILINE)
@@ -567,16 +582,12 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
 
 
 @pytest.mark.services
-def test_trys_steps_leave_results_report_and_viewer_and_change_nothing_when_run_again(services, tmp_path):
+def test_try_leaves_results_report_and_viewer_and_changes_nothing_when_run_again(services, tmp_path):
     source, folder = write_lines(tmp_path / "p.jsonl", [own("a", 3), own("b", 6)]), tmp_path / "out"
-    split_problem_file(source, folder / "problems.jsonl")
-    given = Arguments(source, "seed", folder, num_completions=2, turns=1, prompts="pocket", max_tokens=32)
-    command = [sys.executable, "-m", "cobalt.commands.try_steps", for_steps(given)]
+    words = ["try", source, "-o", folder, "-n", "2", "--turns", "1", "--prompts", "pocket", "--max_tokens", "32"]
     written = []
-    for _ in range(2):
-        finished = subprocess.run(
-            command, cwd=ROOT, env=os.environ | services, capture_output=True, text=True, timeout=300
-        )
+    for environment in (services, {}):  # a finished run needs no services
+        finished = cobalt(*words, **environment)
         assert finished.returncode == 0, finished.stderr[-3000:]
         assert str(folder / "view.html") in finished.stdout and "cobalt report" in finished.stdout
         written.append(

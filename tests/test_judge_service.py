@@ -19,6 +19,7 @@ from support import ROOT, alive, descendants
 from cobalt.judge import ExecResult
 from cobalt.judge.url_judge import UrlJudge
 from cobalt.problems.problem import TestSuite
+from cobalt.serving.children import running_servers
 
 pytestmark = [pytest.mark.services, pytest.mark.sandbox]
 
@@ -130,6 +131,19 @@ def test_a_host_that_is_killed_under_load_leaves_every_request_answered_correctl
         while any(alive(pid) for pid in sandboxes):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_more_than_eight_sandboxes_are_several_servers():
+    with running_servers(judge={"concurrency": "9", "cpu_seconds": "2"}) as variables:
+        urls = variables["COBALT_JUDGE_URL"].split()
+        assert len(urls) == 2
+
+        async def course() -> list[ExecResult]:
+            async with UrlJudge(urls) as judge:
+                assert (await judge.describe())["cpu_seconds"] == 2.0
+                return await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
+
+        assert all(result.all_passed for result in asyncio.run(course()))
 
 
 def _run(url: str, **fields: object) -> dict:

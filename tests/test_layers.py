@@ -16,8 +16,6 @@ EXCEPTIONS = {
     # Commands and training runs reach both services through Ray's handles.
     ("engine/vllm_client.py", "ray"),
     ("engine/vllm_client.py", "serving"),
-    ("judge/client.py", "ray"),
-    ("judge/client.py", "serving"),
 }
 """Modules, and the package that each imports against the rules; at most twelve."""
 
@@ -111,3 +109,15 @@ def test_importing_a_noun_is_light(package):
     code = f"import sys, {', '.join(names)}; print({heavy} & set(sys.modules))"
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.stdout.strip() == "set()", finished.stderr
+
+
+def test_what_the_eval_install_is_for_needs_neither_ray_nor_torch():
+    modules = (
+        *("cobalt.commands.main", "cobalt.commands.judge", "cobalt.rollout.evaluate", "cobalt.report.write"),
+        *("cobalt.judge.opening", "cobalt.judge.processes", "cobalt.judge.url_judge"),
+        *("cobalt.serving.host", "cobalt.serving.children", "cobalt.serving.judge_app"),
+    )
+    absent = ("ray", "torch", "vllm", "verl", "transformers", "datasets")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import {', '.join(modules)}"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr

@@ -1,4 +1,4 @@
-"""The scripts as a user runs them: help without a cluster, one clear sentence and exit code 2 for each mistake."""
+"""The scripts as a user runs them: help without services, one clear sentence and exit code 2 for each mistake."""
 
 import json
 import os
@@ -16,8 +16,8 @@ SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn
 
 
 def run(*arguments, **environment):
-    # An address where no Ray listens: no test here may find a cluster of somebody else's.
-    outside = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"} | environment
+    # No test here may find a `cobalt serve` of the user's.
+    outside = os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"} | environment
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120
     )
@@ -36,7 +36,7 @@ def test_a_pocket_world_needs_enough_demonstrations_for_its_vocabulary(tmp_path)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_needs_no_cluster_and_imports_neither_ray_nor_torch(script):
+def test_help_needs_no_service_and_imports_neither_ray_nor_torch(script):
     finished = run("-X", "importtime", script, "--help")
     assert finished.returncode == 0
     assert "--input_file" in finished.stdout
@@ -102,14 +102,15 @@ def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_judge_the_message_says_how_to_start_it(tmp_path):
+def test_where_the_named_judge_does_not_answer_the_message_says_how_to_start_one(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])
     finished = run(
-        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1
-    )
+        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1,
+        "--judge_url", "http://127.0.0.1:1/evaluator",
+    )  # fmt: skip
     assert finished.returncode == 1
-    assert "serve run remote_reward_server:app" in finished.stderr
+    assert "serve run remote_reward_server:app" in finished.stderr and "http://127.0.0.1:1/evaluator" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 from serving import Scripted, served
 
+from cobalt.stage import servers as stage_servers
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.servers import Servers, encode
 
@@ -16,7 +17,7 @@ ADVICE = "start it with `cobalt serve`"
 
 @contextlib.asynccontextmanager
 async def pool(*urls, token=None, **options):
-    options = {"attempts": 4, "longest_wait": 0.2, "asked_again": 0.0} | options
+    options = {"attempts": 4, "longest_wait": 0.2} | options
     servers = Servers(urls, token, name="the judge", start_advice=ADVICE, **options)
     try:
         yield servers
@@ -73,9 +74,10 @@ async def test_a_request_goes_to_the_server_with_the_fewest_open_requests():
         await held
 
 
-async def test_a_dead_server_is_left_out_until_it_answers():
+async def test_a_dead_server_is_left_out_until_it_answers(monkeypatch):
+    monkeypatch.setattr(stage_servers, "ASKED_AGAIN", 0.3)
     port, living, back = free_port(), Scripted(), Scripted()
-    async with served(living) as url, pool(f"http://127.0.0.1:{port}", url, asked_again=0.3) as servers:
+    async with served(living) as url, pool(f"http://127.0.0.1:{port}", url) as servers:
         for _ in range(20):
             await servers.request("POST", "/", content=b"{}")
         assert len(living.requests) == 20
@@ -89,7 +91,7 @@ async def test_a_dead_server_is_left_out_until_it_answers():
 
 async def test_a_server_that_is_busy_three_times_in_a_row_is_left_out():
     busy, idle = Scripted(*[503] * 50), Scripted()
-    async with served(busy) as one, served(idle) as two, pool(one, two, asked_again=60.0) as servers:
+    async with served(busy) as one, served(idle) as two, pool(one, two) as servers:
         for _ in range(20):
             await servers.request("POST", "/", content=b"{}")
         assert len(busy.requests) == 3

@@ -8,8 +8,7 @@ from typing import Any
 
 from cobalt.commands.registry import COMMANDS, Command, overview
 from cobalt.stage.entry import run_command
-
-_MODEL_FLAGS = ("--model", "--model_name", "--model-name")
+from cobalt.stage.errors import CobaltError
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
@@ -33,8 +32,13 @@ def main(command_line: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"error: there is no command {name!r}: {meant}\n")
         sys.exit(2)
     command = COMMANDS[name]
+    try:
+        module = _module(command, rest)
+    except CobaltError as error:  # --model can be two things
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     run_command(
-        _module(command, rest),
+        module,
         rest,
         program=f"cobalt {name}",
         example=f"cobalt {name} {command.example}",
@@ -49,15 +53,39 @@ def _name(words: Sequence[str]) -> str:
 
 
 def _module(command: Command, words: Sequence[str]) -> str:
-    """The command's module; the one for proprietary models if a model is named."""
-    named = any(word.split("=")[0] in _MODEL_FLAGS for word in words)
-    return command.api_module if command.api_module and named else command.module
+    """The command's module; the one for providers' models if one is named.
+
+    Raises:
+        UserError: the model can be one on this machine or a provider's.
+    """
+    if not command.api_module:
+        return command.module
+    kind, model = _value(words, "engine_kind"), _value(words, "model")
+    if kind is None and (_value(words, "model_name") is not None or _value(words, "api_base") is not None):
+        kind = "litellm"
+    elif kind is None and model is not None:
+        from cobalt.engine.kinds import kind_of
+
+        kind = kind_of(model)
+    return command.api_module if kind == "litellm" else command.module
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag among the words of a command line; None: it is not among them."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name[2:].replace("-", "_") == flag:
+            return value if equals else following
+    return None
 
 
 def _use_running_services(arguments: Any) -> None:
     """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
     from cobalt.stage.serve_state import use_running_services
 
-    needed = arguments.services()
-    if needed != "none":
-        use_running_services(needed)
+    use_running_services(
+        arguments.services(),
+        model=getattr(arguments, "model", None),
+        judge_named=bool(arguments.judge_url),
+        engine_named=bool(getattr(arguments, "engine_url", ())),
+    )

@@ -12,7 +12,7 @@ class Command:
         sentence: What the command does.
         module: Module with its `Arguments` and `main`.
         example: A command line, without `cobalt NAME`.
-        api_module: Module that is used if a proprietary model is named by `--model` or `--model_name`; "" for none.
+        api_module: Module that is used if a provider's model is named by `--model` or `--model_name`; "" for none.
         uses_services: Whether it looks for a running `cobalt serve`; its arguments then say which services they need.
     """
 

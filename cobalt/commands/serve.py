@@ -3,58 +3,47 @@
 import json
 import os
 import shlex
-import signal
 import sys
 from dataclasses import dataclass
 
-from cobalt.serving import services
+from cobalt.engine.model_name import model_name
+from cobalt.serving.children import check_settings, variables
+from cobalt.serving.services import ServiceFlags, first_to_end
+from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.serve_state import ServeState, recorded_state
-
-_HOLD = "import sys; from cobalt.commands.serve import hold; hold(*sys.argv[1:])"
+from cobalt.stage.settings import pairs
 
 
 @dataclass(frozen=True)
-class Arguments(services.ServiceFlags):
-    """Run the judge and, with --model, a vLLM engine on a private Ray on this machine, until Ctrl-C.
+class Arguments(ServiceFlags):
+    """Run the judge and, with --model, a vLLM engine on this machine, until Ctrl-C.
 
-    In other terminals, the commands sample, repair, evaluate and select find the two services by themselves; `cobalt
-    attach` runs any other command with them.
+    In other terminals, the commands sample, repair, evaluate, select and try find the two services by themselves;
+    `cobalt attach` runs any other command with them.
     """
 
 
 def main(arguments: Arguments) -> int:
-    """Run the services until Ctrl-C, and return the exit code."""
-    from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
-    from cobalt.serving.engine_settings import EngineServiceSettings
-    from cobalt.stage.settings import read_settings
+    """Run the services until Ctrl-C, and return the exit code.
 
-    command = [sys.executable, "-c", _HOLD]
-    engine = arguments.engine_settings()
-    if engine is not None:
-        settings = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
-        command += [engine["model"], settings.served_model_name or "", "token" if settings.token else ""]
-    return services.run_beside_services(services.Arguments(command, **vars(arguments)))
-
-
-def hold(model: str | None = None, served_name: str = "", token: str = "") -> None:
-    """Say how to use the services of this process's environment, and wait until it is told to end.
-
-    It runs as the command of `cobalt.services`, whose process is its parent.
-
-    Args:
-        model: Model of the engine; None if only the judge runs.
-        served_name: The setting `served_model_name` of the engine; "" if it is not set.
-        token: Anything but "" if requests need the engine's token.
+    Raises:
+        InfrastructureError: a service did not start, or has ended by itself.
     """
-    from cobalt.engine.model_name import model_name
-
-    name = served_name or (model_name(model) if model else "")
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # so that none comes before or after the wait
-    with recorded_state(os.getppid(), model, os.environ) as state:
-        sys.stdout.write(explanation(state, name, token=bool(token)))
+    _, engine = check_settings(pairs(arguments.judge), arguments.engine_settings())
+    with (
+        arguments.started() as servers,
+        recorded_state(os.getpid(), arguments.model, variables(servers)) as state,
+    ):
+        name = "" if engine is None else engine.served_model_name or model_name(engine.model)
+        token = engine is not None and engine.token is not None
+        sys.stdout.write(explanation(state, name, token=token))
         sys.stdout.flush()
-        signal.sigwait(numbers)
+        try:
+            died = first_to_end(servers)
+        except KeyboardInterrupt:
+            return 0
+    assert died is not None
+    raise InfrastructureError(f"{died.end()}: start the services again")
 
 
 def explanation(state: ServeState, name: str, *, token: bool) -> str:
@@ -65,21 +54,22 @@ def explanation(state: ServeState, name: str, *, token: bool) -> str:
         name: The model's name on OpenAI's routes; "" without an engine.
         token: Whether requests to the engine need its token.
     """
-    http = state.variables.get("COBALT_HTTP", "")
+    url = state.variables.get("COBALT_ENGINE_URL", "")
     engine = [
-        f"engine  {http}/vllm_actor  ({state.model}, served as {name})",
+        f"engine  {url}  ({state.model}, served as {name})",
         "",
         "Any client of OpenAI's API can ask the engine, for instance:",
         "",
-        *_requests(f"{http}/vllm_actor/v1", name, token=token),
+        *_requests(f"{url}/v1", name, token=token),
     ]
     return "\n".join(
         [
             "",
-            f"judge   {http}/evaluator",
+            f"judge   {state.variables['COBALT_JUDGE_URL']}",
             *(engine if name else []),
             "",
-            "In another terminal, `cobalt sample`, `repair`, `evaluate` and `select` use these services by themselves.",
+            "In another terminal, `cobalt sample`, `repair`, `evaluate`, `select` and `try` use these services by"
+            " themselves.",
             "For any other command:  cobalt attach -- COMMAND",
             'For a whole terminal:   eval "$(cobalt attach)"        which sets',
             "",

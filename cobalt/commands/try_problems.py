@@ -1,31 +1,42 @@
-"""`cobalt try`: services, sample, repair, evaluate, report and viewer for a file of problems.
+"""`cobalt try`: sample, repair, evaluate, report and viewer for a file of problems, with one engine and one judge."""
 
-This module checks the input and starts the services; `cobalt.commands.try_steps` is the command that uses them.
-"""
-
+import asyncio
 import dataclasses
-import json
-import sys
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import tyro
 from pydantic.dataclasses import dataclass
+from rich.console import Console
 
-from cobalt.episode import TruncatedThinking
-from cobalt.rollout.multi_turn import RepairSettings
+from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.engine.model_check import check_model, model_path
+from cobalt.engine.model_name import fingerprint
+from cobalt.engine.opening import engine_urls
+from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+from cobalt.episode import Message, TruncatedThinking
+from cobalt.judge import JudgeSettings
+from cobalt.judge.opening import judge_urls, open_judge
+from cobalt.judge.sandbox.cgroups import enter_delegated
+from cobalt.rollout.evaluate import TurnsOutcome, TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import SamplingFlags
-from cobalt.rollout.single_turn import SampleSettings
-from cobalt.stage.run import Flag
+from cobalt.rollout.single_turn import SampleSettings, sample
+from cobalt.stage.run import Flag, Outcome
+from cobalt.stage.serve_state import use_running_services
+from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
+from cobalt.stage.settings import pairs, read_settings
 
 
 @dataclass(frozen=True)
 class _Files:
     problems: tyro.conf.Positional[Path]
     """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
-    model: str
-    """Model folder or hub name; it needs a chat template."""
     output_dir: Annotated[Path, Flag(None, "-o")] = Path("runs/try")
     """Folder of the results."""
     num_completions: Annotated[int, Flag(None, "-n")] = 4
@@ -33,13 +44,19 @@ class _Files:
 
 
 @dataclass(frozen=True)
-class Arguments(SamplingFlags, _Files):
+class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
     """Run everything on a file of problems: draw programs, let the model repair them, measure them on hidden tests.
 
     A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
     `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
-    Starts the judge and an engine on this machine, and stops them at the end. Running the same command again continues.
+    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt
+    serve` is used where nothing else is named. Running the same command again continues.
     """
+
+    model: str | None = None
+    """Model folder or hub name; it needs a chat template."""
+    engine_kind: EngineKind | None = field(default=None, init=False)
+    """No flag: a provider's model has `cobalt sample`, `repair` and `evaluate`."""
 
     turns: int = 3
     """Turns of repair after the first program."""
@@ -53,10 +70,6 @@ class Arguments(SamplingFlags, _Files):
     """With enable_thinking, what later turns see of a response that was cut off inside its thinking."""
     seed: int = 0
     """Seed of the run."""
-    judge: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the judge, as key=value; may be given several times."""
-    engine: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """A setting of the engine, as key=value, such as max_model_len=4096; may be given several times."""
 
     def result(self, name: str) -> Path:
         """A file of the output folder."""
@@ -77,35 +90,131 @@ class Arguments(SamplingFlags, _Files):
         )
 
     def _of_both(self) -> dict[str, Any]:
-        names = ("num_completions", "temperature", "top_p", "max_tokens", "prompts", "seed")
-        return {name: getattr(self, name) for name in (*names, "enable_thinking", "truncated_thinking")}
+        names = [field.name for base in (SamplingFlags, JudgeFlags) for field in dataclasses.fields(base)]
+        names += ["model", "engine_url", "engine", "num_completions", "seed", "enable_thinking", "truncated_thinking"]
+        return {name: getattr(self, name) for name in names if name != "ids"}
+
+
+class EngineOnUse:
+    """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
+        self._context = opened
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._open.__aexit__(*error)
+
+    async def _opened(self) -> Engine:
+        async with self._opening:
+            if self._engine is None:
+                self._engine = await self._open.enter_async_context(self._context())
+        return self._engine
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """See `Engine.generate`."""
+        return await (await self._opened()).generate(conversation, settings, call)
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`."""
+        return await (await self._opened()).describe()
 
 
 def main(arguments: Arguments) -> int:
-    """Check the input, start the services and run the steps; returns the exit code."""
+    """Check the input and run every step that is not finished; returns the exit code."""
     from cobalt.datasets.split_tests import split_problem_file
     from cobalt.problems.problem import load_problems
-    from cobalt.serving import services
 
-    sampling, repair = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is found before all else
-    beside = services.Arguments(
-        command=[sys.executable, "-m", "cobalt.commands.try_steps", for_steps(arguments)],
-        model=arguments.model,
-        judge=arguments.judge,
-        engine=arguments.engine,
+    sampling, repairing = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is found before all
+    use_running_services(
+        model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
     )
-    described = services.check(beside)
-    for settings in (sampling, repair):
+    described = _known(arguments)
+    for settings in (sampling, repairing):
         settings.check_earlier(described)
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests, chosen)
     sampling.with_input()
-    return services.run_beside_services(beside)
+    enter_delegated()  # before there are processes that would have to move too
+    outcomes = asyncio.run(_steps(arguments, sampling.opened))
+    if outcomes is None:
+        return 1
+    _report(arguments, *outcomes)
+    return 0
 
 
-def for_steps(arguments: Arguments) -> str:
-    """The arguments as JSON, without those of the services, which may hold a secret."""
-    values = dataclasses.asdict(arguments) | {"judge": [], "engine": []}
-    return json.dumps(values, default=str)
+def _known(arguments: Arguments) -> dict[str, dict[str, Any]]:
+    """What manifests say of an engine and a judge in this process (`engine`, `judge`), before either is started.
+
+    Raises:
+        UserError: a setting is wrong, or the model is not there or has no chat template.
+        InfrastructureError: the model is not on this machine, and the Hub does not answer.
+    """
+    known = {}
+    if not judge_urls(arguments.judge_url):
+        known["judge"] = JudgeSettings.from_environment(pairs(arguments.judge)).decisive()
+    if arguments.model is not None and not engine_urls(arguments.engine_url):
+        settings = pairs(arguments.engine) | {"model": arguments.model}
+        engine = read_settings(VllmSettings, settings, os.environ, ENVIRONMENT_PREFIX)
+        check_model(engine.model)
+        known["engine"] = engine.model_dump(include={"model", "dtype", "seed", "max_model_len"}, exclude_none=True)
+        path = model_path(engine.model)
+        if path is not None:
+            known["engine"] |= {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}
+    return known
+
+
+async def _steps(
+    arguments: Arguments, engine: Callable[[], AbstractAsyncContextManager[Engine]]
+) -> tuple[Outcome, TurnsOutcome] | None:
+    """The three steps with one engine and one judge; None if problems failed."""
+    async with open_judge(arguments.judge_url, arguments.judge) as judge:
+        async with EngineOnUse(engine) as opened:
+            if (await sample(arguments.sample_settings(), opened, judge)).failed:
+                return None
+            settings = arguments.repair_settings()
+            repaired = await repair(settings, opened, judge)
+            if repaired.failed:
+                return None
+        measured = await evaluate_turns(
+            TurnsSettings(settings.output_file, arguments.result("evaluation.jsonl")), judge
+        )
+        return None if measured.failed else (repaired, measured)
+
+
+def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> None:
+    """Write plot, report and viewer, and print the table."""
+    from cobalt.report.plots import plot_turns
+    from cobalt.report.runs import read_run
+    from cobalt.report.terminal import turn_table
+    from cobalt.report.viewer.page import write_viewer
+    from cobalt.report.write import write_report
+
+    name, evaluation = arguments.output_dir.name, arguments.result("evaluation.jsonl")
+    plot_turns({name: measured.metrics}, arguments.result("pass_at_1.png"))
+    evaluated = read_run(name, evaluation)
+    report = write_report([evaluated], arguments.result("report"))
+    page = arguments.result("view.html")
+    write_viewer({name: evaluation}, page)
+    console = Console(highlight=False)
+    console.print(turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {evaluated.model}"))
+    for line in repaired.tables:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(
+        f"every program and verdict: {page} (opens in a browser)\n"
+        f"tables and plots: {report}\n"
+        f"next: run it with another --model and another -o, then compare both:"
+        f" cobalt report {shlex.quote(str(arguments.output_dir))} OTHER -o report"
+        " (runs with other --turns or -n compare with --allow turns samples)",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -21,11 +21,13 @@ import pydantic.dataclasses
 from cobalt.episode.record import read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key
-from cobalt.judge import ExecResult, Judge, ServeJudge, VerdictKind
+from cobalt.judge import ExecResult, Judge, VerdictKind
 from cobalt.judge.feedback import FIELD_CHARACTERS, clip
+from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError
 from cobalt.stage.run import READ, Flag, Input, Outcome, Output, quoted, stage, whole
+from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.tally import Summary
 
 STAGE = "hacking_events"
@@ -50,11 +52,11 @@ class PerturbedTests(NamedTuple):
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class ExtractionSettings:
+class ExtractionSettings(JudgeFlags):
     """Find the turns at which a program was changed to pass an impossible public test that it had been shown.
 
-    Running it again replaces the output. The Ray Serve app `evaluator` is needed only where the input has results
-    without an entry for each test.
+    Running it again replaces the output. Programs are judged only where the input has results without an entry for each
+    test.
     """
 
     data_file: Annotated[Path, Flag(None, "-d"), READ]
@@ -75,7 +77,7 @@ async def extract_events(settings: ExtractionSettings, judge: Judge | None = Non
 
     Args:
         settings: The files.
-        judge: Used only where a recorded result has no entry for each test; None: the service.
+        judge: Used only where a recorded result has no entry for each test; None: that of the settings.
 
     Raises:
         UserError: bad input, a run that is not on the perturbed tests, or an output file that this stage did not write.
@@ -83,7 +85,8 @@ async def extract_events(settings: ExtractionSettings, judge: Judge | None = Non
     """
     inputs = [settings.data_file, settings.input_file]
     with whole(settings.output_file, {"stage": STAGE}, inputs, existing="own") as result:
-        events, result.summary = await _events(settings.data_file, settings.input_file, judge or ServeJudge())
+        async with using_judge(judge, settings) as judging:
+            events, result.summary = await _events(settings.data_file, settings.input_file, judging)
         result.write(events)
     return Outcome(
         summary=result.summary,

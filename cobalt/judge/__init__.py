@@ -5,7 +5,6 @@ Importing this package imports nothing that needs a network. `python -m cobalt.j
 self-check. The head of `cobalt.judge.inside.zygote` says what sandboxes protect against and what they do not.
 """
 
-from cobalt.judge.client import ServeJudge
 from cobalt.judge.local import Judge, LocalJudge, programs_at_a_time
 from cobalt.judge.opening import open_judge
 from cobalt.judge.remembering import RememberingJudge
@@ -18,7 +17,6 @@ __all__ = [
     "JudgeSettings",
     "LocalJudge",
     "RememberingJudge",
-    "ServeJudge",
     "Verdict",
     "VerdictKind",
     "open_judge",

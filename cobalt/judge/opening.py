@@ -7,7 +7,7 @@ processes (`cobalt.judge.processes`).
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from cobalt.judge.local import Judge, LocalJudge
@@ -16,6 +16,7 @@ from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
+from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.settings import pairs
 
 URL_VARIABLE = "COBALT_JUDGE_URL"
@@ -61,6 +62,11 @@ async def open_judge(
     else:
         async with AsyncExitStack() as stack:
             yield _JudgeInProcess(JudgeSettings.from_environment(settings), stack)
+
+
+def using_judge(judge: Judge | None, flags: JudgeFlags) -> AbstractAsyncContextManager[Judge]:
+    """The judge that is given, or that of a stage's flags (`open_judge`), as a context."""
+    return open_judge(flags.judge_url, flags.judge) if judge is None else nullcontext(judge)
 
 
 class _JudgeInProcess:

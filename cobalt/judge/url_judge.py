@@ -17,7 +17,7 @@ from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.servers import Servers, encode, reason_of
 
 _UNKNOWN_IN_A_ROW = 8  # servers that a URL may hide, each of which may lack the suite
-_SUITES = 128  # whose bytes and digests are kept; a group of samples of a problem needs one
+_SUITES = 128  # whose digests are kept: as many as problems that are worked on at a time, and their hidden tests
 
 
 class UrlJudge:
@@ -40,7 +40,7 @@ class UrlJudge:
             urls, token, name="the judge", start_advice=START_ADVICE, attempts=attempts, longest_wait=longest_wait
         )
         self._known: dict[str, set[bytes]] = {url: set() for url in self._servers.urls}
-        self._canonical = lru_cache(_SUITES)(_canonical)
+        self._digest = lru_cache(_SUITES)(_digest)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class UrlJudge:
             ServiceDown: no server answers; the message says how to start one.
             InfrastructureError: every attempt failed.
         """
-        tests, digest = self._canonical(suite)
+        digest = self._digest(suite)
         head = b'{"code":%b,"stop_at_first_failure":%b,' % (encode(code), encode(stop_at_first_failure))
         server = ""
 
@@ -71,7 +71,7 @@ class UrlJudge:
             server = url
             if digest in self._known[url]:
                 return b'%b"suite":"%b"}' % (head, digest)
-            return b'%b"test_cases":%b}' % (head, tests)
+            return b'%b"test_cases":%b}' % (head, suite_bytes(suite))
 
         for _ in range(_UNKNOWN_IN_A_ROW):
             answer = await self._servers.request("POST", "/", content=body, accept=(409,))
@@ -91,9 +91,8 @@ class UrlJudge:
         return await self._servers.describe()
 
 
-def _canonical(suite: TestSuite) -> tuple[bytes, bytes]:
-    tests = suite_bytes(suite)
-    return tests, digest_of(tests).encode()
+def _digest(suite: TestSuite) -> bytes:
+    return digest_of(suite_bytes(suite)).encode()
 
 
 def _result(content: bytes) -> ExecResult:

@@ -14,6 +14,7 @@ from cobalt.rollout.shared import RolloutSettings, Samples
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.run import Outcome
 from cobalt.stage.serve_state import Services
+from cobalt.stage.service_flags import Several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,12 @@ class _Api(ApiFlags, RolloutSettings):
     """A provider takes the seeds or not."""
     replay_file: Path | None = field(default=None, init=False)
     """No flag: a replay needs no provider."""
+    model: str | None = field(default=None, init=False)
+    """No flag: model_name is the flag --model here."""
+    engine_url: Several = field(default=(), init=False)
+    """No flag: a server is named by api_base."""
+    engine: Several = field(default=(), init=False)
+    """No flag: it is for vLLM."""
 
     def services(self) -> Services:
         """The services that the run needs."""
@@ -44,8 +51,7 @@ class _Api(ApiFlags, RolloutSettings):
 class ApiSampleSettings(_Api, SampleSettings):
     """Draw n programs for each problem from a model behind an API and judge each on all of its tests.
 
-    Needs the Ray Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for
-    are kept in OUTPUT.calls.jsonl.
+    Needs a key. Running the same command again resumes; answers that were paid for are kept in OUTPUT.calls.jsonl.
     """
 
 
@@ -53,9 +59,8 @@ class ApiSampleSettings(_Api, SampleSettings):
 class ApiRepairSettings(_Api, RepairSettings):
     """Let a model behind an API repair its programs with feedback from the public tests, turn after turn.
 
-    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
-    Serve app `evaluator` and a key. Running the same command again resumes; answers that were paid for are kept in
-    OUTPUT.calls.jsonl.
+    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs a key. Running
+    the same command again resumes; answers that were paid for are kept in OUTPUT.calls.jsonl.
     """
 
 

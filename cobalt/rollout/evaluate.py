@@ -18,7 +18,8 @@ from pydantic.dataclasses import dataclass
 from cobalt.episode.episode import judge_response
 from cobalt.episode.record import encode_evaluation, read_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.judge import Judge, RememberingJudge, ServeJudge
+from cobalt.judge import Judge, RememberingJudge
+from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
 from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, collecting, protocol_figures
@@ -26,6 +27,7 @@ from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path
 from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_concurrency, quoted, stage
+from cobalt.stage.service_flags import JudgeFlags
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Tra
 
 
 @dataclass(frozen=True)
-class TurnsSettings:
+class TurnsSettings(JudgeFlags):
     """Judge every turn of a multi-turn result on the hidden tests."""
 
     input_file: Input
@@ -117,26 +119,27 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     """Judge a multi-turn file on its hidden tests, and measure it.
 
     Writes its records with the fields of `encode_evaluation`, and the figures next to them, as .metrics.json. A
-    malformed record ends the run when it is reached; what is finished by then is kept. `judge` None: the service.
+    malformed record ends the run when it is reached; what is finished by then is kept. `judge` None: that of the
+    settings, which a finished result does not need.
 
     Raises:
         UserError: bad input, or a result that another input made.
         ServiceDown: the judge is not running.
     """
-    judging = judge or ServeJudge()
-
-    async def work(group: ProblemTrajectories) -> dict[str, Any]:
-        return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
-
     result = settings.output_file
-    with Each(result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging}) as output:
-        failed = await output.make(
-            read_trajectories(settings.input_file),
-            lambda group: group.problem.id,
-            work,
-            concurrency=settings.concurrency,
-            description="hidden tests",
-        )
+    async with using_judge(judge, settings) as judging:
+
+        async def work(group: ProblemTrajectories) -> dict[str, Any]:
+            return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
+
+        with Each(result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging}) as output:
+            failed = await output.make(
+                read_trajectories(settings.input_file),
+                lambda group: group.problem.id,
+                work,
+                concurrency=settings.concurrency,
+                description="hidden tests",
+            )
     outcomes: list[Outcomes] = []
     metrics = turn_metrics(collecting(read_trajectories(result, unfinished=True), outcomes), str(result))
     figures = protocol_figures(outcomes, settings.k or ())

@@ -5,6 +5,8 @@ here, and each sample then is a conversation of its own. Conversations do not wa
 """
 
 import logging
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +16,26 @@ from cobalt.engine import Engine
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn, read_trajectories
-from cobalt.judge import Judge, ServeJudge
-from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
+from cobalt.judge import Judge
+from cobalt.judge.opening import using_judge
+from cobalt.problems.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite, load_problems
 from cobalt.rollout.first_turn import check_continues, first_turn_arguments, number_of_samples
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.repair import RepairRules, repair_problem
-from cobalt.rollout.shared import CutOff, RolloutSettings, check_replay, decide_samples, percent, run_rollout, using
+from cobalt.rollout.shared import (
+    CutOff,
+    RolloutSettings,
+    check_replay,
+    decide_samples,
+    is_finished,
+    percent,
+    run_rollout,
+    using,
+)
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import manifest_path
-from cobalt.stage.run import Outcome, quoted, stage
+from cobalt.stage.run import Each, Outcome, quoted, stage
+from cobalt.stage.service_flags import same_services
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +44,9 @@ logger = logging.getLogger(__name__)
 class RepairSettings(RolloutSettings):
     """Let the model repair its programs with feedback from the public tests, turn after turn.
 
-    The input is a single-turn result, whose responses are then the first turn, or a problem file. Needs the Ray
-    Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
+    The input is a single-turn result, whose responses are then the first turn, or a problem file. The engine is vLLM in
+    this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt serve` is used where
+    nothing else is named. Running the same command again resumes.
     """
 
     stage = "multi_turn"
@@ -68,7 +82,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     Args:
         settings: What to do.
         engine: Generates; None: the engine of the settings.
-        judge: Judges; None: the service.
+        judge: Judges; None: the judge of the settings.
 
     Raises:
         UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
@@ -76,7 +90,6 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
         ServiceDown: engine or judge is not running.
     """
     settings = settings.with_input()
-    prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     recorded = {problem.id: _recorded_samples(settings, problem) for problem in chosen}
@@ -85,8 +98,29 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
     settings.check_earlier()
-    judging = judge or ServeJudge()
-    async with using(engine, settings) as opened:
+    if engine is None and any(recorded.values()):
+        await _check_first_turn(settings, None)  # before an engine is started
+    with settings.opened_result() as output:
+        if await is_finished(settings, output, problems, chosen):
+            return repaired(settings)
+        failed = await _repair(settings, output, problems, recorded, (engine, judge))
+    return Outcome(failed=failed) if failed else repaired(settings)
+
+
+async def _repair(
+    settings: RepairSettings,
+    output: Each,
+    problems: Sequence[Problem],
+    recorded: Mapping[ProblemId, int],
+    services: tuple[Engine | None, Judge | None],
+) -> int:
+    """Make the records that the result does not hold; returns the number of problems that failed.
+
+    `recorded` has the number of recorded first programs of each problem of the run.
+    """
+    prompts = load_prompts(settings.prompts)
+    chosen = [problem for problem in problems if problem.id in recorded]
+    async with using(services[0], settings) as opened, using_judge(services[1], settings) as judging:
         check_replay(opened, chosen, settings.turns + 1)
         first_turn = await _check_first_turn(settings, opened) if any(recorded.values()) else {}
         settings = await decide_samples(settings, opened)
@@ -94,7 +128,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
             prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
         )
         planned = {
-            identifier: number * settings.turns if number else samples * rules.programs
+            identifier: number * settings.turns if number else settings.num_completions * rules.programs
             for identifier, number in recorded.items()
         }
         counting = CountingEngine(opened, planned, turns=rules.programs, max_tokens=settings.max_tokens)
@@ -108,8 +142,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
             }
 
         decided = {"first_turn": first_turn} if first_turn else {}
-        failed = await run_rollout(settings, problems, work, counting, judging, decided)
-    return Outcome(failed=failed) if failed else repaired(settings)
+        return await run_rollout(settings, output, problems, work, (counting, judging), decided)
 
 
 def repaired(settings: RepairSettings) -> Outcome:
@@ -129,12 +162,13 @@ def repaired(settings: RepairSettings) -> Outcome:
         tables=cut.lines(),
         wrote=f"{result}: {problems} problems, {trajectories} trajectories; all public tests pass in"
         f" {percent(first, trajectories)} of them at turn 0 and in {percent(last, trajectories)} at the last turn",
-        next=f"cobalt evaluate -i {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}",
+        next=f"cobalt evaluate -i {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}"
+        + "".join(f" {shlex.quote(word)}" for word in same_services(settings, ("judge_url", "judge"))),
     )
 
 
-async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[str, Any]:
-    """Check that recorded first turns were made under the settings of this run.
+async def _check_first_turn(settings: RepairSettings, engine: Engine | None) -> dict[str, Any]:
+    """Check that recorded first turns were made under the settings of this run; without an engine, those that show.
 
     Returns:
         The settings that differ and may, with the values of the first turn.
@@ -143,10 +177,12 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
         UserError: another setting differs.
         ServiceDown: the engine is not running.
     """
-    if isinstance(engine, ReplayEngine):  # which generates nothing
+    if settings.replay_file is not None or isinstance(engine, ReplayEngine):  # which generates nothing
         return {}
     source = settings.input_file
     made = first_turn_arguments(source)
+    if made is None and engine is None:
+        return {}
     if made is None:
         logger.warning(
             "nothing says under which settings the first turn in %s was made (there is no %s): give the same ones",
@@ -157,8 +193,9 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[st
         "generation": settings.generation.model_dump(),
         "prompts": load_prompts(settings.prompts).digests,
     }
-    check_continues(source, made, now, settings.allow)  # what shows without the engine
-    return check_continues(source, made, now | {"engine": dict(await engine.describe())}, settings.allow)
+    if engine is not None:
+        now["engine"] = dict(await engine.describe())
+    return check_continues(source, made, now, settings.allow)
 
 
 def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:

@@ -16,14 +16,15 @@ from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, l
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
 from cobalt.problems import hub
-from cobalt.problems.problem import Problem, choose_problems
+from cobalt.problems.problem import Problem, ProblemId, choose_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
-from cobalt.stage.manifest import check_made_with, recorded_arguments
+from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_concurrency
 from cobalt.stage.serve_state import Services
+from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class _Files:
 
 
 @dataclass(frozen=True)
-class RolloutSettings(SamplingFlags, _Files):
+class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
     """Settings of single turn and of multi turn; names and defaults are the paper's where it has them."""
 
     stage: ClassVar[str]  # its name in the manifest
@@ -96,7 +97,7 @@ class RolloutSettings(SamplingFlags, _Files):
     records. unseeded: none has, which is faster on GPUs. auto: seeded if the engine runs on a CPU, unseeded on GPUs;
     an existing result goes on as it began."""
     replay_file: OptionalFile = None
-    """Judge the responses recorded in this file instead of generating responses with vLLM."""
+    """Judge the responses recorded in this file; no engine is needed."""
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
@@ -124,12 +125,22 @@ class RolloutSettings(SamplingFlags, _Files):
         return "judge and engine" if self.replay_file is None else "judge"
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
-        """The engine of the run: the vLLM service, or the replay of `replay_file`."""
-        from cobalt.engine.vllm_client import ServeEngine
+        """The engine of the run: behind a URL, vLLM in this process, or the replay of `replay_file`.
 
-        return nullcontext(
-            ReplayEngine(self.replay_file, self.num_completions) if self.replay_file is not None else ServeEngine()
-        )
+        Raises:
+            UserError: no engine is named, or a setting of it is wrong.
+        """
+        from cobalt.engine.opening import open_vllm_or_url
+
+        if self.replay_file is not None:
+            return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
+        log = companion_path(self.output_file, ".engine.log")
+        return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
+
+    def opened_result(self) -> Each:
+        """The result, which no other process may write meanwhile. `run_rollout` and `finish` complete its arguments."""
+        arguments = {"stage": self.stage}
+        return Each(self.output_file, arguments, [self.input_file], circumstances=self.choice)
 
     def with_input(self) -> Self:
         """The settings with a file as input, where that is a data set of the Hub.
@@ -189,11 +200,11 @@ class RolloutSettings(SamplingFlags, _Files):
 Settings = TypeVar("Settings", bound=RolloutSettings)
 
 
-async def decide_samples(settings: Settings, engine: Engine) -> Settings:
+async def decide_samples(settings: Settings, engine: Engine | None) -> Settings:
     """The settings of a run, without a seed if its samples are unseeded; the manifest records the seed.
 
-    "auto" goes on as an existing result began. A new result is seeded unless the engine runs on GPUs, where sums depend
-    on the batch, so that the same seeds may give other samples.
+    "auto" goes on as an existing result began, which needs no engine. A new result is seeded unless the engine runs on
+    GPUs, where sums depend on the batch, so that the same seeds may give other samples.
 
     Raises:
         ServiceDown: the engine is not running.
@@ -205,7 +216,7 @@ async def decide_samples(settings: Settings, engine: Engine) -> Settings:
         recorded = (recorded_arguments(settings.output_file) if there else None) or {}
         if "generation" in recorded:
             samples = "unseeded" if recorded["generation"].get("seed") is None else "seeded"
-        else:
+        elif engine is not None:
             samples = "unseeded" if (await engine.describe()).get("device") == "gpu" else "seeded"
     return settings if samples == settings.samples else replace(settings, samples=samples)
 
@@ -241,22 +252,23 @@ def check_replay(engine: Engine, problems: Sequence[Problem], turns: int) -> Non
 
 async def run_rollout(
     settings: RolloutSettings,
+    output: Each,
     problems: Sequence[Problem],
     work: Callable[[Problem], Awaitable[Mapping[str, Any]]],
-    engine: CountingEngine,
-    judge: Judge,
+    services: tuple[CountingEngine, Judge],
     decided: Mapping[str, Any] | None = None,
 ) -> int:
     """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.Each`.
 
     Args:
         settings: Files, sampling and prompts.
+        output: The result.
         problems: All problems of the input; the run works on those for which the engine plans responses.
         work: Makes the record of a problem.
-        engine: Generates.
-        judge: Judges.
+        services: Generates, and judges.
         decided: What decides the records besides the settings, engine and judge.
     """
+    engine, judge = services
 
     async def counted(problem: Problem) -> Mapping[str, Any]:
         try:
@@ -264,20 +276,41 @@ async def run_rollout(
         finally:
             engine.end(problem.id)
 
-    services = {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
-    arguments = {"stage": settings.stage, **settings.decisive(), **(decided or {}), **services}
+    described = {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
+    output.arguments |= {**settings.decisive(), **(decided or {}), **described}
     chosen = frozenset(engine.planned)
-    with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
-        engine.begin(output.done)
-        async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
-            failed = await output.make(
-                problems, lambda problem: problem.id, counted, concurrency=settings.concurrency, only=chosen
-            )
+    engine.begin(output.done)
+    async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
+        failed = await output.make(
+            problems, lambda problem: problem.id, counted, concurrency=settings.concurrency, only=chosen
+        )
     if engine.cached_tokens:
         cached, tokens = engine.cached_tokens, engine.prompt_tokens
         words = "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache"
         logger.info(words, cached, tokens, 100 * cached / tokens)
     return failed
+
+
+async def is_finished(
+    settings: RolloutSettings, output: Each, problems: Sequence[Problem], chosen: Sequence[Problem]
+) -> bool:
+    """Whether the result holds every chosen problem, so that neither engine nor judge is needed.
+
+    Such a result is compared with the settings, and sorted.
+
+    Raises:
+        UserError: other settings or another input made it.
+    """
+    if not output.done.issuperset(problem.id for problem in chosen):
+        return False
+
+    async def work(problem: Problem) -> Mapping[str, Any]:
+        raise AssertionError(problem.id)
+
+    output.arguments |= (await decide_samples(settings, None)).decisive()
+    only: frozenset[ProblemId] = frozenset(problem.id for problem in chosen)
+    await output.make(problems, lambda problem: problem.id, work, concurrency=1, only=only)
+    return True
 
 
 def using(engine: Engine | None, settings: RolloutSettings) -> AbstractAsyncContextManager[Engine]:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic.dataclasses import dataclass
@@ -12,7 +13,8 @@ from cobalt.engine import Call, Engine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.episode import judge_response
 from cobalt.episode.record import decode_first_turns, decode_passing, encode_single_turn
-from cobalt.judge import Judge, RememberingJudge, ServeJudge
+from cobalt.judge import Judge, RememberingJudge
+from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.shared import (
@@ -20,6 +22,7 @@ from cobalt.rollout.shared import (
     RolloutSettings,
     check_replay,
     decide_samples,
+    is_finished,
     percent,
     run_rollout,
     seeded,
@@ -27,7 +30,8 @@ from cobalt.rollout.shared import (
     using,
 )
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import Outcome, quoted, stage
+from cobalt.stage.run import Each, Outcome, quoted, stage
+from cobalt.stage.service_flags import same_services
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +43,18 @@ _OF_LATER_TURNS = (
     "api_base",
     "chat_template_thinking",
     "seed",
+    "model",
+    "engine_kind",
 )
 """Settings that multi turn must have the same values of."""
 
 
 @dataclass(frozen=True)
 class SampleSettings(RolloutSettings):
-    """Draw n programs for each problem from the vLLM service and judge each on all of its tests.
+    """Draw n programs for each problem and judge each on all of its tests.
 
-    Needs the Ray Serve apps `evaluator` and `vllm_actor`. Running the same command again resumes.
+    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt
+    serve` is used where nothing else is named. Running the same command again resumes.
     """
 
     stage = "single_turn"
@@ -62,7 +69,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     Args:
         settings: What to do.
         engine: Generates; None: the engine of the settings.
-        judge: Judges; None: the service.
+        judge: Judges; None: the judge of the settings.
 
     Raises:
         UserError: bad input, a result that other settings made, or a replay that holds none of the problems.
@@ -70,7 +77,6 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     """
     settings = settings.with_input()
     settings.check_earlier()
-    prompts = load_prompts(settings.prompts)
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     settings.check_wording(chosen)
@@ -78,8 +84,23 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     if without:
         words = "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them"
         logger.info(words, without, len(chosen))
-    judging = judge or ServeJudge()
-    async with using(engine, settings) as opened:
+    with settings.opened_result() as output:
+        if await is_finished(settings, output, problems, chosen):
+            return sampled(settings)
+        failed = await _sample(settings, output, problems, chosen, (engine, judge))
+    return Outcome(failed=failed) if failed else sampled(settings)
+
+
+async def _sample(
+    settings: SampleSettings,
+    output: Each,
+    problems: Sequence[Problem],
+    chosen: Sequence[Problem],
+    services: tuple[Engine | None, Judge | None],
+) -> int:
+    """Make the records that the result does not hold; returns the number of problems that failed."""
+    prompts = load_prompts(settings.prompts)
+    async with using(services[0], settings) as opened, using_judge(services[1], settings) as judging:
         check_replay(opened, chosen, 1)
         settings = await decide_samples(settings, opened)
         generation = settings.generation
@@ -100,8 +121,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
                 **encode_single_turn(turns, results),
             }
 
-        failed = await run_rollout(settings, problems, work, counting, judging)
-    return Outcome(failed=failed) if failed else sampled(settings)
+        return await run_rollout(settings, output, problems, work, (counting, judging))
 
 
 def sampled(settings: SampleSettings) -> Outcome:
@@ -118,9 +138,10 @@ def sampled(settings: SampleSettings) -> Outcome:
     repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
     for flag in dataclasses.fields(settings):
         value = getattr(settings, flag.name)
-        # Without --model the repair would be done by the running engine.
+        # Without a model the repair would be done by another engine.
         if flag.name == "model_name" or (flag.name in _OF_LATER_TURNS and value != flag.default):
             repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
+    repair += same_services(settings)
     return Outcome(
         tables=cut.lines(),
         wrote=f"{result}: {problems} problems, {programs} programs, of which {percent(passed, programs)} pass all"

@@ -20,7 +20,8 @@ from cobalt.episode import Message, PromptSet, load_prompts
 from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_policy
 from cobalt.episode.trajectory import Trajectory
-from cobalt.judge import Judge, ServeJudge
+from cobalt.judge import Judge
+from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import TestSuite
 from cobalt.selection.augmentation import PerturbedTestsReader, impossible_feedback
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
@@ -31,6 +32,7 @@ from cobalt.stage.progress import track
 from cobalt.stage.rows import encode_json, parse_json
 from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, quoted, stage, whole
 from cobalt.stage.serve_state import Services
+from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.tally import Summary
 
 _PROBLEMS_AT_A_TIME = 32  # so that their prompts are one batch for the tokenizer
@@ -47,10 +49,10 @@ _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class ProcessingSettings:
+class ProcessingSettings(JudgeFlags):
     """Select trajectories of an evaluated multi-turn run and cut them into the prompts that the policy is trained on.
 
-    Needs the Ray Serve app `evaluator` only with --perturbed_ratio.
+    Programs are judged only with --perturbed_ratio.
     """
 
     input_file: Input
@@ -108,14 +110,31 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
 
     Args:
         settings: What to do.
-        judge: Used only with a `perturbed_ratio`; None: the service.
+        judge: Used only with a `perturbed_ratio`; None: that of the settings.
 
     Raises:
         UserError: bad input or settings, or nothing is left.
         InfrastructureError: the judge failed.
     """
-    judge = judge or ServeJudge()
     model = settings.model_name or recorded_policy(settings.input_file)
+    async with using_judge(judge, settings) as judging:
+        summary = await _select(settings, model, judging)
+    made = quoted(settings.output_file)
+    first_turns = "no trajectory was kept: every prompt is a problem alone, as in single-turn training"
+    train, validation = ("FILE", made) if settings.is_test else (made, "FILE")
+    other = "the training problems, without --is_test" if settings.is_test else "other problems, with --is_test"
+    return Outcome(
+        summary=summary,
+        title=f"Contextual prompts: {settings.output_file}",
+        tables=() if summary["trajectories"]["kept"] else [first_turns],
+        wrote=str(settings.output_file),
+        next=f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
+        f" --model {shlex.quote(model)}, where FILE has prompts of {other}",
+    )
+
+
+async def _select(settings: ProcessingSettings, model: str, judge: Judge) -> Summary:
+    """Write the prompts, measured with the tokenizer of `model`, and return the counts."""
     prompts = load_prompts(settings.prompts)
     next(read_scored(settings.input_file, settings.num_turns))  # report bad input before loading a tokenizer (seconds)
     counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
@@ -150,18 +169,7 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
                 " rules in docs/trajectories.md"
             )
         result.write_lines(map(cutter.spool.line, _shuffled(cutter.rows, settings.seed)))
-    made = quoted(settings.output_file)
-    first_turns = "no trajectory was kept: every prompt is a problem alone, as in single-turn training"
-    train, validation = ("FILE", made) if settings.is_test else (made, "FILE")
-    other = "the training problems, without --is_test" if settings.is_test else "other problems, with --is_test"
-    return Outcome(
-        summary=result.summary,
-        title=f"Contextual prompts: {settings.output_file}",
-        tables=() if result.summary["trajectories"]["kept"] else [first_turns],
-        wrote=str(settings.output_file),
-        next=f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
-        f" --model {shlex.quote(model)}, where FILE has prompts of {other}",
-    )
+    return result.summary
 
 
 def _shuffled(numbers: Sequence[int], seed: int) -> list[int]:

@@ -100,6 +100,7 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
         lifespan="off",  # that of an app inside another is not run; it is entered here, where its errors are seen
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # the guard looks at the sender itself
         timeout_graceful_shutdown=int(_SECONDS_TO_END),
     )
     server = Server(config)

@@ -67,7 +67,7 @@ def join_or_start() -> None:
         if needed:
             raise UserError(f"the Ray cluster at {address} needs `export {' '.join(needed)}`, set before Ray starts")
     else:
-        os.environ["RAY_TMPDIR"] = str(_private_folder())
+        os.environ["RAY_TMPDIR"] = str(private_folder())
         cluster.keep_token_private(create=True)
     cluster.join(address or "local", namespace="serve")
 
@@ -296,11 +296,14 @@ def _check_port() -> None:
         )
 
 
-def _private_folder() -> Path:
+def private_folder() -> Path:
     """A folder of this user alone in which Ray may keep its files, as the value of `RAY_TMPDIR`; made if missing.
 
     Ray gives everybody write access to its own folder (`ray` in this one), so only a folder around it keeps others from
     its sockets and logs. `scripts/ray_cluster.sh` takes the same.
+
+    Raises:
+        UserError: the folder cannot be made, or is another user's.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     if _is_private(base):

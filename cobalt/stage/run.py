@@ -243,7 +243,11 @@ class Described(Protocol):
 
 
 class Each(RecordFile):
-    """A result with one record for each item; what is finished is kept. Use it as a context manager."""
+    """A result with one record for each item; what is finished is kept. Use it as a context manager.
+
+    Attributes:
+        arguments: What decides the records; more may be added before `make`.
+    """
 
     def __init__(
         self,
@@ -268,14 +272,15 @@ class Each(RecordFile):
             UserError: as for `RecordFile`.
         """
         super().__init__(path)
-        self._arguments, self._inputs = arguments, inputs
+        self.arguments = dict(arguments)
+        self._inputs = inputs
         self._services, self._circumstances = services or {}, circumstances
         self._order: list[RecordId] = []
         self._failures: list[dict[str, Any]] = []
 
     def summary(self) -> Summary | None:
         """The summary of a result that is finished; see `finished`."""
-        return finished(self.path, self._arguments, self._inputs)
+        return finished(self.path, self.arguments, self._inputs)
 
     async def make(
         self,
@@ -314,7 +319,7 @@ class Each(RecordFile):
         first = list(islice(pending, 1))
         services = self._services if first else {}
         described = {name: dict(await service.describe()) for name, service in services.items()}
-        arguments = {**self._arguments, **described}
+        arguments = {**self.arguments, **described}
         open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
         if self.done:
             logger.info("%s holds %d problems; resuming", self.path, len(self.done))

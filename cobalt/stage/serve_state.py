@@ -1,8 +1,7 @@
 """What a running `cobalt serve` leaves for other terminals: one small file that only its user can read.
 
 The file is in `$XDG_RUNTIME_DIR/cobalt`, or in `~/.cobalt/serve`. It says how to reach the services, and whose process
-they belong to. A file whose process has ended is stale and is removed when it is met. The file names Ray's token file
-and never holds the token itself.
+they belong to. A file whose process has ended is stale and is removed when it is met. The file never holds a token.
 """
 
 import contextlib
@@ -21,13 +20,8 @@ logger = logging.getLogger(__name__)
 Services = Literal["none", "judge", "judge and engine"]
 """What a command needs of a running `cobalt serve`."""
 
-_NAMES = (
-    "RAY_ADDRESS",
-    "RAY_AUTH_MODE",
-    "RAY_AUTH_TOKEN_PATH",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
-    "COBALT_HTTP",
-)
+_ENGINE, _JUDGE = "COBALT_ENGINE_URL", "COBALT_JUDGE_URL"
+_NAMES = (_JUDGE, _ENGINE)
 """Variables by which another terminal reaches the services."""
 
 
@@ -74,7 +68,7 @@ def recorded_state(pid: int, model: str | None, environment: Mapping[str, str]) 
         UserError: the file cannot be written.
     """
     variables = {name: environment[name] for name in _NAMES if name in environment}
-    state = ServeState(pid, _started(pid) or 0, model, variables)
+    state = ServeState(pid, _started(pid) or 0, None if model is None else _absolute(model), variables)
     path = state_folder() / f"{pid}.json"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,19 +119,51 @@ def choose_state(pid: int | None = None) -> ServeState:
     return states[0]
 
 
-def use_running_services(needed: Services = "judge and engine") -> None:
-    """Let this process use the one `cobalt serve` that runs, if `RAY_ADDRESS` does not name a cluster already.
+def use_running_services(
+    needed: Services = "judge and engine",
+    *,
+    model: str | None = None,
+    judge_named: bool = False,
+    engine_named: bool = False,
+) -> None:
+    """Let this process use the one `cobalt serve` that runs, as far as neither flags nor variables name the services.
 
-    Call it before Ray is imported. The user is told what of it is `needed`.
+    The user is told what of it is used.
+
+    Args:
+        needed: The services that the command needs.
+        model: The model that the user asks for.
+        judge_named: Whether a flag names the judge.
+        engine_named: Whether a flag names the engine.
 
     Raises:
-        UserError: there are several, of which Ray would take any.
+        UserError: there are several, or its engine has another model.
     """
-    if os.environ.get("RAY_ADDRESS") or not running_states():
+    anywhere = bool(os.environ.get("COBALT_HTTP"))
+    wanted = [
+        variable
+        for variable, named in ((_JUDGE, judge_named), (_ENGINE, engine_named))
+        if not (named or anywhere or os.environ.get(variable)) and (variable == _JUDGE or needed == "judge and engine")
+    ]
+    if not wanted or needed == "none" or not running_states():
         return
     state = choose_state()
-    os.environ.update(state.variables)
-    logger.info("using %s at %s", state.describe(needed), state.variables["RAY_ADDRESS"])
+    used = {variable: state.variables[variable] for variable in wanted if variable in state.variables}
+    if _ENGINE in used and model is not None and _absolute(model) != state.model:
+        raise UserError(
+            f"--model is {model}, and {state.describe()} is running: leave --model out, name another engine by"
+            " --engine_url, or stop that one"
+        )
+    if used:
+        os.environ.update(used)
+        what = state.describe("judge and engine" if _ENGINE in used else "judge")
+        logger.info("using %s at %s", what, " and ".join(used.values()))
+
+
+def _absolute(model: str) -> str:
+    """The name of a model as a state has it: the whole path of a folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
 
 
 def _read(path: Path) -> ServeState | None:

@@ -10,8 +10,10 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any
 from urllib.request import getproxies
 
@@ -28,8 +30,10 @@ Content = bytes | Callable[[str], bytes]
 UNIX = "unix:"
 """A URL `unix:PATH` is the app at `/` of the server on this socket."""
 
+ASKED_AGAIN = 10.0
+"""Seconds after which a server that was left out is asked whether it answers."""
+
 _BUSY_IN_A_ROW = 3
-_CONNECTIONS = 2048  # above the most samples that are in flight: 64 problems of 16
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 4.0  # below the 5 s after which uvicorn closes a connection
 # A machine that has gone without a word is noticed after a minute, however long its answer may take.
@@ -51,7 +55,6 @@ class Servers:
         start_advice: How to start it, for the message where none answers.
         attempts: How many times a request is sent before its failure is raised.
         longest_wait: Longest pause between two attempts, in seconds.
-        asked_again: Seconds after which a server that was left out is asked whether it answers.
 
     Raises:
         UserError: there is no URL, or one is not the URL of a server.
@@ -66,16 +69,16 @@ class Servers:
         start_advice: str,
         attempts: int = 8,
         longest_wait: float = 20.0,
-        asked_again: float = 10.0,
     ) -> None:
         if not urls:
             raise UserError(f"{name} has no URL: {start_advice}")
-        self.name, self._advice, self._asked_again = name, start_advice, asked_again
+        self.name, self._advice = name, start_advice
         self._retrying = retrying(attempts, first_pause=0.2, longest_pause=longest_wait)
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
         self._answered = False
         self._description: dict[str, Any] | None = None
-        self._asking: set[asyncio.Task[bool]] = set()
+        self._refused: UserError | None = None  # of a server that came back with other settings
+        self._asking: set[asyncio.Task[None]] = set()
 
     @property
     def urls(self) -> list[str]:
@@ -114,9 +117,12 @@ class Servers:
         return answer
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
-        """The answers of all servers that answer to `GET path`; raises as `request`."""
-        await asyncio.gather(*(server.probe() for server in self._servers))
-        answering = [server for server in self._servers if not server.out]
+        """The answers to `GET path` of all servers that answer; raises as `request`."""
+        return list((await self._answers(path, accept)).values())
+
+    async def _answers(self, path: str, accept: Collection[int] = ()) -> dict[str, httpx.Response]:
+        probes = await asyncio.gather(*(server.probe() for server in self._servers))
+        answering = [server for server, probe in zip(self._servers, probes, strict=True) if probe is not None]
         if not answering:
             raise self._down()
         self._answered = True
@@ -125,7 +131,8 @@ class Servers:
             answer: httpx.Response = await self._retrying(self._ask, server, "GET", path, None, None, accept)
             return answer
 
-        return list(await asyncio.gather(*map(ask, answering)))
+        answers = await asyncio.gather(*map(ask, answering))
+        return {server.url: answer for server, answer in zip(answering, answers, strict=True)}
 
     async def describe(self) -> dict[str, Any]:
         """What all servers answer to `GET /describe`.
@@ -135,10 +142,11 @@ class Servers:
             ServiceDown: none answers.
         """
         if self._description is None:
-            descriptions = [_mapping(answer) for answer in await self.ask_all("/describe")]
-            self._description = descriptions[0]
-            for url, description in zip(self.urls, descriptions, strict=False):
-                self._check(url, description)
+            descriptions = {url: _mapping(answer) for url, answer in (await self._answers("/describe")).items()}
+            first = next(iter(descriptions.values()))
+            for url, description in descriptions.items():
+                self._check(url, description, first)
+            self._description = first
         return self._description
 
     async def close(self) -> None:
@@ -157,27 +165,36 @@ class Servers:
         """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
         out = [server for server in self._servers if server.out]
         if len(out) == len(self._servers):
-            if not any(await asyncio.gather(*map(self._returned, out))):
-                if not self._answered:
-                    raise self._down()  # it has never been there: nobody waits for it
-                raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
+            await asyncio.gather(*map(self._ask_again, out))
         else:
             for server in out:
-                if time.monotonic() - server.asked > self._asked_again:
+                if time.monotonic() - server.asked > ASKED_AGAIN:
                     server.asked = time.monotonic()
-                    task = asyncio.create_task(self._returned(server))
+                    task = asyncio.create_task(self._ask_again(server))
                     self._asking.add(task)
                     task.add_done_callback(self._asking.discard)
-        return min((server for server in self._servers if not server.out), key=lambda server: server.open)
+        answering = [server for server in self._servers if not server.out]
+        if answering:
+            return min(answering, key=lambda server: server.open)
+        if self._refused is not None:
+            raise self._refused
+        if not self._answered:
+            raise self._down()  # it has never been there: nobody waits for it
+        raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
 
-    async def _returned(self, server: "_Server") -> bool:
-        """Whether a server that was left out answers again, as before."""
+    async def _ask_again(self, server: "_Server") -> None:
+        """Count a server in that was left out, if it answers again and has the same settings."""
         answer = await server.probe()
-        if answer is not None and self._description is not None and answer.status_code == 200:
-            server.out = True
-            self._check(server.url, _mapping(answer))
-            server.out = False
-        return not server.out
+        if answer is None:
+            return
+        if self._description is not None and answer.status_code == 200:
+            try:
+                self._check(server.url, _mapping(answer), self._description)
+            except UserError as error:
+                logger.warning("%s", error)
+                self._refused = error
+                return
+        server.count_in()
 
     async def _ask(
         self,
@@ -190,7 +207,7 @@ class Servers:
     ) -> httpx.Response:
         try:
             answer = await server.send(method, path, content, timeout)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
         self._answered = True
         if answer.is_success or answer.status_code in accept:
@@ -200,13 +217,12 @@ class Servers:
             raise InfrastructureError(said)
         raise UserError(said)
 
-    def _check(self, url: str, description: dict[str, Any]) -> None:
-        for field in sorted({*(self._description or {}), *description}):
-            first, other = (self._description or {}).get(field), description.get(field)
-            if first != other:
+    def _check(self, url: str, description: dict[str, Any], first: dict[str, Any]) -> None:
+        for field in sorted({*first, *description}):
+            if first.get(field) != description.get(field):
                 raise UserError(
-                    f"{self.name} at {url} has {field}={other}, and at {self.urls[0]} {first}: results would depend on"
-                    " who answers; start all with the same settings"
+                    f"{self.name} at {url} has {field}={description.get(field)}, and another or the same one before"
+                    f" {first.get(field)}: results would depend on who answers; start all with the same settings"
                 )
 
     def _down(self) -> ServiceDown:
@@ -223,7 +239,9 @@ class _Server:
         self.asked = 0.0  # when it was last asked whether it answers
         self._busy = 0  # answers in a row that it is busy
         self._token = token
-        self._client: httpx.AsyncClient | None = None
+        # Each has one connection: httpx looks through all connections of a client for each request, several times.
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
         self._probing: asyncio.Task[httpx.Response | None] | None = None
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         parsed = _parsed(url if self._socket is None else "http://localhost")
@@ -235,53 +253,55 @@ class _Server:
         """The answer to a request, whatever its status.
 
         Raises:
-            httpx.TransportError: there was none.
+            httpx.RequestError: there was none.
         """
         self.open += 1
+        client = self._idle.pop() if self._idle else self._connected()
         try:
-            answer = await self._connected().request(
+            answer = await client.request(
                 method,
                 path,
                 content=content(self.url) if callable(content) else content,
                 headers={"Content-Type": "application/json"} if content is not None else {},
                 timeout=httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
             )
-        except httpx.TransportError:
+        except httpx.RequestError:
             self._leave_out("it does not answer")
             raise
         finally:
             self.open -= 1
+            self._idle.append(client)
         self._busy = self._busy + 1 if answer.status_code in (503, 504) else 0
         if self._busy >= _BUSY_IN_A_ROW:
             self._leave_out(f"it is busy ({reason_of(answer)})")
         return answer
 
     async def probe(self) -> httpx.Response | None:
-        """Ask the server whether it answers, and count it in or out; all that ask at a time share one request."""
+        """What the server says of itself; None if it does not answer. All that ask at a time share one request."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe())
         return await asyncio.shield(self._probing)
 
     async def _probe(self) -> httpx.Response | None:
         answer = None
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx.RequestError):
             answer = await self.send("GET", "/describe", None, _CONNECT_SECONDS)
         self.asked = time.monotonic()
-        if answer is None or answer.is_server_error:
-            self.out = True
-        elif self.out:
+        return None if answer is None or answer.is_server_error else answer
+
+    def count_in(self) -> None:
+        """Give the server requests again."""
+        if self.out:
             logger.warning("%s answers again", self.url)
-            self.out, self._busy = False, 0
-        return answer
+        self.out, self._busy = False, 0
 
     async def close(self) -> None:
         """Close the connections."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await asyncio.gather(*(client.aclose() for client in self._clients))
+        self._clients, self._idle = [], []
 
     def _leave_out(self, cause: str) -> None:
         if not self.out:
@@ -289,25 +309,32 @@ class _Server:
         self.out, self.asked = True, time.monotonic()
 
     def _connected(self) -> httpx.AsyncClient:
-        """The client; a client belongs to the event loop of its first request."""
-        if self._client is None:
-            host = self._base.host
-            local = host in ("localhost", "::1") or host.startswith("127.")
-            limits = httpx.Limits(
-                max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
-            )
-            self._client = httpx.AsyncClient(
-                base_url=self._base,
-                headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
-                # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
-                transport=None
-                if getproxies() and not local
-                else httpx.AsyncHTTPTransport(
-                    limits=limits, uds=self._socket, socket_options=[] if self._socket else _ALIVE
-                ),
+        """One more client; it belongs to the event loop of its first request."""
+        host = self._base.host
+        local = host in ("localhost", "::1") or host.startswith("127.")
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
+        client = httpx.AsyncClient(
+            base_url=self._base,
+            headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            # A client with a transport of its own asks no proxy; none would reach this machine's loopback.
+            transport=None
+            if getproxies() and not local
+            else httpx.AsyncHTTPTransport(
+                verify=_certificates() if self._base.scheme == "https" else False,
                 limits=limits,
-            )
-        return self._client
+                uds=self._socket,
+                socket_options=[] if self._socket else _ALIVE,
+            ),
+            limits=limits,
+        )
+        self._clients.append(client)
+        return client
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Reading the certificates takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 def encode(value: Any) -> bytes:

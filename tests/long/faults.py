@@ -26,15 +26,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-import httpx
 import tyro
 from watched import (
-    PAUSE,
     ROOT,
     Broken,
     Process,
@@ -411,73 +409,6 @@ def _without_places(text: str, *folders: Path) -> str:
     return re.sub(r"^\[.*?\] ", "", text)  # Ray's prefix: time, processes, threads
 
 
-@dataclass
-class Probe:
-    """Sends requests to the judge over HTTP, one after another, in its own thread; use it as a context manager."""
-
-    address: str
-    headers: dict[str, str]
-    answers: list[tuple[float, float, str]] = field(default_factory=list)
-    """For each request, when it was sent and answered, by the monotonic clock, and the status or the error's name."""
-
-    def __enter__(self) -> Self:
-        self._stop = threading.Event()
-        self._wrong: list[str] = []
-        self._thread = threading.Thread(target=self._ask_on)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _ask_on(self) -> None:
-        number = 0
-        while not self._stop.wait(PAUSE):
-            number += 1
-            suite = {"inputs": [f"{number}\n", "1\n"], "outputs": [str(2 * number), "3"]}
-            asked = time.monotonic()
-            try:
-                answer = httpx.post(
-                    f"{self.address}/evaluator",
-                    json={"code": "print(2 * int(input()))", "test_cases": suite},
-                    headers=self.headers,
-                    timeout=60,
-                )
-                said = str(answer.status_code)
-                if said == "200" and answer.json()["passing"] != [True, False]:
-                    self._wrong.append(answer.text)
-            except (httpx.HTTPError, ValueError) as error:
-                said = type(error).__name__
-            self.answers.append((asked, time.monotonic(), said))
-
-    def right_again(self, fault: float) -> float:
-        """Wait for a right answer to a request sent after the fault; returns the seconds from fault to answer."""
-
-        def first() -> float | None:
-            return next((done for asked, done, said in list(self.answers) if asked > fault and said == "200"), None)
-
-        return wait_until(first, LONGEST_RUN, "a right answer over HTTP") - fault
-
-    def failures(self) -> Counter[str]:
-        """The answers other than 200, with their numbers.
-
-        Raises:
-            Broken: an answer was wrong, or none was right.
-        """
-        if self._wrong:
-            raise Broken(f"a wrong verdict over HTTP: {self._wrong[0][:300]}")
-        if not any(said == "200" for _, _, said in self.answers):
-            raise Broken("no request over HTTP was answered")
-        return Counter(said for _, _, said in self.answers if said != "200")
-
-
-def probe(environment: Mapping[str, str]) -> Probe:
-    """A probe of the services that the environment variables name."""
-    token = environment.get("COBALT_JUDGE_TOKEN")
-    return Probe(environment["COBALT_HTTP"], {} if token is None else {"Authorization": f"Bearer {token}"})
-
-
 @dataclass(frozen=True)
 class Disks:
     """A mount namespace with small file systems of its own."""
@@ -601,37 +532,55 @@ SANDBOX_PARTS = ("bwrap", "pid 1", "zygote", "compiler", "test")
 # --- rows: parts of the services, during a rollout ----------------------------------------------------------------
 
 
-def serve_part(prefix: str, stage: Stage) -> Outcome:
-    """Kill an actor of Ray Serve during a rollout and HTTP requests; the rollout must not be affected."""
-    environment = stage.shared.environment()
+HOST = "cobalt.serving.host judge"
+
+
+def one_of_two_hosts(stage: Stage) -> Outcome:
+    """Kill one of two judges behind URLs during a rollout."""
     load = stage.load()
-    with probe(environment) as http:
-        http.right_again(time.monotonic())
-        process, log = stage.start(load.command, environment)
-        kept = load.wait_for(EARLY, process)
-        victim = _only(prefix, stage.shared.processes())
-        os.kill(victim, signal.SIGKILL)
-        fault = time.monotonic()
-        code = finish(process)
-        seconds = http.right_again(fault)
-        wait_until(
-            lambda: [item for item in named(prefix, stage.shared.processes()) if item.pid != victim],
-            LONGEST_RUN,
-            "a successor",
-        )
-        successor = time.monotonic() - fault
-    failures = http.failures()
+    with (
+        held_services(stage.folder / "one.log", settings=JUDGE, expect_success=False) as (one, at_one),
+        held_services(stage.folder / "two.log", settings=JUDGE) as (_, at_two),
+    ):
+        urls = [variables["COBALT_JUDGE_URL"] for variables in (at_one, at_two)]
+        process, log = stage.start([*load.command, *(word for url in urls for word in ("--judge_url", url))])
+        return _survived(load, process, log, below(one.pid))
+
+
+def one_of_two_processes(stage: Stage) -> Outcome:
+    """Kill one of two judge processes of a rollout that judges in the command."""
+    load = stage.load()
+    process, log = stage.start([*load.command, "--judge", "concurrency=9", "--judge", "cpu_seconds=2"])
+    return _survived(load, process, log, None)
+
+
+def _survived(load: Load, process: "subprocess.Popen[bytes]", log: Path, candidates: list[Process] | None) -> Outcome:
+    """Kill a host of the judge, one of `candidates` or a child of the rollout, which must not be affected."""
+    kept = load.wait_for(EARLY, process)
+    os.kill(_only(HOST, below(process.pid) if candidates is None else candidates), signal.SIGKILL)
+    fault = time.monotonic()
+    count = len(load.lines())
+    wait_until(lambda: len(load.lines()) > count or process.poll() is not None, LONGEST_RUN, "records after the kill")
+    seconds = time.monotonic() - fault
+    code = finish(process)
     if code != 0:
         raise Broken(f"the rollout ended with {how_it_ended(code, log)}")
     load.check(kept)
-    if unexpected := set(failures) - {"503", "ConnectError", "ReadError", "RemoteProtocolError"}:
-        raise Broken(f"over HTTP there were answers that are not documented: {unexpected}")
-    said = ", ".join(f"{count} × {name}" for name, count in failures.items())
-    return Outcome(
-        f"rollout: nothing; HTTP: {said or 'nothing'}",
-        f"by itself; its successor ran after {successor:.1f} s",
-        seconds,
-    )
+    return Outcome("nothing; the other one judged all programs", "by itself", seconds)
+
+
+def own_judge(stage: Stage) -> Outcome:
+    """Kill a rollout that judges in its own processes; none of them may be left."""
+    load = stage.load()
+    command = [*load.command, "--judge", "concurrency=9", "--judge", "cpu_seconds=2"]
+    process, log = stage.start(command)
+    kept = load.wait_for(EARLY, process)
+    process.kill()
+    code = finish(process)
+    last = stage.nothing_left()
+    load.check(kept, complete=False)
+    seconds = stage.complete(load, command, None, kept)
+    return Outcome(f"{how_it_ended(code, log)}; its last process {last} later", "the same command again", seconds)
 
 
 def _only(prefix: str, processes: list[Process]) -> int:
@@ -873,9 +822,8 @@ def clock(offset: int, stage: Stage) -> Outcome:
     if abs(int(shown) - time.time() - offset) > 10:
         raise Broken("the clock did not jump")
     lied_to = [item for item in below(process.pid) if "libfaketime" in _maps(item.pid)]
-    for part in ("raylet", "gcs_server", "ray::ServeReplica", "ray::ServeController"):
-        if not named(part, lied_to):
-            raise Broken(f"the clock of {part} did not jump")
+    if not named(HOST, lied_to):
+        raise Broken("the clock of the judge's host did not jump")
     code = finish(process)
     ended = time.monotonic() - fault
     if code != 0:
@@ -922,7 +870,8 @@ def engine(prefix: str, stage: Stage) -> Outcome:
         return [sys.executable, "run_multi_turn_vllm.py", "-i", str(problems), "-o", str(output), *common]
 
     output, reference = stage.folder / "multi_turn.jsonl", stage.folder / "reference.jsonl"
-    with held_services(stage.folder / "services.log", settings=JUDGE, model=str(model)) as (services, environment):
+    serving = partial(held_services, stage.folder / "services.log", settings=JUDGE, model=str(model))
+    with serving(expect_success=False) as (services, environment):
         undisturbed, log = stage.start(command(reference), environment)
         if finish(undisturbed) != 0:
             raise Broken(f"the undisturbed run ended with {how_it_ended(undisturbed.returncode, log)}")
@@ -933,23 +882,17 @@ def engine(prefix: str, stage: Stage) -> Outcome:
             "the first records",
         )
         kept = output.read_bytes()
-        count = kept.count(b"\n")
         os.kill(_only(prefix, below(services.pid)), signal.SIGKILL)
-        fault = time.monotonic()
-        wait_until(
-            lambda: output.read_bytes().count(b"\n") > count + 2 or process.poll() is not None,
-            LONGEST_RUN,
-            "records after the kill",
-        )
-        seconds = time.monotonic() - fault
         code = finish(process)
         first = how_it_ended(code, log)
-        if code != 0:
-            began = time.monotonic()
-            again, log = stage.start(command(output), environment)
-            if finish(again) != 0:
-                raise Broken(f"the same command again ended with {how_it_ended(again.returncode, log)}")
-            seconds = time.monotonic() - began
+    if code == 0:
+        raise Broken("the run is complete without an engine")
+    began = time.monotonic()
+    with serving() as (_, environment):
+        again, log = stage.start(command(output), environment)
+        if finish(again) != 0:
+            raise Broken(f"the same command again ended with {how_it_ended(again.returncode, log)}")
+    seconds = time.monotonic() - began
     records, expected = read_records(output), read_records(reference)
     if [record["id"] for record in records] != list(range(PROBLEMS)):
         raise Broken("records are missing")
@@ -966,7 +909,7 @@ def engine(prefix: str, stage: Stage) -> Outcome:
     same = sum(decode_responses(one) == decode_responses(other) for one, other in zip(records, expected, strict=True))
     return Outcome(
         f"{first}; {same} of {PROBLEMS} problems have the responses of an undisturbed run",
-        "by itself" if code == 0 else "the same command again",
+        "the same command again, with the services started again",
         seconds,
     )
 
@@ -998,9 +941,10 @@ def _left(disks: Disks) -> str:
 
 ROWS: dict[str, Row] = {
     **{part.replace(" ", ""): Row(f"sandbox: {part} killed", partial(sandbox_part, part)) for part in SANDBOX_PARTS},
-    "replica": Row("Serve: the judge's replica killed", partial(serve_part, "ray::ServeReplica")),
-    "controller": Row("Serve: controller killed", partial(serve_part, "ray::ServeController")),
-    "proxy": Row("Serve: HTTP proxy killed", partial(serve_part, "ray::ProxyActor")),
+    "judge_url": Row("judge: one of two URLs killed", one_of_two_hosts),
+    "judge_process": Row("judge in the command: one of its processes killed", one_of_two_processes),
+    "judge_command": Row("judge in the command: the command killed", own_judge),
+    "judge_host": Row("`cobalt.services`: the judge's host killed", partial(whole_part, HOST), long=True),
     "driver": Row("the rollout's script killed", driver),
     "result_disk": Row("disk of the results full", result_disk),
     "provider": Row("errors of a provider", provider, long=True),
@@ -1009,17 +953,21 @@ ROWS: dict[str, Row] = {
         "SIGKILL in the first second", partial(stopped, signal.SIGKILL, (0.05, 0.3, 0.6, 0.95)), long=True
     ),
     "int_early": Row("Ctrl-C in the first second", partial(stopped, signal.SIGINT, (0.05, 0.3, 0.6, 0.95)), long=True),
-    "term_start": Row("SIGTERM while Ray starts", partial(stopped, signal.SIGTERM, (2.0, 4.0, 7.0, 10.0)), long=True),
-    "kill_start": Row("SIGKILL while Ray starts", partial(stopped, signal.SIGKILL, (2.0, 4.0, 7.0, 10.0)), long=True),
-    "int_start": Row("Ctrl-C while Ray starts", partial(stopped, signal.SIGINT, (2.0, 4.0, 7.0, 10.0)), long=True),
+    "term_start": Row(
+        "SIGTERM while the services start", partial(stopped, signal.SIGTERM, (2.0, 4.0, 7.0, 10.0)), long=True
+    ),
+    "kill_start": Row(
+        "SIGKILL while the services start", partial(stopped, signal.SIGKILL, (2.0, 4.0, 7.0, 10.0)), long=True
+    ),
+    "int_start": Row(
+        "Ctrl-C while the services start", partial(stopped, signal.SIGINT, (2.0, 4.0, 7.0, 10.0)), long=True
+    ),
     "supervisor": Row("`cobalt.services` killed", partial(whole_part, "supervisor"), long=True),
-    "gcs": Row("Ray: GCS killed", partial(whole_part, "gcs_server"), long=True),
-    "raylet": Row("Ray: node (raylet) killed", partial(whole_part, "raylet"), long=True),
     "tmp": Row("/tmp full", partial(temporary_folder, Path("/tmp"), 0), long=True),
     "shm": Row("/dev/shm full, requests of 400 kB", partial(temporary_folder, Path("/dev/shm"), 200_000), long=True),
     "clock_forward": Row("clock jumps a day forward", partial(clock, 86_400), long=True),
     "clock_back": Row("clock jumps a day back", partial(clock, -86_400), long=True),
-    "engine": Row("engine: replica killed", partial(engine, "ray::ServeReplica:vllm_actor"), long=True),
+    "engine": Row("engine: its host killed", partial(engine, "cobalt.serving.host engine"), long=True),
     "engine_core": Row("engine: vLLM's own process killed", partial(engine, "VLLM::EngineCore"), long=True),
 }
 

@@ -108,11 +108,13 @@ def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Fou
 
 
 def named(prefix: str, processes: list[Process] | None = None) -> list[Process]:
-    """The descendants whose command line begins with `prefix`, or whose program's path ends with it."""
+    """The descendants whose command line begins with `prefix`, whose program's path ends with it, or `python -m` it."""
     return [
         process
         for process in (family() if processes is None else processes)
-        if process.command.startswith(prefix) or process.command.partition(" ")[0].endswith(prefix)
+        if process.command.startswith(prefix)
+        or process.command.partition(" ")[0].endswith(prefix)
+        or f" -m {prefix}" in process.command
     ]
 
 
