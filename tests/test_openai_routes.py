@@ -255,7 +255,7 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
 
 @pytest.fixture(scope="module")
 def url(services):
-    return services["COBALT_HTTP"] + "/vllm_actor"
+    return services["COBALT_ENGINE_URL"]
 
 
 @pytest.fixture(scope="module")

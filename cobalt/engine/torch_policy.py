@@ -1,7 +1,7 @@
 """A policy in plain torch: it samples, and says how probable its samples are, in this process and without a service.
 
 For small models on a CPU: the pocket world's first look at its seed model, and `cobalt.method`. Conversations that wait
-for the policy at the same time are one batch. vLLM is the engine for everything else (`vllm_service`).
+for the policy at the same time are one batch. vLLM is the engine for everything else (`vllm_engine`).
 """
 
 import asyncio
